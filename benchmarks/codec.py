@@ -23,8 +23,9 @@ from duobus.amqp import (
     Target,
 )
 from duobus.codec import Timestamp, annotations_section, build_message, decode, encode, header_section, scan, scan_plain
-from duobus.fragment.commands import COMPLETE, Run, SettleBatch
 from duobus.fragment.fragment import Fragment
+from duobus.fragment.send import Run
+from duobus.fragment.settlement import COMPLETE, SettleBatch
 from duobus.fragment.source import SourceSettings
 from duobus.gateway.amqp.mapping import HeadMaker
 from duobus.model.batches import Mailbox, SendBatch

@@ -11,9 +11,10 @@ from duobus.broker.forwarding.batches import InFlightBatch
 from duobus.broker.forwarding.forwarder import Forwarder
 from duobus.broker.message_broker import MessageBroker
 from duobus.fragment import transfer
-from duobus.fragment.commands import Command, Group, Run
+from duobus.fragment.commands import Command, Group
 from duobus.fragment.forward_dedup import ForwardDedup, RecordForwarded
 from duobus.fragment.message import TRANSFER
+from duobus.fragment.send import Run
 from duobus.fragment.transfer import RemoveTransferred
 from duobus.model.metadata import MessageMetadata, TransferRoute
 from duobus.storage.interface import CommitBatch
@@ -23,10 +24,10 @@ from duobus.storage.interface import CommitBatch
 def forwarded_without_record() -> Iterator[None]:
     """The destination keeps no entry of what it takes over."""
 
-    def record(source: Any, command: RecordForwarded, now_ms: int, commit: CommitBatch) -> None:
+    def apply(command: RecordForwarded, fragment: Any, source: Any, now_ms: int, commit: CommitBatch) -> None:
         """Nothing is written, and nothing left out."""
 
-    with mock.patch.object(transfer, "record", record):
+    with mock.patch.object(RecordForwarded, "apply", apply):
         yield
 
 

@@ -8,11 +8,10 @@ from typing import Any
 from unittest import mock
 
 from duobus.broker import Queue
-from duobus.fragment import housekeeping
+from duobus.fragment import housekeeping, settlement
 from duobus.fragment import peek as peek
-from duobus.fragment import settlement as settlement
-from duobus.fragment.commands import Housekeeping
 from duobus.fragment.fragment import Fragment
+from duobus.fragment.housekeeping import Housekeeping
 from duobus.fragment.message import DEFERRED, QueuedMessage, kind_of
 from duobus.fragment.sessions import sessions
 from duobus.fragment.source import Source
@@ -44,18 +43,18 @@ def expired_stays() -> Iterator[None]:
 @contextmanager
 def expired_the_other_way() -> Iterator[None]:
     """What has a time to live of its own is dead-lettered whatever the entity says."""
-    original = settlement.apply_housekeeping
+    original = Housekeeping.apply
 
-    def apply(source: Source, command: Housekeeping, *rest: Any) -> None:
+    def apply(command: Housekeeping, fragment: Fragment, source: Source, *rest: Any) -> None:
         settings = source.settings
         own = any(slot.metadata is not None and slot.metadata.ttl_ms is not None for slot in command.expired)
         before, settings.dead_letter_on_expiration = settings.dead_letter_on_expiration, own
         try:
-            original(source, command, *rest)
+            original(command, fragment, source, *rest)
         finally:
             settings.dead_letter_on_expiration = before
 
-    with mock.patch.object(settlement, "apply_housekeeping", apply):
+    with mock.patch.object(Housekeeping, "apply", apply):
         yield
 
 
@@ -142,15 +141,15 @@ def peek_sees_one_fragment() -> Iterator[None]:
 @contextmanager
 def expired_not_counted_back() -> Iterator[None]:
     """What expires counts as a message of its queue for ever."""
-    original = settlement.apply_housekeeping
+    original = Housekeeping.apply
 
-    def apply(source: Source, command: Housekeeping, *rest: Any) -> None:
-        original(source, command, *rest)
+    def apply(command: Housekeeping, fragment: Fragment, source: Source, *rest: Any) -> None:
+        original(command, fragment, source, *rest)
         if not source.settings.dead_letter_on_expiration:
             for slot in command.expired:
                 source.counted(slot.state, 1)
 
-    with mock.patch.object(settlement, "apply_housekeeping", apply):
+    with mock.patch.object(Housekeeping, "apply", apply):
         yield
 
 

@@ -16,13 +16,15 @@ from duobus.broker.entities import placement
 from duobus.broker.message_broker import MessageBroker
 from duobus.broker.scale_unit import ScaleUnit
 from duobus.fragment import duplicate_detection as duplicates
-from duobus.fragment import settlement as settlement
-from duobus.fragment.commands import DEFER, Command, Run, SettleBatch, TakeAndRemove
+from duobus.fragment.commands import Command
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.message import ACTIVE, MAIN, QueuedMessage, kind_of
+from duobus.fragment.receive import TakeAndRemove
+from duobus.fragment.send import Run
 from duobus.fragment.sessions import delivery_batches as session_turns
 from duobus.fragment.sessions import sessions
 from duobus.fragment.sessions import states as session_states
+from duobus.fragment.settlement import DEFER, SettleBatch
 from duobus.fragment.source import Source
 from duobus.gateway.amqp import mapping
 from duobus.gateway.amqp.mapping import Incoming
@@ -80,16 +82,16 @@ def expired_token_completes() -> Iterator[None]:
         for lock, slot in held.items():
             source.locks.setdefault(lock, slot)
 
-    def apply(fragment: Fragment, source: Source, command: SettleBatch, now_ms: int, commit: CommitBatch) -> None:
-        apply_original(fragment, source, command, now_ms, commit)
+    def apply(command: SettleBatch, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        apply_original(command, fragment, source, now_ms, commit)
         for slot in command.slots:
             for sub_queue in source.sub_queues:
                 sub_queue.returned[:] = [entry for entry in sub_queue.returned if entry[1] is not slot]
             for lock in [lock for lock, other in source.locks.items() if other is slot]:
                 del source.locks[lock]
 
-    apply_original = settlement.apply
-    with mock.patch.object(Fragment, "_end_locks", end_locks), mock.patch.object(settlement, "apply", apply):
+    apply_original = SettleBatch.apply
+    with mock.patch.object(Fragment, "_end_locks", end_locks), mock.patch.object(SettleBatch, "apply", apply):
         yield
 
 
@@ -211,15 +213,15 @@ def abandoned_to_the_tail() -> Iterator[None]:
 @contextmanager
 def deferred_comes_again() -> Iterator[None]:
     """A deferred message goes back to those that anybody receives."""
-    original = settlement.release
+    original = SettleBatch.release
 
-    def release(fragment: Fragment, source: Source, command: SettleBatch, now_ms: int) -> None:
+    def release(command: SettleBatch, fragment: Fragment, source: Source, now_ms: int) -> None:
         if command.outcome == DEFER:
             for slot in command.slots:
                 slot.state = MAIN
-        original(fragment, source, command, now_ms)
+        original(command, fragment, source, now_ms)
 
-    with mock.patch.object(settlement, "release", release):
+    with mock.patch.object(SettleBatch, "release", release):
         yield
 
 
@@ -233,11 +235,11 @@ def tombstones_forgotten() -> Iterator[None]:
 @contextmanager
 def batch_half_stored() -> Iterator[None]:
     """Of a run of several messages the last is answered and not written."""
-    original = Fragment.apply_run
+    original = Run.apply
 
-    def apply_run(self: Fragment, source: Source, run: Run, now_ms: int, commit: CommitBatch) -> None:
-        original(self, source, run, now_ms, commit)
-        if len(run.slots) > 1 and run.batch.atomic:
+    def apply(run: Run, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        original(run, fragment, source, now_ms, commit)
+        if fragment.topic is None and len(run.slots) > 1 and run.batch.atomic:
             put = commit.puts[-1]
             put.payloads = list(put.payloads)[:-1]
             if put.all_metadata:
@@ -247,7 +249,7 @@ def batch_half_stored() -> Iterator[None]:
                     if index < len(put.payloads)
                 }
 
-    with mock.patch.object(Fragment, "apply_run", apply_run):
+    with mock.patch.object(Run, "apply", apply):
         yield
 
 

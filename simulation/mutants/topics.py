@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 from unittest import mock
 
-from duobus.fragment.commands import Copies
+from duobus.fragment.send import Run
 from duobus.fragment.topics import fanout
 from duobus.model.assigned_ids import MessageIds
 from duobus.rules import Match, RuleSet
@@ -19,7 +19,7 @@ def copy_left_out() -> Iterator[None]:
     """The last copy of a run is shown and not written: one that a crash takes away while others stay."""
     original = fanout._CopyBuilder.write
 
-    def write(self: Any, commit: CommitBatch) -> list[Copies]:
+    def write(self: Any, commit: CommitBatch) -> list[fanout.Copies]:
         before = len(commit.puts)
         copies = original(self, commit)
         if len(commit.puts) - before > 2:
@@ -33,12 +33,12 @@ def copy_left_out() -> Iterator[None]:
 @contextmanager
 def tombstone_for_one_copy() -> Iterator[None]:
     """A run whose commit was ambiguous is deleted from the first subscription only."""
-    original = fanout.ranges_of
+    original = Run.written_ranges
 
-    def ranges_of(fragment: Any, run: Any) -> list[tuple[int, int, int]]:
-        return original(fragment, run)[:2]
+    def written_ranges(run: Run, fragment: Any) -> list[tuple[int, int, int]]:
+        return original(run, fragment)[:2]
 
-    with mock.patch.object(fanout, "ranges_of", ranges_of):
+    with mock.patch.object(Run, "written_ranges", written_ranges):
         yield
 
 

@@ -12,8 +12,10 @@ from duobus.broker.message_broker import MessageBroker
 from duobus.broker.transaction import Transaction
 from duobus.broker.undecided import InDoubtCommits
 from duobus.errors import ServiceBusError
-from duobus.fragment import send
-from duobus.fragment.commands import CancelScheduled, Command, Group, SettleBatch
+from duobus.fragment.commands import Command, Group
+from duobus.fragment.purge import CancelScheduled
+from duobus.fragment.send import Reserve, ReservedRun
+from duobus.fragment.settlement import SettleBatch
 from duobus.fragment.source import Source
 from duobus.gateway.amqp.transactions.transactions import Transactions
 from duobus.model.batches import Mailbox, SendBatch
@@ -140,16 +142,16 @@ def refused_piece_left_out() -> Iterator[None]:
 def number_told_and_not_kept() -> Iterator[None]:
     """The numbers of a transaction's scheduled messages are told, and used up only when it is discharged."""
 
-    def reserve(source: Source, command: send.Reserve) -> None:
+    def reserve(command: Reserve, fragment: Any, source: Source, now_ms: int, commit: CommitBatch) -> None:
         command.first_count = source.next_count
 
-    original = send.apply_reserved
+    original = ReservedRun.apply
 
-    def apply_reserved(source: Source, run: send.ReservedRun, now_ms: int, commit: CommitBatch) -> None:
+    def apply(run: ReservedRun, fragment: Any, source: Source, now_ms: int, commit: CommitBatch) -> None:
         source.next_count = max(source.next_count, run.reserve.first_count + run.reserve.number)
-        original(source, run, now_ms, commit)
+        original(run, fragment, source, now_ms, commit)
 
-    with mock.patch.object(send, "reserve", reserve), mock.patch.object(send, "apply_reserved", apply_reserved):
+    with mock.patch.object(Reserve, "apply", reserve), mock.patch.object(ReservedRun, "apply", apply):
         yield
 
 
@@ -158,7 +160,7 @@ def scheduled_before_discharge() -> Iterator[None]:
     """A message that a transaction schedules is stored when its number is told."""
     original = Transactions.schedule
 
-    def schedule(self: Transactions, name: bytes, queue: Queue, batch: SendBatch) -> send.Reserve:
+    def schedule(self: Transactions, name: bytes, queue: Queue, batch: SendBatch) -> Reserve:
         reserve = original(self, name, queue, batch)
         run = self.find(name).transaction.work.pop()
         run.reply = None

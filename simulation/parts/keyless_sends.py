@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.fragment.commands import Run
+from duobus.fragment.send import Run
 from simulation.history.events import KeylessLate
 from simulation.parts.waiting import WaitWatch
 from simulation.world.store_health import StoreHealth

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from duobus.fragment.commands import TakeAndRemove
+from duobus.fragment.receive import TakeAndRemove
 from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
 from simulation.history import events as h
 

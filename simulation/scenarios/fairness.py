@@ -18,7 +18,7 @@ from unittest import mock
 from duobus.broker import MessageBroker
 from duobus.broker.fair_queue import FairQueue
 from duobus.broker.fragment_handle import FragmentHandle
-from duobus.fragment.commands import Run
+from duobus.fragment.send import Run
 from duobus.gateway.amqp import peer
 from duobus.gateway.amqp.links.outgoing_link import WRITTEN_BYTES, OutgoingLink
 from duobus.model.descriptions import QueueDescription

@@ -19,7 +19,7 @@ from duobus.broker.fragment_moves.move import FragmentMove
 from duobus.broker.message_broker import MessageBroker
 from duobus.broker.protocols import FragmentPlan
 from duobus.errors import ServiceBusError
-from duobus.fragment.commands import Run
+from duobus.fragment.send import Run
 from duobus.storage.interface import CommitBatch
 from simulation.checkers import Violation, check
 from simulation.history import events as h

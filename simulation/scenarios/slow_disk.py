@@ -21,7 +21,7 @@ import msgspec
 
 from duobus.broker.fragment_host import FragmentHost
 from duobus.broker.protocols import LateRefusal
-from duobus.fragment.commands import TakeAndRemove
+from duobus.fragment.receive import TakeAndRemove
 from duobus.model.quotas import STORE_TIMEOUT_S
 from duobus.storage.writer_pool import COMMIT_TIMEOUTS, LONG_S, REFUSAL_S, StoreWatchdog
 from simulation.checkers import Violation, check

@@ -21,10 +21,12 @@ from duobus.broker.fragment_host import FragmentHost
 from duobus.clock import BrokerTime, Witness
 from duobus.errors import ServiceBusError
 from duobus.fragment import duplicate_detection as duplicates
-from duobus.fragment import settlement as settlement
-from duobus.fragment.commands import Housekeeping, Run, TakeAndRemove
+from duobus.fragment.commands import RemovalCommand
 from duobus.fragment.fragment import Fragment
+from duobus.fragment.housekeeping import Housekeeping
 from duobus.fragment.message import DEFERRED, QueuedMessage, kind_of
+from duobus.fragment.receive import TakeAndRemove
+from duobus.fragment.send import Run
 from duobus.fragment.sessions import sessions
 from duobus.fragment.sessions.sessions import SessionLock
 from duobus.fragment.source import Source
@@ -216,11 +218,11 @@ class World:
             stack.enter_context(_wrapped(sessions, "lock_slots", self._locked_in_session))
             stack.enter_context(_wrapped(outlets, "take_for_sessions", self._took_turn))
             stack.enter_context(_wrapped(sessions, "end", self._ending))
-            stack.enter_context(_wrapped(settlement, "apply_housekeeping", self._kept_house))
-            stack.enter_context(_wrapped(Fragment, "_remove", self._removing))
+            stack.enter_context(_wrapped(Housekeeping, "apply", self._kept_house))
+            stack.enter_context(_wrapped(RemovalCommand, "remove", self._removing))
             stack.enter_context(_wrapped(Placement, "commit_started", self._turned))
             stack.enter_context(_wrapped(duplicates, "admit", self._deciding))
-            stack.enter_context(_wrapped(Fragment, "_release_run", self._releasing))
+            stack.enter_context(_wrapped(Run, "release", self._releasing))
             stack.enter_context(_wrapped(FragmentHost, "see_late", self._seeing_late))
             yield
 
@@ -286,9 +288,9 @@ class World:
         return original(fragment, source, lock, now_ms, keeping, counted)
 
     def _removing(
-        self, original: Any, source: Source, command: Any, slots: list[QueuedMessage], commit: CommitBatch
+        self, original: Any, command: Any, source: Source, slots: list[QueuedMessage], commit: CommitBatch
     ) -> None:
-        original(source, command, slots, commit)
+        original(command, source, slots, commit)
         handle = command.handle
         for slot in slots:
             seq = handle.number << 48 | slot.count
@@ -297,15 +299,21 @@ class World:
                 self.removed_uids.add(_uid_of(slot.payload))
 
     def _kept_house(
-        self, original: Any, source: Source, command: Housekeeping, now_ms: int, commit: CommitBatch, number: int
+        self,
+        original: Any,
+        command: Housekeeping,
+        fragment: Fragment,
+        source: Source,
+        now_ms: int,
+        commit: CommitBatch,
     ) -> None:
         deferred = {slot.count for slot in command.expired if kind_of(slot.state) == DEFERRED}
-        original(source, command, now_ms, commit, number)
+        original(command, fragment, source, now_ms, commit)
         entity = self.path_of(command.handle)
         moved = source.settings.dead_letter_on_expiration
         for slot in command.expired:
             uid = _uid_of(slot.payload)
-            seq, was_deferred = number << 48 | slot.count, slot.count in deferred
+            seq, was_deferred = fragment.number << 48 | slot.count, slot.count in deferred
             event = h.Expired(entity, seq, uid, now_ms, dead_lettered=moved, was_deferred=was_deferred)
             self.history.append(event)
 
@@ -313,8 +321,8 @@ class World:
         self._decided_ms[id(run)] = now_ms
         return original(source, run, now_ms, commit)
 
-    def _releasing(self, original: Any, fragment: Fragment, source: Source, run: Run) -> None:
-        original(fragment, source, run)
+    def _releasing(self, original: Any, run: Run, fragment: Fragment, source: Source, now_ms: int) -> None:
+        original(run, fragment, source, now_ms)
         at_ms = self._decided_ms.pop(id(run), None)
         if at_ms is None or run.batch.ids is None:
             return

@@ -11,10 +11,12 @@ from duobus.broker.message_broker import FragmentPlan
 from duobus.errors import ServiceBusError
 from duobus.fragment import paged_tail as cold_tail
 from duobus.fragment import peek as peek
-from duobus.fragment.commands import Command, Run, SettleBatch, SettleDetail
+from duobus.fragment.commands import Command
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.message import NEVER, QueuedMessage, state_in_memory
 from duobus.fragment.peek import PeekProgress
+from duobus.fragment.send import Run
+from duobus.fragment.settlement import SettleBatch, SettleDetail
 from duobus.fragment.source import Source, SourceSettings
 from duobus.model.batches import Mailbox, SendBatch
 from duobus.model.metadata import MessageMetadata, SessionMetadata

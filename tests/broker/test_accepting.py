@@ -12,7 +12,7 @@ from fragment_kit import Box
 from duobus.broker import Queue, SessionHolder, SessionReceiver
 from duobus.broker.entities.placement import string_key
 from duobus.errors import SessionCannotBeLocked, StoreUnavailable
-from duobus.fragment.commands import COMPLETE, SettleBatch
+from duobus.fragment.settlement import COMPLETE, SettleBatch
 from simulation.world.loop import SimulationLoop
 
 LOCK_MS = 10_000

@@ -8,9 +8,10 @@ import pytest
 from fragment_kit import NUMBER, START_MS, Driver
 
 from duobus.fragment import paged_tail as cold_tail
-from duobus.fragment.commands import ABANDON, DEAD_LETTER_OUTCOME, Housekeeping
 from duobus.fragment.fragment import Fragment
+from duobus.fragment.housekeeping import Housekeeping
 from duobus.fragment.message import MAIN, RESERVED
+from duobus.fragment.settlement import ABANDON, DEAD_LETTER_OUTCOME
 from duobus.fragment.source import Source, SourceSettings
 from duobus.model.metadata import MessageMetadata
 from duobus.storage.interface import SourceRow, StoredMessage

@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 
 from duobus.codec import build_message
-from duobus.fragment.commands import Run
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.message import ACTIVE, DEAD_LETTER, MAIN, SCHEDULED, state_of, stored_state
+from duobus.fragment.send import Run
 from duobus.fragment.source import Source, SourceSettings
-from duobus.fragment.topics.fanout import TopicRules, TopicState, ranges_of, weight_of
+from duobus.fragment.topics.topic_state import TopicRules, TopicState
 from duobus.model.batches import Mailbox, SendBatch
 from duobus.model.descriptions import RuleDescription
 from duobus.model.metadata import MessageMetadata
@@ -79,7 +79,7 @@ def test_each_subscription_gets_its_messages_in_their_order() -> None:
         (11, 1, [red, third], [1, 4]),
         (12, 1, [blue], [2]),
     ]
-    assert (weight_of(run), ranges_of(fragment, run)) == (3, [(10, 1, 4), (11, 1, 2), (12, 1, 1)])
+    assert (run.weight()[0], run.written_ranges(fragment)) == (3, [(10, 1, 4), (11, 1, 2), (12, 1, 1)])
     # Durable before visible.
     assert waiting(fragment, 1) == []
     fragment.release(run, 5)
@@ -160,7 +160,7 @@ def test_those_of_a_batch_that_go_to_another_fragment_are_left_out() -> None:
         run, commit = publish(fragment, b"a", b"bb", b"ccc", b"dddd", extra=given, indices=[1, 3])
         (put,) = commit.puts
         assert (put.payloads, list(put.origins or ())) == ([b"bb", b"dddd"], [1, 2])
-        assert ranges_of(fragment, run) == [(10, 1, 2), (11, 1, 2)]
+        assert run.written_ranges(fragment) == [(10, 1, 2), (11, 1, 2)]
         fragment.release(run, 5)
         found = fragment.sources[1].by_count.values()
         keys = [slot.metadata.partition_key if slot.metadata else None for slot in found]

@@ -24,7 +24,7 @@ from duobus.broker.fragment_handle import FragmentHandle
 from duobus.codec import build_message
 from duobus.codec.sections import application_properties
 from duobus.errors import EntityDisabled, EntityNotFound, NotAllowed, QuotaExceeded, ServiceBusError
-from duobus.fragment.commands import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
+from duobus.fragment.settlement import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
 from duobus.model.address import parse_address
 from duobus.model.descriptions import SubscriptionDescription, TopicDescription
 from duobus.model.json.messages import form_of

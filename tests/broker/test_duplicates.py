@@ -18,8 +18,9 @@ from duobus.broker.entities.message_ids import identify, message_id
 from duobus.codec import build_message, with_made_id
 from duobus.codec.values import ULong
 from duobus.errors import ArgumentInvalid, ServerBusy, StoreUnavailable
-from duobus.fragment.commands import COMPLETE, Run
 from duobus.fragment.duplicate_detection import OUTDATED_BLOCKS, DuplicateHistory, MessageIdBudget, pack, unpack
+from duobus.fragment.send import Run
+from duobus.fragment.settlement import COMPLETE
 from duobus.model.batches import SendBatch
 from duobus.storage.interface import IdBlock
 

@@ -19,8 +19,8 @@ from duobus.errors import (
     StoreFailed,
     StoreUnavailable,
 )
-from duobus.fragment.commands import COMPLETE
 from duobus.fragment.fragment import DUE_AT_ONCE
+from duobus.fragment.settlement import COMPLETE
 from duobus.fragment.source import SourceSettings
 from duobus.model.descriptions import QueueDescription, TopicDescription, from_json
 from duobus.model.quotas import Quotas

@@ -16,7 +16,7 @@ from duobus.broker.forwarding.forwarder import FORWARDER_MESSAGES_MAX, RETRY_MAX
 from duobus.broker.forwarding.service import transfer_message_count
 from duobus.codec import decode
 from duobus.errors import ArgumentInvalid
-from duobus.fragment.commands import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
+from duobus.fragment.settlement import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
 from duobus.fragment.transfer import HOPS_EXCEEDED, HOPS_MAX
 from duobus.model.batches import SendBatch
 from duobus.model.descriptions import DISABLED, SEND_DISABLED

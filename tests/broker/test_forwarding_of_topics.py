@@ -14,7 +14,7 @@ from duobus.broker import COUNT_BITS, DEAD_LETTER, MAIN, Queue, QueuedMessage, T
 from duobus.codec import build_message
 from duobus.codec.sections import application_properties
 from duobus.errors import ArgumentInvalid
-from duobus.fragment.commands import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
+from duobus.fragment.settlement import DEAD_LETTER_OUTCOME, SettleBatch, SettleDetail
 from duobus.model.descriptions import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
 from simulation.world.loop import SimulationLoop
 

@@ -8,16 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from duobus.errors import MessageNotFound
-from duobus.fragment.commands import (
-    ABANDON,
-    COMPLETE,
-    DEAD_LETTER_OUTCOME,
-    DEFER,
-    CancelScheduled,
-    TakeDeferred,
-)
 from duobus.fragment.message import NEVER
-from duobus.fragment.purge import PurgeAvailable, PurgeCounts
+from duobus.fragment.purge import CancelScheduled, PurgeAvailable, PurgeCounts
+from duobus.fragment.receive import TakeDeferred
+from duobus.fragment.settlement import ABANDON, COMPLETE, DEAD_LETTER_OUTCOME, DEFER
 
 LOCK_MS, DEFAULT_TTL_MS, DELIVERIES_MAX = 1000, 5000, 3
 

@@ -8,21 +8,14 @@ import pytest
 from fragment_kit import START_MS, Box, Driver
 
 from duobus.errors import MessageNotFound, QuotaExceeded, SessionLockLost
-from duobus.fragment.commands import (
-    ABANDON,
-    COMPLETE,
-    DEAD_LETTER_OUTCOME,
-    DEFER,
-    SetSessionState,
-    SettleBatch,
-    TakeAndRemove,
-    TakeDeferred,
-)
 from duobus.fragment.message import DEAD_LETTER, MAIN, QueuedMessage
+from duobus.fragment.receive import TakeAndRemove, TakeDeferred
 from duobus.fragment.sessions import sessions
 from duobus.fragment.sessions import states as session_states
 from duobus.fragment.sessions.lock_owner import LockOwner
 from duobus.fragment.sessions.sessions import SessionLock
+from duobus.fragment.sessions.states import SetSessionState
+from duobus.fragment.settlement import ABANDON, COMPLETE, DEAD_LETTER_OUTCOME, DEFER, SettleBatch
 
 LOCK_MS = 30_000
 
@@ -91,7 +84,7 @@ class Sessions:
     def claimed(self, outcome: int, *locks: int) -> SettleBatch:
         """A settlement as a link submits it."""
         command = self.driver.settlement(outcome, *locks)
-        sessions.claim(self.driver.fragment, command)
+        command.claim(self.driver.fragment)
         return command
 
     def set_state(self, lock: SessionLock, state: bytes | None) -> SetSessionState:

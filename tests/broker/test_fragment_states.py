@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,18 +10,11 @@ from fragment_kit import NUMBER, START_MS, Box, Driver
 from duobus.codec import decode
 from duobus.errors import MessageLockLost, MessageNotFound, NotAllowed, QuotaExceeded
 from duobus.fragment import peek as peek
-from duobus.fragment.commands import (
-    ABANDON,
-    COMPLETE,
-    DEAD_LETTER_OUTCOME,
-    DEFER,
-    CancelScheduled,
-    TakeAndRemove,
-    TakeDeferred,
-)
 from duobus.fragment.message import DEAD_LETTER, MAIN, NEVER, kind_of, sub_queue_of
 from duobus.fragment.peek import ENVELOPE_BYTES, PeekProgress
-from duobus.fragment.settlement import TTL_EXPIRED
+from duobus.fragment.purge import CancelScheduled
+from duobus.fragment.receive import TakeAndRemove, TakeDeferred
+from duobus.fragment.settlement import ABANDON, COMPLETE, DEAD_LETTER_OUTCOME, DEFER, TTL_EXPIRED
 from duobus.fragment.transfer import InsertMessages
 from duobus.model.metadata import MessageMetadata
 
@@ -825,9 +817,8 @@ def test_peek_behind_the_last_message_in_memory_finds_nothing(monkeypatch: pytes
 @pytest.mark.parametrize("grows", [True, False])
 def test_the_size_quota_has_a_say_in_what_comes_and_not_in_what_moves(grows: bool) -> None:
     driver = Driver(max_bytes=4)
-    handle = SimpleNamespace(fragment=driver.fragment)
     for size, fits in ((4, True), (5, not grows)):
-        enter = InsertMessages(handle, 0, None, [b"x" * size], [MessageMetadata()], MAIN, grows=grows)
-        error = enter.fault(driver.source)
+        enter = InsertMessages("handle", 0, None, [b"x" * size], [MessageMetadata()], MAIN, grows=grows)
+        error = enter.check(driver.fragment, driver.source, driver.now_ms)
         assert (error is None) is fits
         assert fits or isinstance(error, QuotaExceeded)

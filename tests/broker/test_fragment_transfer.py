@@ -12,9 +12,10 @@ from fragment_kit import NUMBER, START_MS, Box, Driver
 from duobus.codec import decode
 from duobus.errors import InternalError
 from duobus.fragment import forward_dedup, transfer
-from duobus.fragment.commands import DEAD_LETTER_OUTCOME, DEFER, Run
 from duobus.fragment.forward_dedup import ForgetForwarded, RecordForwarded
 from duobus.fragment.message import DEAD_LETTER, FORWARDING, MAIN, TRANSFER, TRANSFER_DEAD_LETTER, QueuedMessage
+from duobus.fragment.send import Run
+from duobus.fragment.settlement import DEAD_LETTER_OUTCOME, DEFER
 from duobus.fragment.transfer import DeadLetterTransfer, RemoveTransferred
 from duobus.model.batches import SendBatch
 from duobus.model.metadata import MessageMetadata, TransferRoute

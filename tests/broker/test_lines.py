@@ -9,7 +9,7 @@ from broker_kit import batch
 
 from duobus.broker.fair_queue import AHEAD_BYTES, FairQueue
 from duobus.broker.fragment_handle import FragmentHandle
-from duobus.fragment.commands import Run
+from duobus.fragment.send import Run
 
 
 def run_of(entity: int, name: bytes, size: int = AHEAD_BYTES) -> Run:

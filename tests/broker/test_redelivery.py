@@ -9,10 +9,9 @@ from fragment_kit import START_MS, Box, Driver
 
 from duobus.codec import decode
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange
-from duobus.fragment.commands import ABANDON, COMPLETE, DEFER
-from duobus.fragment.housekeeping import DELAY_PROPERTY, back_off_ms
 from duobus.fragment.message import DEAD_LETTER, MAIN
 from duobus.fragment.purge import PurgeCounts
+from duobus.fragment.settlement import ABANDON, COMPLETE, DEFER, DELAY_PROPERTY, back_off_ms
 
 SECOND = 1000
 POLICY = {"redelivery_delay_ms": SECOND, "redelivery_delay_maximum_ms": 5 * SECOND}

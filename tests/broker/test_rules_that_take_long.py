@@ -11,7 +11,7 @@ from fragment_kit import Box
 from duobus.broker import DEAD_LETTER, MAIN, SOURCE, Group
 from duobus.codec import build_message
 from duobus.errors import QuotaExceeded
-from duobus.fragment.commands import Run
+from duobus.fragment.send import Run
 from duobus.model.descriptions import RuleDescription, SubscriptionDescription, TopicDescription
 from duobus.model.metadata import MessageMetadata
 

@@ -7,9 +7,9 @@ import random
 import pytest
 from test_fragment_sessions import LOCK_MS, Sessions
 
-from duobus.fragment.commands import ABANDON, COMPLETE, DEFER, SettleBatch
 from duobus.fragment.sessions import sessions
 from duobus.fragment.sessions.sessions import SessionLock
+from duobus.fragment.settlement import ABANDON, COMPLETE, DEFER, SettleBatch
 
 NAMES = ["a", "b", ""]
 STEPS = 150

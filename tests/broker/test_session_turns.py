@@ -7,12 +7,13 @@ from fragment_kit import Driver
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duobus.fragment.commands import COMPLETE, DEAD_LETTER_OUTCOME, Run, SettleBatch
 from duobus.fragment.message import QueuedMessage
+from duobus.fragment.send import Run
 from duobus.fragment.sessions import sessions
 from duobus.fragment.sessions.delivery_batches import take_for_sessions
 from duobus.fragment.sessions.session import HELD_MIN
 from duobus.fragment.sessions.sessions import LockOwner, SessionLock
+from duobus.fragment.settlement import COMPLETE, DEAD_LETTER_OUTCOME, SettleBatch
 from duobus.model.batches import SendBatch
 from duobus.model.metadata import MessageMetadata, SessionMetadata
 
@@ -139,7 +140,7 @@ def test_a_settlement_over_several_sessions_takes_each_message_from_its_holder(o
     command = SettleBatch(
         "handle", 0, None, prefix=one.fragment.prefix, outcome=COMPLETE, ranges=[(slots[0].lock, len(slots))]
     )
-    sessions.claim(one.fragment, command)
+    command.claim(one.fragment)
     assert [lock.unsettled(one.source.locks) for lock in locks.values()] == [[], [], []]
     batch = one.commit(command)
     # Neighbours again, whatever the order of their holders.
@@ -166,7 +167,7 @@ def test_a_holder_keeps_no_list_of_all_that_it_ever_had(one: Driver) -> None:
         command = SettleBatch(
             "handle", 0, None, prefix=one.fragment.prefix, outcome=COMPLETE, ranges=[(slots[0].lock, 1)]
         )
-        sessions.claim(one.fragment, command)
+        command.claim(one.fragment)
         one.commit(command)
         # One of two is kept, so what may be struck off is at most as much again.
         assert len(lock.held) <= 2 * len(one.source.locks) + HELD_MIN + 2
@@ -183,7 +184,7 @@ def test_a_settlement_tells_which_locks_are_lost(one: Driver) -> None:
     middle = SettleBatch("handle", 0, None, prefix=prefix, outcome=COMPLETE, ranges=[(first + 1, 1)])
     rest = SettleBatch("handle", 0, None, prefix=prefix, outcome=COMPLETE, ranges=[(first, 2), (last, 2)])
     for command in (middle, rest):
-        sessions.claim(one.fragment, command)
+        command.claim(one.fragment)
         one.commit(command)
     assert (middle.lost, rest.lost) == ([], [first + 1, last + 1])
     assert one.source.by_count == {}

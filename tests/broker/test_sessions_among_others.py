@@ -12,8 +12,8 @@ from test_accepting import LOCK_MS, Client, Link, play, send
 from duobus.broker import MAIN, Group, Queue, Throttle, Transaction, string_key
 from duobus.codec import build_message
 from duobus.errors import SessionLockLost
-from duobus.fragment.commands import ABANDON, COMPLETE, SettleBatch
 from duobus.fragment.message import DEAD_LETTER, NEVER, TRANSFER_DEAD_LETTER
+from duobus.fragment.settlement import ABANDON, COMPLETE, SettleBatch
 from duobus.model.batches import SendBatch
 
 BOTH = pytest.mark.parametrize("parted", [False, True])

@@ -16,18 +16,7 @@ from duobus.broker.fragment_handle import FragmentHandle
 from duobus.broker.message_broker import COMMIT_BOUNDS_S, MessageBroker
 from duobus.broker.scale_unit import ScaleUnit
 from duobus.broker.transaction import Transaction
-from duobus.fragment.commands import (
-    ABANDON,
-    COMPLETE,
-    DEAD_LETTER_OUTCOME,
-    DEFER,
-    CancelScheduled,
-    Group,
-    Run,
-    SettleBatch,
-    SettleDetail,
-    TakeDeferred,
-)
+from duobus.fragment.commands import Group
 from duobus.fragment.message import (
     DEAD_LETTER,
     DEFERRED,
@@ -38,9 +27,19 @@ from duobus.fragment.message import (
     kind_of,
     sub_queue_of,
 )
-from duobus.fragment.send import Reserve
+from duobus.fragment.purge import CancelScheduled
+from duobus.fragment.receive import TakeDeferred
+from duobus.fragment.send import Reserve, Run
 from duobus.fragment.sessions.sessions import SessionLock, session_lock_lost
-from duobus.fragment.settlement import lock_lost
+from duobus.fragment.settlement import (
+    ABANDON,
+    COMPLETE,
+    DEAD_LETTER_OUTCOME,
+    DEFER,
+    SettleBatch,
+    SettleDetail,
+    lock_lost,
+)
 
 __all__ = [
     "ABANDON",

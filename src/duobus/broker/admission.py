@@ -16,7 +16,7 @@ from duobus.model.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
     from duobus.broker.fragment_handle import FragmentHandle
-    from duobus.fragment.commands import Run
+    from duobus.fragment.send import Run
 
 #: Out of a hundred messages, those that only receivers may have when there are no more.
 RESERVED_PERCENT = 30

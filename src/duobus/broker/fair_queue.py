@@ -15,31 +15,12 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from duobus.fragment.commands import Command, Group, Housekeeping, Run
-from duobus.fragment.purge import PurgeCommand
-from duobus.fragment.topics import fanout
+from duobus.fragment.commands import Command
+from duobus.fragment.send import Run
 
 #: Messages and bytes of one entity that wait among those of others: a quarter of what a commit takes.
 AHEAD_MESSAGES: Final = 500
 AHEAD_BYTES: Final = 256 << 10
-
-
-def weigh(command: Command) -> tuple[int, int]:
-    """Messages and bytes by which a command that was applied makes its commit longer."""
-    if isinstance(command, Run):
-        return fanout.weight_of(command), command.size
-    if isinstance(command, Group):
-        runs = [member for member in command.members if isinstance(member, Run)]
-        return sum(map(fanout.weight_of, runs)), sum(run.size for run in runs)
-    if isinstance(command, Housekeeping):
-        return command.effort, 0
-    return (len(command.slots), 0) if isinstance(command, PurgeCommand) else (0, 0)
-
-
-def effort_of(command: Command) -> int:
-    """What was done for a command that was refused, in messages."""
-    members = command.members if isinstance(command, Group) else (command,)
-    return sum([member.effort for member in members if isinstance(member, Run)])
 
 
 class _EntityQueue:

@@ -12,10 +12,12 @@ from duobus.broker import admission, recovery
 from duobus.broker.delivery.credit_scheduler import CreditScheduler
 from duobus.broker.fragment_handle import FragmentHandle
 from duobus.errors import RowsExist, ServiceBusError, StoreFailed, StoreUnavailable
-from duobus.fragment.commands import Command, Group, Run, TakeAndRemove
+from duobus.fragment.commands import Command, Group
 from duobus.fragment.fragment import Fragment
+from duobus.fragment.receive import TakeAndRemove
+from duobus.fragment.send import Run
 from duobus.fragment.sessions import sessions
-from duobus.fragment.topics import fanout
+from duobus.fragment.topics.topic_state import TopicState
 from duobus.model.batches import DeliveryBatch
 from duobus.storage.catalog_identity import ADVICE
 from duobus.storage.interface import COUNTS_LEFT_OUT
@@ -284,7 +286,7 @@ class FragmentHost:
             handle = plan.handle
             self.plans[handle.entity_id, handle.number] = plan
             fragment = Fragment(handle, row.fragment_key, row.fragment_no, row.epoch, self._entropy.token(10))
-            fragment.topic = None if plan.topic is None else fanout.TopicState(plan.topic)
+            fragment.topic = None if plan.topic is None else TopicState(plan.topic)
             for source in sources:
                 fragment.add_source(source, plan.settings[source.source_no])
             self._adopt(fragment)

@@ -21,7 +21,7 @@ from duobus.broker.counts import DeliveryCountTimer
 from duobus.broker.deadline_timer import DeadlineTimer
 from duobus.broker.delivery.credit_scheduler import Receiver
 from duobus.broker.delivery.session_service import SessionService, notify_holders_of
-from duobus.broker.fair_queue import FairQueue, effort_of, weigh
+from duobus.broker.fair_queue import FairQueue
 from duobus.broker.fragment_handle import FragmentHandle
 from duobus.broker.fragment_host import FragmentHost
 from duobus.broker.freight import PiggybackWrites
@@ -30,15 +30,12 @@ from duobus.broker.protocols import FragmentPlan, LateRefusal, StoreWatcher
 from duobus.broker.undecided import AWAITED, InDoubtCommits
 from duobus.clock import BrokerTime, Entropy
 from duobus.errors import InternalError, MessageNotFound, QuotaExceeded, ServiceBusError, StoreFailed, StoreUnavailable
-from duobus.fragment.commands import (
-    Command,
-    Group,
-    Run,
-    TakeAndRemove,
-)
+from duobus.fragment.commands import Command, Group
 from duobus.fragment.duplicate_detection import MessageIdBudget
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.message import NEVER, QueuedMessage
+from duobus.fragment.receive import TakeAndRemove
+from duobus.fragment.send import Run
 from duobus.fragment.sessions import sessions
 from duobus.fragment.topics import fanout
 from duobus.model.batches import DeliveryBatch, Mailbox
@@ -412,7 +409,7 @@ class MessageBroker(FragmentHost):
         room = COMMIT_TOUCHED_MAX
         for fragment in touched.values():
             commit.epochs.append((fragment.fragment_key, fragment.epoch))
-            for source in fanout.to_write(fragment):
+            for source in fragment.sources.values() if fragment.topic is None else fanout.to_write(fragment):
                 room -= fragment.touch(source, commit, room)
                 if source.touched:
                     self._changed[fragment.fragment_key] = fragment
@@ -452,12 +449,12 @@ class MessageBroker(FragmentHost):
                 return []
             if decided:
                 work.append(command)
-                weight = weigh(command)
+                weight = command.weight()
                 messages += weight[0]
                 size += weight[1]
             else:
                 # What was refused is stored nowhere, and may have taken its time: others are served in between.
-                messages += effort_of(command)
+                messages += command.effort_spent()
         if lines:
             lines.move_up(pending)
         return work
@@ -506,12 +503,13 @@ class MessageBroker(FragmentHost):
         self._committing = {}
         self.commits += 1
         self._took(self._loop.time() - self._started_s)
-        notified, removed = self._release(work, fragments)
+        notified, unread = self._release(work, fragments)
         self._piggyback.delivered(commit)
         kept, self._carried = self._carried, []
         # What was stored slowly may have run out of life by now: the next commit looks at that first.
         for fragment in fragments.values():
-            fanout.committed(fragment, commit)
+            if fragment.topic is not None:
+                fanout.committed(fragment, fragment.topic, commit)
             self._alarm.note(fragment)
         # The store works on the next commit while the doors write the answers of this one.
         self._start()
@@ -519,26 +517,24 @@ class MessageBroker(FragmentHost):
             mailbox.wake()
         for tombstone, refusal in kept:
             refusal.settled(tombstone)
-        for taken in removed:
-            taken.receiver.deliver(DeliveryBatch(taken.handle, bytes(8), 0, taken.slots, 0), taken.credit)
+        for command in unread:
+            command.finish()
         self._show(fragments)
 
-    def _release(
-        self, work: list[Command], fragments: dict[object, Fragment]
-    ) -> tuple[list[Mailbox], list[TakeAndRemove]]:
-        """Release the commands of a durable commit: the mailboxes to wake, and what receivers were waiting for."""
+    def _release(self, work: list[Command], fragments: dict[object, Fragment]) -> tuple[list[Mailbox], list[Command]]:
+        """Release the commands of a durable commit: the mailboxes to wake, and the commands that are in none."""
         now_ms = self._time.now_ms()
         notified: dict[int, Mailbox] = {}
-        removed: list[TakeAndRemove] = []
+        unread: list[Command] = []
         for command in work:
             for member in command.members if isinstance(command, Group) else (command,):
                 fragments[member.handle.home].release(member, now_ms)
-                if isinstance(member, TakeAndRemove):
-                    removed.append(member)
             if command.reply is not None:
                 command.reply.ready.append(command)
                 notified[id(command.reply)] = command.reply
-        return list(notified.values()), removed
+            else:
+                unread.append(command)
+        return list(notified.values()), unread
 
     def _took(self, seconds: float) -> None:
         self.commit_seconds += seconds
@@ -556,9 +552,9 @@ class MessageBroker(FragmentHost):
 
     def _offer(self, fragment: Fragment) -> None:
         """Tell the credit schedulers of messages that became available, and the holders of sessions."""
-        notify_holders_of(fragment)
-        handle = fragment.handle
-        assert isinstance(handle, FragmentHandle)
+        if fragment.ended or fragment.notified:
+            notify_holders_of(fragment)
+        handle: FragmentHandle = fragment.handle
         fresh = sorted(fragment.fresh)
         fragment.fresh.clear()
         for key in fresh:
@@ -671,7 +667,7 @@ class MessageBroker(FragmentHost):
         self.failures += 1
         self.last_error = f"{type(error).__name__}: {error}"
         for fragment in self._fragments.values():
-            fragment.handle.become(None)  # type: ignore[attr-defined]
+            fragment.handle.become(None)
         owners = [owner for fragment in self._fragments.values() for owner in sessions.forget_locks(fragment)]
         self._fragments = {}
         self.id_room = MessageIdBudget(self.id_room.limit)
@@ -690,21 +686,17 @@ class MessageBroker(FragmentHost):
         else:
             self._answer(command, error)
 
-    def _tombstones_of(self, run: Command, commit_no: int, old: dict[object, Fragment]) -> list[Tombstone]:
+    def _tombstones_of(self, command: Command, commit_no: int, old: dict[object, Fragment]) -> list[Tombstone]:
         """The tombstones of a run whose commit may or may not be on disk; none for what is no run of messages."""
         # The entity may have been deleted while its commit was under way: then nobody brings its messages back.
-        fragment = old.get(run.handle)
-        ranges = fanout.ranges_of(fragment, run) if isinstance(run, Run) and fragment is not None else []
+        fragment = old.get(command.handle)
+        ranges = [] if fragment is None else command.written_ranges(fragment)
         return [Tombstone(self.store_id, self.generation, commit_no, *one) for one in ranges]
 
     @staticmethod
     def _answer(command: Command, error: ServiceBusError) -> None:
         command.error = error
-        if isinstance(command, TakeAndRemove):
-            command.receiver.deliver(DeliveryBatch(command.handle, b"", 0, [], 0), command.credit)
-        elif command.reply is not None:
-            command.reply.ready.append(command)
-            command.reply.wake()
+        command.finish()
 
     def keep_tombstone(self, tombstone: Tombstone, refusal: LateRefusal) -> None:
         """Write a tombstone of another store with the next commit, and tell the refusal that waits for it."""

@@ -107,7 +107,7 @@ class PageLoader:
         """Whether the fragment is still alive, and the source part of it."""
         if self.fragment.sources.get(self.source.source_no) is not self.source:
             return False
-        return self.fragment.handle.fragment is self.fragment  # type: ignore[attr-defined]
+        return self.fragment.handle.fragment is self.fragment
 
     def ask(self) -> bool:
         """Ask for the next page, if there is one for this way of reading and room for it; whether that was done."""

@@ -12,9 +12,9 @@ from duobus.storage.interface import StoreContents, Tombstone
 if TYPE_CHECKING:
     from duobus.broker.fragment_handle import FragmentHandle
     from duobus.broker.message_broker import MessageBroker
-    from duobus.fragment.commands import Run
     from duobus.fragment.fragment import Fragment
-    from duobus.fragment.topics.fanout import TopicRules
+    from duobus.fragment.send import Run
+    from duobus.fragment.topics.topic_state import TopicRules
 
 
 class LateRefusal:

@@ -23,7 +23,7 @@ from duobus.fragment.message import (
 )
 from duobus.fragment.sessions import states as session_states
 from duobus.fragment.source import Source, SourceSettings
-from duobus.fragment.topics.fanout import TopicState
+from duobus.fragment.topics.topic_state import TopicState
 from duobus.storage.interface import FragmentRow, SourceRow, StoreContents, StoredMessage, Tombstone, is_end
 
 if TYPE_CHECKING:

@@ -46,8 +46,8 @@ from duobus.errors import (
     StoreForeign,
     StoreUnavailable,
 )
-from duobus.fragment.commands import Rerun, Run
 from duobus.fragment.fragment import Fragment
+from duobus.fragment.send import Rerun, Run
 from duobus.model.address import not_found
 from duobus.model.assigned_ids import MessageIds
 from duobus.model.descriptions import (

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from duobus.broker.entities.queue import Queue
 from duobus.errors import NotAllowed, QuotaExceeded, ServiceBusError, TransactionRolledBack
-from duobus.fragment.commands import CancelScheduled, Command, Run, SettleBatch
-from duobus.fragment.send import Reserve, ReservedRun
+from duobus.fragment.commands import Command
+from duobus.fragment.purge import CancelScheduled
+from duobus.fragment.send import Reserve, ReservedRun, Run
+from duobus.fragment.settlement import SettleBatch
 
 if TYPE_CHECKING:
     from duobus.broker.fragment_handle import FragmentHandle

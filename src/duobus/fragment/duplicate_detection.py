@@ -21,7 +21,7 @@ from duobus.model.quotas import Quotas
 from duobus.storage.interface import CommitBatch, IdBlock
 
 if TYPE_CHECKING:
-    from duobus.fragment.commands import Run
+    from duobus.fragment.send import Run
     from duobus.fragment.source import Source
 
 #: Blocks that ran out are deleted from the store this many at a time; until then they are merely not looked at.

@@ -12,13 +12,14 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.fragment.commands import Command, Run
+from duobus.fragment.commands import Command
 from duobus.fragment.message import ACTIVE, TAKEN
 from duobus.storage.interface import CommitBatch, Put, StoredMessage
 
 if TYPE_CHECKING:
     from duobus.fragment.fragment import Fragment
     from duobus.fragment.message import QueuedMessage
+    from duobus.fragment.send import Run
     from duobus.fragment.source import Source
     from duobus.model.batches import Mailbox
 
@@ -80,6 +81,22 @@ class RecordForwarded(Command):
         self.counts = counts
         self.run = run
 
+    def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """Enter the counts, and leave those that are known out of the run."""
+        dedup, counts = source.dedup, self.counts
+        known = dedup.known.get(self.origin)
+        if known and not known.keys().isdisjoint(counts):
+            fresh = [index for index, count in enumerate(counts) if count not in known]
+            self.run.indices = fresh
+            counts = [counts[index] for index in fresh]
+        if not counts:
+            return
+        row = source.next_count
+        source.next_count += 1
+        payload = _ORIGIN.pack(*self.origin) + b"".join(map(_COUNT.pack, counts))
+        commit.puts.append(Put(source.source_key, row, now_ms, [payload], {0: (TAKEN, 0, None)}))
+        dedup.add(self.origin, counts, row)
+
 
 class ForgetForwarded(Command):
     """Drop entries of messages that their origin does not have any more."""
@@ -92,6 +109,21 @@ class ForgetForwarded(Command):
         super().__init__(handle, source_no, reply)
         self.origin = origin
         self.counts = counts
+
+    def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """Drop the entries, and the rows of which none is left."""
+        dedup = source.dedup
+        known = dedup.known.get(self.origin, {})
+        for count in self.counts:
+            row = known.pop(count, None)
+            if row is None:
+                continue
+            dedup.rows[row] -= 1
+            if not dedup.rows[row]:
+                del dedup.rows[row]
+                commit.removed.append((source.source_key, row, row))
+        if not known:
+            dedup.known.pop(self.origin, None)
 
 
 class QueryForwarded(ForgetForwarded):
@@ -107,40 +139,10 @@ class QueryForwarded(ForgetForwarded):
         super().__init__(handle, source_no, reply, origin=origin, counts=[])
         self.taken: list[int] = []
 
-
-def record(source: Source, command: RecordForwarded, now_ms: int, commit: CommitBatch) -> None:
-    """Apply a Record."""
-    dedup, counts = source.dedup, command.counts
-    known = dedup.known.get(command.origin)
-    if known and not known.keys().isdisjoint(counts):
-        fresh = [index for index, count in enumerate(counts) if count not in known]
-        command.run.indices = fresh
-        counts = [counts[index] for index in fresh]
-    if not counts:
-        return
-    row = source.next_count
-    source.next_count += 1
-    payload = _ORIGIN.pack(*command.origin) + b"".join(map(_COUNT.pack, counts))
-    commit.puts.append(Put(source.source_key, row, now_ms, [payload], {0: (TAKEN, 0, None)}))
-    dedup.add(command.origin, counts, row)
-
-
-def forget(source: Source, command: ForgetForwarded, commit: CommitBatch) -> None:
-    """Apply a Forget."""
-    dedup = source.dedup
-    known = dedup.known.get(command.origin, {})
-    if isinstance(command, QueryForwarded):
-        command.taken = list(known)
-    for count in command.counts:
-        row = known.pop(count, None)
-        if row is None:
-            continue
-        dedup.rows[row] -= 1
-        if not dedup.rows[row]:
-            del dedup.rows[row]
-            commit.removed.append((source.source_key, row, row))
-    if not known:
-        dedup.known.pop(command.origin, None)
+    def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """Say what is known of the origin."""
+        self.taken = list(source.dedup.known.get(self.origin, {}))
+        super().apply(fragment, source, now_ms, commit)
 
 
 # Doubts: messages that an earlier life of their fragment has sent on, perhaps (I14).

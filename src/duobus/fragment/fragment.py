@@ -12,24 +12,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from typing import Final
+from typing import Any, Final
 
 from duobus.errors import MessageNotFound, ServiceBusError
-from duobus.fragment import duplicate_detection as duplicates
-from duobus.fragment import forward_dedup, housekeeping, send, transfer
-from duobus.fragment import purge as clearing
-from duobus.fragment import settlement as settlement
-from duobus.fragment.commands import (
-    CancelScheduled,
-    Command,
-    Housekeeping,
-    Run,
-    SetSessionState,
-    SettleBatch,
-    TakeAndRemove,
-    TakeDeferred,
-)
-from duobus.fragment.forward_dedup import ForgetForwarded, RecordForwarded
+from duobus.fragment import forward_dedup, housekeeping, settlement, transfer
+from duobus.fragment.commands import Command
+from duobus.fragment.housekeeping import Housekeeping
 from duobus.fragment.message import (
     ACTIVE,
     DEFERRED,
@@ -42,18 +30,18 @@ from duobus.fragment.message import (
     TAKEN,
     TRANSFER,
     QueuedMessage,
+    effective_ttl,
     kind_of,
     state_of,
     sub_queue_of,
 )
-from duobus.fragment.paged_tail import effective_ttl, message_of_row, note_paged_expiry
-from duobus.fragment.purge import PurgeCommand
+from duobus.fragment.paged_tail import message_of_row, note_paged_expiry
 from duobus.fragment.sessions import sessions
-from duobus.fragment.sessions import states as session_states
 from duobus.fragment.sessions.delivery_counts import changed_counts
-from duobus.fragment.source import WINDOW_COUNT, Source, SourceSettings, has_room
+from duobus.fragment.source import WINDOW_COUNT, Source, SourceSettings
 from duobus.fragment.topics import fanout
-from duobus.storage.interface import CommitBatch, Put, SourceRow, StoredMessage
+from duobus.fragment.topics.topic_state import TopicState
+from duobus.storage.interface import CommitBatch, SourceRow, StoredMessage
 
 #: Payload bytes of never delivered messages that a source keeps in memory, unless its store is short of room.
 WINDOW_BYTES: Final = 32 << 20
@@ -97,7 +85,7 @@ class Fragment:
         "window_bytes",
     )
 
-    def __init__(self, handle: object, fragment_key: int, number: int, epoch: int, salt: bytes) -> None:
+    def __init__(self, handle: Any, fragment_key: int, number: int, epoch: int, salt: bytes) -> None:
         """Make an empty fragment; ``salt`` is 10 unguessable bytes for this life's lock tokens."""
         self.handle = handle
         self.fragment_key = fragment_key
@@ -107,7 +95,7 @@ class Fragment:
         # 54 bits: the counter starts anywhere and still has room for ever in the 56 bits of a delivery tag.
         self.next_lock = int.from_bytes(salt[2:10], "big") >> 10
         self.sources: dict[int, Source] = {}
-        self.topic: fanout.TopicState | None = None
+        self.topic: TopicState | None = None
         self.dirty: set[int] = set()
         self.fresh: set[tuple[int, int]] = set()
         self.notified: list[sessions.SessionLock] = []
@@ -227,25 +215,25 @@ class Fragment:
 
     def check(self, command: Command, now_ms: int) -> ServiceBusError | None:
         """Say why a command cannot be done, or None; changes nothing, but see ``find_fault``."""
-        if command.source_no not in self.sources:
+        source = self.sources.get(command.source_no)
+        if source is None:
             return MessageNotFound("The subscription is gone, and its messages with it.")
-        if isinstance(command, Run):
-            return send.check(self, self.sources[command.source_no], command, now_ms)
-        if isinstance(command, SettleBatch):
-            return settlement.check(self, command)
-        if isinstance(command, transfer.TransferCommand):
-            return transfer.check(self.sources[command.source_no], command)
-        if isinstance(command, SetSessionState):
-            return session_states.state_fault(self.sources[command.source_no], command)
-        if isinstance(command, TakeDeferred):
-            source = self.sources[command.source_no]
-            if source.sessions is not None and command.sub_queue == MAIN:
-                return sessions.deferred_fault(self, source, command.holder, command.counts, now_ms)
-            state = state_of(command.sub_queue, DEFERRED)
-            return self.find_fault(source, command.counts, state, "deferred", now_ms)
-        if isinstance(command, CancelScheduled):
-            return self.find_fault(self.sources[command.source_no], command.counts, SCHEDULED, "scheduled", now_ms)
-        return None
+        return command.check(self, source, now_ms)
+
+    def apply(self, command: Command, now_ms: int, commit: CommitBatch) -> None:
+        """Do a checked command: decide, and write down what the store must keep. Cannot fail."""
+        source = self.sources[command.source_no]
+        self.dirty.add(command.source_no)
+        command.apply(self, source, now_ms, commit)
+
+    def release(self, command: Command, now_ms: int) -> None:
+        """Make a durable command's effects visible: messages available, removals final."""
+        source = self.sources.get(command.source_no)
+        # None: its subscription was deleted while the commit was under way.
+        if source is not None:
+            command.release(self, source, now_ms)
+
+    # -- the inner interface: what the commands of this package share ------------------------------------------
 
     def find_fault(
         self, source: Source, counts: Sequence[int], state: int, word: str, now_ms: int
@@ -267,131 +255,16 @@ class Fragment:
             return None
         return MessageNotFound(f"No {word} message has the sequence number {self.number << 48 | missing}.")
 
-    def apply(self, command: Command, now_ms: int, commit: CommitBatch) -> None:
-        """Do a checked command: decide, and write down what the store must keep. Cannot fail."""
-        source = self.sources[command.source_no]
-        self.dirty.add(command.source_no)
-        if isinstance(command, Run):
-            send.apply_run(self, source, command, now_ms, commit)
-        elif isinstance(command, SettleBatch):
-            settlement.apply(self, source, command, now_ms, commit)
-        elif isinstance(command, TakeAndRemove):
-            self._apply_take(source, command, commit)
-        elif isinstance(command, SetSessionState):
-            session_states.apply_state(source, command, now_ms, commit)
-        elif isinstance(command, (TakeDeferred, CancelScheduled)):
-            self._remove(source, command, [source.by_count[count] for count in command.counts], commit)
-        elif isinstance(command, PurgeCommand):
-            clearing.apply(source, command, commit)
-        elif isinstance(command, send.Reserve):
-            send.reserve(source, command)
-        elif isinstance(command, (transfer.TransferCommand, RecordForwarded, ForgetForwarded)):
-            transfer.apply(source, command, now_ms, commit)
-        else:
-            assert isinstance(command, Housekeeping)
-            settlement.apply_housekeeping(source, command, now_ms, commit, self.number)
-            if command.at_topic and self.topic is not None:
-                fanout.activate(self, self.topic, command, now_ms, commit)
-
-    def _apply_take(self, source: Source, command: TakeAndRemove, commit: CommitBatch) -> None:
-        if command.holder is not None:
-            self._remove(source, command, sessions.take_promised(source, command.holder, command.credit), commit)
-            return
-        sub_queue = source.sub_queues[command.sub_queue]
-        sub_queue.promised -= command.credit
-        self._remove(source, command, sub_queue.take(command.credit), commit)
-        if command.slots and command.sub_queue == MAIN:
-            source.highest_delivered = max(source.highest_delivered, command.slots[-1].count)
-
     def has_room(self, size: int) -> bool:
         """Whether its entity would take so many bytes more now."""
-        return has_room(self.sources[0], size, 0 if self.topic is None else self.topic.bytes)
+        source = self.sources[0]
+        max_bytes = source.settings.max_bytes
+        elsewhere = 0 if self.topic is None else self.topic.bytes
+        return max_bytes is None or source.bytes + elsewhere + size <= max_bytes
 
-    def apply_run(self, source: Source, run: Run, now_ms: int, commit: CommitBatch) -> None:
-        """Enqueue an ordinary run of a queue."""
-        batch = run.batch
-        if batch.ping:
-            return
-        indices = run.indices
-        if batch.ids is not None:
-            indices = duplicates.admit(source, run, now_ms, commit)
-            self.note_history(source)
-        run.size = batch.bytes_total if indices is None else sum([len(batch.payloads[i]) for i in indices])
-        payloads = batch.payloads if indices is None else [batch.payloads[i] for i in indices]
-        count = run.first_count = source.next_count
-        slots = run.slots
-        for payload in payloads:
-            slots.append(QueuedMessage(count, payload, now_ms))
-            count += 1
-        source.next_count = count if run.dropped is None else count + len(run.dropped)
-        if not slots:
-            return
-        source.bytes += run.size
-        put = Put(source.source_key, run.first_count, now_ms, payloads)
-        if batch.extra is None and batch.sessions is None:
-            source.numbers[MAIN] += len(slots)
-        else:
-            send.attach_metadata(source, run, indices, now_ms, put)
-        commit.puts.append(put)
-
-    @staticmethod
-    def _remove(
-        source: Source,
-        command: TakeAndRemove | TakeDeferred | CancelScheduled,
-        slots: list[QueuedMessage],
-        commit: CommitBatch,
-    ) -> None:
-        command.slots = slots
-        for slot in slots:
-            slot.lock = RESERVED
-        source.uncount(slots)
-        settlement.removals(source, slots, commit)
-
-    # -- release ------------------------------------------------------------------------------------------------
-
-    def release(self, command: Command, now_ms: int) -> None:
-        """Make a durable command's effects visible: messages available, removals final."""
-        source = self.sources.get(command.source_no)
-        if source is None:
-            # Its subscription was deleted while the commit was under way.
-            return
-        if isinstance(command, Run):
-            self._release_run(source, command)
-            fanout.release(self, command.copies)
-        elif isinstance(command, SettleBatch):
-            settlement.release(self, source, command, now_ms)
-        elif isinstance(command, Housekeeping):
-            settlement.release_housekeeping(self, source, command)
-            fanout.release(self, command.copies)
-            if command.due:
-                source.is_activating = False
-                self.due_at(now_ms)
-        else:
-            self._release_command(source, command)
-
-    def _release_command(self, source: Source, command: Command) -> None:
-        if isinstance(command, (TakeAndRemove, TakeDeferred, CancelScheduled)):
-            for slot in command.slots:
-                source.forget(slot)
-        elif isinstance(command, PurgeCommand):
-            clearing.release(source, command)
-        elif isinstance(command, transfer.TransferCommand):
-            transfer.release(self, source, command)
-        elif isinstance(command, SetSessionState):
-            session_states.release_state(source, command)
-
-    def _release_run(self, source: Source, run: Run) -> None:
-        slots = run.slots
-        if not slots:
-            return
-        run.slots = []
-        if run.batch.sessions is not None and source.sessions is not None:
-            send.into_sessions(self, source, slots, run.size)
-            return
-        if run.batch.extra is not None or source.sessions is not None:
-            self.release_with_metadata(source, slots)
-        else:
-            self.release_plain(source, slots, run.size)
+    def new_housekeeping(self, source_no: int) -> Housekeeping:
+        """An empty command for what locks that end, or time, may ask for."""
+        return Housekeeping(self.handle, source_no)
 
     def release_plain(self, source: Source, slots: list[QueuedMessage], size: int) -> None:
         """Make new messages available of which none has metadata."""
@@ -614,6 +487,14 @@ class Fragment:
         Returns:
             How many were looked at; the rest rides in the next commit.
         """
+        looked_at = self._write_counts(source, commit, room) if source.touched or source.sessions is not None else 0
+        if source.history is not None:
+            source.history.write_outdated(source.source_key, commit)
+        commit.sources.append((source.source_key, source.next_count, source.highest_delivered, source.counters()))
+        return looked_at
+
+    @staticmethod
+    def _write_counts(source: Source, commit: CommitBatch, room: int) -> int:
         touched = source.touched
         counts = changed_counts(source, room)
         for count in counts:
@@ -622,7 +503,4 @@ class Fragment:
             if source.by_count.get(count) is slot and slot.state != GONE:
                 is_counted = slot.lock > 0 and sub_queue_of(slot.state) == MAIN
                 settlement.write(source, slot, commit, deliveries=slot.deliveries + (1 if is_counted else 0))
-        if source.history is not None:
-            source.history.write_outdated(source.source_key, commit)
-        commit.sources.append((source.source_key, source.next_count, source.highest_delivered, source.counters()))
         return len(counts)

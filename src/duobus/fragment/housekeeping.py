@@ -1,74 +1,124 @@
-"""Redelivery later: what an abandoned message waits, by its entity's back-off policy or by the word of its receiver.
-
-Both are extensions, off by default. Only an abandon delays: there a receiver says "not now". A message whose lock
-ended or whose connection went is given to somebody else at once (I19, I20).
-
-The instant is kept in the record that an abandon writes anyway, so it costs nothing to let it survive a restart. If
-it were lost, everything that was put off would come back at once, when whatever it was put off for is weakest.
-"""
+"""Housekeeping: what time makes of messages. They expire, use up their deliveries, fall due, or come back."""
 
 from __future__ import annotations
 
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, ServiceBusError
-from duobus.fragment import forward_dedup
-from duobus.fragment.message import ACTIVE, DELAYED, GONE, MAIN, RESERVED, QueuedMessage, kind_of, state_of
-from duobus.fragment.paged_tail import effective_ttl
-from duobus.model.descriptions import REDELIVERY_DELAY_MS_MAX
-from duobus.model.metadata import own
+from duobus.fragment import forward_dedup, settlement
+from duobus.fragment.commands import Command
+from duobus.fragment.message import (
+    ACTIVE,
+    DEAD_LETTER,
+    DELAYED,
+    GONE,
+    MAIN,
+    RESERVED,
+    QueuedMessage,
+    effective_ttl,
+    kind_of,
+    stored_state,
+    sub_queue_of,
+)
+from duobus.fragment.topics import fanout
+from duobus.model.metadata import MessageMetadata
+from duobus.storage.interface import CommitBatch, Put
 
 if TYPE_CHECKING:
-    from duobus.fragment.commands import Housekeeping, SettleDetail
     from duobus.fragment.fragment import Fragment
-    from duobus.fragment.source import Source, SourceSettings
-
-#: Property of an abandon that says for how many ms the message is not to come back.
-DELAY_PROPERTY = "duobus:redelivery-delay"
-
-_ACTIVE = state_of(MAIN, ACTIVE)
+    from duobus.fragment.source import Source
 
 
-def back_off_ms(first_ms: int, longest_ms: int, deliveries: int) -> int:
-    """The delay after so many deliveries: the first, doubled with each further one, up to the longest."""
-    # Beyond 2**40 every delay is the longest; a count of millions must not make a number of a million digits.
-    return min(longest_ms, first_ms << min(deliveries - 1, 40))
+class Housekeeping(Command):
+    """What time has made of the messages of one source: the fragment itself asks for it.
+
+    Attributes:
+        expired: Ran out of life: removed, or dead-lettered with TTLExpiredException.
+        exhausted: Reached MaxDeliveryCount: dead-lettered.
+        due: Scheduled messages whose time has come.
+        at_topic: They are messages of a topic, for its subscriptions.
+        copies: After apply, at a topic: what each subscription gets of those.
+        effort: As of a Run.
+    """
+
+    __slots__ = ("at_topic", "copies", "due", "due_slots", "effort", "exhausted", "expired")
+
+    def __init__(self, handle: Any, source_no: int) -> None:
+        super().__init__(handle, source_no, None)
+        self.expired: list[QueuedMessage] = []
+        self.exhausted: list[QueuedMessage] = []
+        self.due: list[QueuedMessage] = []
+        self.due_slots: list[QueuedMessage] = []
+        self.at_topic = False
+        self.copies: list[fanout.Copies] = []
+        self.effort = 0
+
+    def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """Dead-letter, remove and activate what time has caught up with."""
+        for slot in self.exhausted:
+            settlement.dead_letter(
+                source, slot, settlement.MAX_DELIVERY_COUNT_EXCEEDED, settlement.exhausted_text(source)
+            )
+            settlement.change(source, slot, commit, deliveries=slot.deliveries)
+        if source.settings.dead_letter_on_expiration:
+            for slot in self.expired:
+                settlement.dead_letter(source, slot, settlement.TTL_EXPIRED, settlement.TTL_TEXT)
+                settlement.change(source, slot, commit, deliveries=slot.deliveries)
+        else:
+            source.uncount(self.expired)
+            source.write_removals(self.expired, commit)
+        if self.due and not self.at_topic:
+            self._activate(fragment, source, now_ms, commit)
+        if self.at_topic and fragment.topic is not None:
+            fanout.activate(fragment, fragment.topic, self, now_ms, commit)
+
+    def _activate(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """Activation gives a new number; the first stays as the enqueued sequence number (contract 13.1)."""
+        first = source.next_count
+        all_metadata: dict[int, tuple[int, int, bytes | None]] = {}
+        for old in self.due:
+            slot = QueuedMessage(source.next_count, old.payload, now_ms)
+            source.next_count += 1
+            metadata = MessageMetadata.decode(old.metadata.encode()) if old.metadata is not None else MessageMetadata()
+            metadata.enqueued_sequence_number = fragment.number << 48 | old.count
+            slot.metadata = metadata
+            # The sender's annotation is shown as it was sent, but it no longer schedules anything.
+            all_metadata[len(self.due_slots)] = (stored_state(ACTIVE, metadata), 0, metadata.encode())
+            self.due_slots.append(slot)
+        source.uncount(self.due)
+        for slot in self.due_slots:
+            source.counted(slot.state, 1)
+            source.bytes += len(slot.payload)
+        source.write_removals(self.due, commit)
+        commit.puts.append(
+            Put(source.source_key, first, now_ms, [slot.payload for slot in self.due_slots], all_metadata)
+        )
+
+    def release(self, fragment: Fragment, source: Source, now_ms: int) -> None:
+        """Make what was done visible: dead letters, activated messages, and what subscriptions got of those."""
+        for slot in self.exhausted:
+            slot.lock = 0
+            fragment.place(source, slot, in_order=False)
+        for slot in self.expired:
+            if sub_queue_of(slot.state) == DEAD_LETTER:
+                slot.lock = 0
+                fragment.place(source, slot, in_order=False)
+            else:
+                source.forget(slot)
+        for slot in self.due:
+            source.forget(slot)
+        fragment.release_with_metadata(source, self.due_slots)
+        fanout.release(fragment, self.copies)
+        if self.due:
+            source.is_activating = False
+            fragment.due_at(now_ms)
+
+    def weight(self) -> tuple[int, int]:
+        """What the rules of a topic did for it, in messages."""
+        return self.effort, 0
 
 
-def fault(settings: SourceSettings, detail: SettleDetail | None) -> ServiceBusError | None:
-    """Why the delay that an abandon asks for cannot be, or None."""
-    if not settings.delayed_abandon or detail is None or not detail.properties:
-        return None
-    asked = detail.properties.get(DELAY_PROPERTY, 0)
-    if not isinstance(asked, (int, float)) or isinstance(asked, bool):
-        return ArgumentInvalid(f"'{DELAY_PROPERTY}' must be a number of ms.")
-    if not 0 <= asked <= REDELIVERY_DELAY_MS_MAX:
-        return ArgumentOutOfRange(f"'{DELAY_PROPERTY}' is {asked}; it must be from 0 to {REDELIVERY_DELAY_MS_MAX} ms.")
-    return None
-
-
-def without_delay(settings: SourceSettings, properties: dict[str, Any]) -> dict[str, Any]:
-    """The properties of an abandon that are meant for the message."""
-    if settings.delayed_abandon and DELAY_PROPERTY in properties:
-        return {key: value for key, value in properties.items() if key != DELAY_PROPERTY}
-    return properties
-
-
-def put_off(source: Source, slot: QueuedMessage, detail: SettleDetail | None, now_ms: int) -> None:
-    """Note on an abandoned message until when it stays away; its delivery is counted already."""
-    settings = source.settings
-    if slot.state != _ACTIVE or not (settings.redelivery_delay_ms or settings.delayed_abandon):
-        return
-    delay = 0
-    if settings.redelivery_delay_ms:
-        delay = back_off_ms(settings.redelivery_delay_ms, settings.redelivery_delay_maximum_ms, slot.deliveries)
-    if settings.delayed_abandon and detail is not None and detail.properties:
-        # What the receiver says counts, also when it says "at once".
-        delay = int(detail.properties.get(DELAY_PROPERTY, delay))
-    if delay > 0:
-        metadata = slot.metadata = own(slot.metadata)
-        metadata.redeliver_at_ms = now_ms + delay
+# Messages that are put off: see ``settlement.put_off``.
 
 
 def park(fragment: Fragment, source: Source, slot: QueuedMessage) -> None:

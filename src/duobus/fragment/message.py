@@ -129,3 +129,10 @@ def message_like(slot: QueuedMessage) -> QueuedMessage:
     if isinstance(slot, QueuedCopy):
         return QueuedCopy(slot.count, slot.payload, slot.enqueued_ms, slot.origin)
     return QueuedMessage(slot.count, slot.payload, slot.enqueued_ms)
+
+
+def effective_ttl(own_ms: int | None, default_ms: int | None) -> int | None:
+    """The shorter of a message's and its entity's time to live; None: unlimited (contract 7.5)."""
+    if own_ms is None:
+        return default_ms
+    return own_ms if default_ms is None else min(own_ms, default_ms)

@@ -9,8 +9,18 @@ from __future__ import annotations
 from heapq import heappush
 from typing import TYPE_CHECKING
 
-from duobus.fragment.commands import Command, Housekeeping
-from duobus.fragment.message import ACTIVE, MAIN, NEVER, RESERVED, QueuedCopy, QueuedMessage, state_in_memory
+from duobus.fragment.commands import Command
+from duobus.fragment.housekeeping import Housekeeping
+from duobus.fragment.message import (
+    ACTIVE,
+    MAIN,
+    NEVER,
+    RESERVED,
+    QueuedCopy,
+    QueuedMessage,
+    effective_ttl,
+    state_in_memory,
+)
 from duobus.model.metadata import MessageMetadata
 from duobus.storage.interface import PlainColumns, StoredMessage
 
@@ -177,10 +187,3 @@ def message_of_row(row: StoredMessage) -> QueuedMessage:
     if row.metadata is not None:
         slot.metadata = MessageMetadata.decode(row.metadata)
     return slot
-
-
-def effective_ttl(own_ms: int | None, default_ms: int | None) -> int | None:
-    """The shorter of a message's and its entity's time to live; None: unlimited (contract 7.5)."""
-    if own_ms is None:
-        return default_ms
-    return own_ms if default_ms is None else min(own_ms, default_ms)

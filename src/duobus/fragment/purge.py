@@ -1,4 +1,6 @@
-"""Removing messages that nobody received: batch delete and purge, a bounded number in each command.
+"""Removing messages that nobody received: batch delete, purge, and taking back what is scheduled.
+
+A command of batch delete and purge removes a bounded number.
 
 Both take only what nobody holds. What a lock or another command of the same commit has is left as it is, and
 counted, so that whoever asked can tell.
@@ -10,11 +12,22 @@ from collections.abc import Sequence
 from heapq import heappop
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.fragment.commands import Command
-from duobus.fragment.message import ACTIVE, DELAYED, FORWARDING, GONE, MAIN, RESERVED, QueuedMessage, kind_of, state_of
-from duobus.fragment.settlement import removals
+from duobus.errors import ServiceBusError
+from duobus.fragment.commands import RemovalCommand
+from duobus.fragment.message import (
+    ACTIVE,
+    DELAYED,
+    FORWARDING,
+    GONE,
+    MAIN,
+    SCHEDULED,
+    QueuedMessage,
+    kind_of,
+    state_of,
+)
 
 if TYPE_CHECKING:
+    from duobus.fragment.fragment import Fragment
     from duobus.fragment.source import Source, SubQueue
     from duobus.model.batches import Mailbox
     from duobus.storage.interface import CommitBatch
@@ -26,7 +39,7 @@ REMOVED_MAX = 200
 _AVAILABLE: Final = state_of(MAIN, ACTIVE)
 
 
-class PurgeCommand(Command):
+class PurgeCommand(RemovalCommand):
     """Parent of the commands that remove without delivering.
 
     Attributes:
@@ -34,12 +47,15 @@ class PurgeCommand(Command):
         busy: After apply: messages that were left because a command under way disposes of them.
     """
 
-    __slots__ = ("busy", "slots")
+    __slots__ = ("busy",)
 
     def __init__(self, handle: Any, source_no: int, reply: Mailbox | None) -> None:
         super().__init__(handle, source_no, reply)
-        self.slots: list[QueuedMessage] = []
         self.busy = 0
+
+    def weight(self) -> tuple[int, int]:
+        """The messages that are removed."""
+        return len(self.slots), 0
 
 
 class PurgeAvailable(PurgeCommand):
@@ -70,6 +86,30 @@ class PurgeAvailable(PurgeCommand):
         self.before_ms = before_ms
         self.end = end
 
+    def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """Remove what is next."""
+        self.remove(source, self._next(source.sub_queues[self.sub_queue]), commit)
+
+    def _next(self, sub_queue: SubQueue) -> list[QueuedMessage]:
+        """Counts and times of enqueueing ascend together, so the first that is too young ends it."""
+        slots: list[QueuedMessage] = []
+        returned, ready = sub_queue.returned, sub_queue.ready
+        while len(slots) < self.limit and (returned or ready):
+            is_returned = bool(returned) and (not ready or returned[0][0] < ready[0].count)
+            slot = returned[0][1] if is_returned else ready[0]
+            is_gone = slot.state == GONE
+            if not is_gone and (slot.enqueued_ms >= self.before_ms or slot.count >= self.end):
+                break
+            if is_returned:
+                heappop(returned)
+            else:
+                ready.popleft()
+            if is_gone:
+                sub_queue.stale -= 1
+            else:
+                slots.append(slot)
+        return slots
+
 
 class PurgeCounts(PurgeCommand):
     """Remove whichever of these messages nobody holds.
@@ -93,25 +133,43 @@ class PurgeCounts(PurgeCommand):
         self.counts = counts
         self.before_ms = before_ms
 
+    def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """Remove those that are free."""
+        self.remove(source, self._free(source), commit)
 
-def apply(source: Source, command: PurgeCommand, commit: CommitBatch) -> None:
-    """Take the messages out of everyone's reach and write down their removal."""
-    if isinstance(command, PurgeAvailable):
-        slots = _next_available(source.sub_queues[command.sub_queue], command)
-    else:
-        assert isinstance(command, PurgeCounts)
-        slots = _free(source, command)
-    command.slots = slots
-    for slot in slots:
-        slot.lock = RESERVED
-    source.uncount(slots)
-    removals(source, slots, commit)
+    def _free(self, source: Source) -> list[QueuedMessage]:
+        slots: list[QueuedMessage] = []
+        for count in self.counts:
+            slot = source.by_count.get(count)
+            if slot is None or is_held(source, slot):
+                continue
+            if self.before_ms is not None and not is_available(slot, self.before_ms):
+                continue
+            if slot.lock not in (0, DELAYED):
+                self.busy += 1
+            else:
+                # Only what stands in a list has to leave it.
+                is_listed = kind_of(slot.state) == ACTIVE and not slot.lock
+                slots.append(source.withdraw(slot) if is_listed else slot)
+        return slots
 
 
-def release(source: Source, command: PurgeCommand) -> None:
-    """The removal is durable: forget them."""
-    for slot in command.slots:
-        source.forget(slot)
+class CancelScheduled(RemovalCommand):
+    """Remove scheduled messages by number; all of them or none."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self, handle: Any, source_no: int, counts: Sequence[int], reply: Mailbox | None) -> None:
+        super().__init__(handle, source_no, reply)
+        self.counts = counts
+
+    def check(self, fragment: Fragment, source: Source, now_ms: int) -> ServiceBusError | None:
+        """Say which of them is not scheduled, or None."""
+        return fragment.find_fault(source, self.counts, SCHEDULED, "scheduled", now_ms)
+
+    def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """Remove them."""
+        self.remove(source, [source.by_count[count] for count in self.counts], commit)
 
 
 def is_held(source: Source, slot: QueuedMessage) -> bool:
@@ -122,41 +180,3 @@ def is_held(source: Source, slot: QueuedMessage) -> bool:
 def is_available(slot: QueuedMessage, before_ms: int) -> bool:
     """Whether a message of the main sub-queue could be handed out, and was enqueued before an instant."""
     return slot.state == _AVAILABLE and not slot.lock and slot.enqueued_ms < before_ms
-
-
-def _next_available(body_key: SubQueue, command: PurgeAvailable) -> list[QueuedMessage]:
-    """Counts and times of enqueueing ascend together, so the first that is too young ends it."""
-    slots: list[QueuedMessage] = []
-    returned, ready = body_key.returned, body_key.ready
-    while len(slots) < command.limit and (returned or ready):
-        is_returned = bool(returned) and (not ready or returned[0][0] < ready[0].count)
-        slot = returned[0][1] if is_returned else ready[0]
-        is_gone = slot.state == GONE
-        if not is_gone and (slot.enqueued_ms >= command.before_ms or slot.count >= command.end):
-            break
-        if is_returned:
-            heappop(returned)
-        else:
-            ready.popleft()
-        if is_gone:
-            body_key.stale -= 1
-        else:
-            slots.append(slot)
-    return slots
-
-
-def _free(source: Source, command: PurgeCounts) -> list[QueuedMessage]:
-    slots: list[QueuedMessage] = []
-    for count in command.counts:
-        slot = source.by_count.get(count)
-        if slot is None or is_held(source, slot):
-            continue
-        if command.before_ms is not None and not is_available(slot, command.before_ms):
-            continue
-        if slot.lock not in (0, DELAYED):
-            command.busy += 1
-        else:
-            # Only what stands in a list has to leave it.
-            is_listed = kind_of(slot.state) == ACTIVE and not slot.lock
-            slots.append(source.withdraw(slot) if is_listed else slot)
-    return slots

@@ -1,6 +1,6 @@
-"""New messages on their way in: which way, and what is done for those with metadata.
+"""Sends: new messages on their way into a fragment, at once, at their time, or under numbers that were reserved.
 
-Most of those that are rare have a session and nothing else.
+Most of the messages with metadata have a session and nothing else.
 """
 
 from __future__ import annotations
@@ -10,21 +10,181 @@ from typing import TYPE_CHECKING, Any
 
 from duobus.errors import ServiceBusError, TransactionRolledBack
 from duobus.fragment import duplicate_detection as duplicates
-from duobus.fragment.commands import Command, Run
+from duobus.fragment.commands import Command
 from duobus.fragment.message import MAIN, SCHEDULED, TRANSFER, QueuedMessage, stored_state
 from duobus.fragment.sessions.delivery_batches import place_new
 from duobus.fragment.source import check_room
 from duobus.fragment.topics import fanout
+from duobus.model.batches import Mailbox, SendBatch
 from duobus.model.metadata import MessageMetadata, encoded_all
-from duobus.storage.interface import CommitBatch, Put
+from duobus.storage.interface import CommitBatch, Put, Tombstone
 
 if TYPE_CHECKING:
-    from duobus.errors import ServiceBusError
-    from duobus.fragment.commands import Run
     from duobus.fragment.fragment import Fragment
     from duobus.fragment.source import Source
-    from duobus.model.batches import Mailbox, SendBatch
-    from duobus.storage.interface import CommitBatch, Put
+    from duobus.rules import Match
+
+
+class Run(Command):
+    """Enqueue those messages of a batch that go to this fragment.
+
+    Attributes:
+        batch: The messages.
+        indices: Which of them; None for all.
+        placement: The entity's placement when the run is keyless and may go elsewhere; None when it is keyed.
+        first_count: After apply: count of the first message, the others follow by one.
+        slots: Between apply and release: the messages.
+        size: After apply: their payload bytes.
+        share: Their number, and about their bytes: adding up those of each part would cost more than it is worth.
+        dropped: After apply: indices of the duplicates that were accepted and dropped; None when there are none.
+        tombstones: Earlier attempts whose commit was ambiguous (I27).
+        beside: Bytes that its group stores before it: they are no part yet of what its entity holds.
+        copies: Of a run to a topic, between apply and release: what each subscription gets of it; ``slots`` are those
+            that stay at the topic until their time.
+        effort: What the rules of a topic did for it, in messages: what takes as long makes a commit as long.
+        matches: Of a run to a topic, between check and apply: what its messages give, where that had to be tried.
+    """
+
+    __slots__ = (
+        "batch",
+        "beside",
+        "copies",
+        "dropped",
+        "effort",
+        "first_count",
+        "indices",
+        "matches",
+        "placement",
+        "share",
+        "size",
+        "slots",
+        "tombstones",
+    )
+
+    def __init__(
+        self, handle: Any, source_no: int, batch: SendBatch, indices: list[int] | None, placement: Any
+    ) -> None:
+        super().__init__(handle, source_no, batch.reply)
+        self.batch = batch
+        self.indices = indices
+        if indices is None:
+            self.share = batch.n, batch.bytes_total
+        else:
+            self.share = len(indices), batch.bytes_total * len(indices) // batch.n
+        self.placement = placement
+        self.beside = 0
+        self.first_count = 0
+        self.size = 0
+        self.slots: list[QueuedMessage] = []
+        self.dropped: list[int] | None = None
+        self.tombstones: list[Tombstone] = []
+        self.copies: list[fanout.Copies] = []
+        self.effort = 0
+        self.matches: dict[int, Match] | None = None
+
+    def counts(self) -> list[int]:
+        """After apply: the count of each message, in order. A duplicate uses one up that names nothing."""
+        indices = list(range(self.batch.n)) if self.indices is None else self.indices
+        if not self.dropped:
+            return list(range(self.first_count, self.first_count + len(indices)))
+        dropped = set(self.dropped)
+        order = [index for index in indices if index not in dropped] + self.dropped
+        count_of = {index: self.first_count + offset for offset, index in enumerate(order)}
+        return [count_of[index] for index in indices]
+
+    def check(self, fragment: Fragment, source: Source, now_ms: int) -> ServiceBusError | None:
+        """Say why the run cannot be taken in, or None."""
+        topic = fragment.topic
+        if topic is not None:
+            return fanout.check(fragment, topic, self, now_ms)
+        return check_room(source, self, now_ms)
+
+    def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """Take the messages in: those of a topic are copied, those of a queue stay here."""
+        topic = fragment.topic
+        if topic is not None:
+            fanout.publish(fragment, topic, self, now_ms, commit)
+            return
+        batch = self.batch
+        if batch.ping:
+            return
+        indices = self.indices
+        if batch.ids is not None:
+            indices = duplicates.admit(source, self, now_ms, commit)
+            fragment.note_history(source)
+        self.size = batch.bytes_total if indices is None else sum([len(batch.payloads[i]) for i in indices])
+        payloads = batch.payloads if indices is None else [batch.payloads[i] for i in indices]
+        count = self.first_count = source.next_count
+        slots = self.slots
+        for payload in payloads:
+            slots.append(QueuedMessage(count, payload, now_ms))
+            count += 1
+        source.next_count = count if self.dropped is None else count + len(self.dropped)
+        if not slots:
+            return
+        source.bytes += self.size
+        put = Put(source.source_key, self.first_count, now_ms, payloads)
+        if batch.extra is None and batch.sessions is None:
+            source.numbers[MAIN] += len(slots)
+        else:
+            attach_metadata(source, self, indices, now_ms, put)
+        commit.puts.append(put)
+
+    def release(self, fragment: Fragment, source: Source, now_ms: int) -> None:
+        """Make the messages available, and what subscriptions got of them."""
+        slots = self.slots
+        if slots:
+            self.slots = []
+            batch = self.batch
+            if batch.sessions is not None and source.sessions is not None:
+                into_sessions(fragment, source, slots, self.size)
+            elif batch.extra is not None or source.sessions is not None:
+                fragment.release_with_metadata(source, slots)
+            else:
+                fragment.release_plain(source, slots, self.size)
+        if self.copies:
+            fanout.release(fragment, self.copies)
+
+    def weight(self) -> tuple[int, int]:
+        """Its messages, or the copies of them, with what the rules of a topic did for them; and its bytes."""
+        if self.copies:
+            number = sum([len(part.put.payloads) for part in self.copies])
+        else:
+            number = self.batch.n if self.indices is None else len(self.indices)
+        return number + self.effort, self.size
+
+    def effort_spent(self) -> int:
+        """What the rules of a topic did before it was refused."""
+        return self.effort
+
+    def written_ranges(self, fragment: Fragment) -> list[tuple[int, int, int]]:
+        """See Command; of a topic, those of all copies too."""
+        key = fragment.sources[self.source_no].source_key
+        if fragment.topic is None:
+            return [(key, self.first_count, self.first_count + len(self.slots) - 1)] if self.slots else []
+        if not self.first_count:
+            return []
+        number = self.batch.n if self.indices is None else len(self.indices)
+        copies = [
+            (put.source_key, put.first_count, put.first_count + len(put.payloads) - 1)
+            for put in [part.put for part in self.copies]
+        ]
+        return [(key, self.first_count, self.first_count + number - 1), *copies]
+
+
+class Rerun(Run):
+    """A run that another store could not store, or perhaps did.
+
+    Attributes:
+        since_s: When it was first sent on, in the time of the loop.
+    """
+
+    __slots__ = ("since_s",)
+
+    def __init__(self, run: Run, handle: Any, tombstones: list[Tombstone], since_s: float) -> None:
+        super().__init__(handle, run.source_no, run.batch, run.indices, run.placement)
+        self.tombstones = tombstones
+        self.since_s = since_s
 
 
 # Scheduled messages of a transaction: their sequence numbers are told at once, the messages come with the commit.
@@ -49,6 +209,11 @@ class Reserve(Command):
         self.number = number
         self.first_count = 0
 
+    def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """Use the counts up; the source's row of this commit says so."""
+        self.first_count = source.next_count
+        source.next_count += self.number
+
 
 class ReservedRun(Run):
     """Enqueue scheduled messages of a batch under counts that were reserved for them.
@@ -63,73 +228,45 @@ class ReservedRun(Run):
         super().__init__(reserve.handle, reserve.source_no, batch, None, None)
         self.reserve = reserve
 
+    def check(self, fragment: Fragment, source: Source, now_ms: int) -> ServiceBusError | None:
+        """Say why the messages cannot be taken in, or None."""
+        error, topic = self.reserve.error, fragment.topic
+        if error is not None or not self.reserve.first_count:
+            return TransactionRolledBack(f"The sequence numbers of its messages could not be reserved: {error}")
+        return check_room(source, self, now_ms, 0 if topic is None else topic.bytes)
 
-def reserve(source: Source, command: Reserve) -> None:
-    """Use the counts up; the source's row of this commit says so."""
-    command.first_count = source.next_count
-    source.next_count += command.number
+    def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """Put the messages where their numbers say.
 
-
-def check_reserved(source: Source, run: ReservedRun, now_ms: int, elsewhere: int) -> ServiceBusError | None:
-    """Say why the messages cannot be taken in, or None; ``elsewhere`` as of ``check_room``."""
-    reserved = run.reserve
-    if reserved.error is not None or not reserved.first_count:
-        return TransactionRolledBack(f"The sequence numbers of its messages could not be reserved: {reserved.error}")
-    return check_room(source, run, now_ms, elsewhere)
-
-
-def apply_reserved(source: Source, run: ReservedRun, now_ms: int, commit: CommitBatch) -> None:
-    """Put the messages where their numbers say.
-
-    One whose time has come meanwhile waits like the others: the next housekeeping gives it a new number, behind all
-    that is there (contract 13.1). So nothing active ever has a count below what came before it.
-    """
-    batch = run.batch
-    run.first_count = run.reserve.first_count
-    dropped: set[int] = set()
-    if batch.ids is not None:
-        written = len(commit.histories)
-        duplicates.admit(source, run, now_ms, commit)
-        if len(commit.histories) > written:
-            # A block of ids is kept under a count, and those blocks are in the order of their time.
-            source.next_count += 1
-        dropped = set(run.dropped or ())
-    extra = batch.extra or {}
-    for index, payload in enumerate(batch.payloads):
-        if index in dropped:
-            continue
-        slot = QueuedMessage(run.first_count + index, payload, now_ms)
-        slot.metadata = metadata = extra.get(index) or MessageMetadata()
-        slot.state = SCHEDULED
-        run.slots.append(slot)
-        run.size += len(payload)
-        row = (stored_state(SCHEDULED, metadata), 0, metadata.encode())
-        put = Put(source.source_key, slot.count, now_ms, [payload], {0: row})
-        put.is_reserved = True
-        commit.puts.append(put)
-        source.counted(SCHEDULED, 1)
-    source.bytes += run.size
-
-
-def check(fragment: Fragment, source: Source, run: Run, now_ms: int) -> ServiceBusError | None:
-    """Say why a run cannot be taken in, or None."""
-    topic = fragment.topic
-    if isinstance(run, ReservedRun):
-        return check_reserved(source, run, now_ms, 0 if topic is None else topic.bytes)
-    if topic is not None:
-        return fanout.check(fragment, topic, run, now_ms)
-    return check_room(source, run, now_ms)
-
-
-def apply_run(fragment: Fragment, source: Source, run: Run, now_ms: int, commit: CommitBatch) -> None:
-    """Take a checked run in."""
-    if isinstance(run, ReservedRun):
-        apply_reserved(source, run, now_ms, commit)
+        One whose time has come meanwhile waits like the others: the next housekeeping gives it a new number, behind
+        all that is there (contract 13.1). So nothing active ever has a count below what came before it.
+        """
+        batch = self.batch
+        self.first_count = self.reserve.first_count
+        dropped: set[int] = set()
+        if batch.ids is not None:
+            written = len(commit.histories)
+            duplicates.admit(source, self, now_ms, commit)
+            if len(commit.histories) > written:
+                # A block of ids is kept under a count, and those blocks are in the order of their time.
+                source.next_count += 1
+            dropped = set(self.dropped or ())
+        extra = batch.extra or {}
+        for index, payload in enumerate(batch.payloads):
+            if index in dropped:
+                continue
+            slot = QueuedMessage(self.first_count + index, payload, now_ms)
+            slot.metadata = metadata = extra.get(index) or MessageMetadata()
+            slot.state = SCHEDULED
+            self.slots.append(slot)
+            self.size += len(payload)
+            row = (stored_state(SCHEDULED, metadata), 0, metadata.encode())
+            put = Put(source.source_key, slot.count, now_ms, [payload], {0: row})
+            put.is_reserved = True
+            commit.puts.append(put)
+            source.counted(SCHEDULED, 1)
+        source.bytes += self.size
         fragment.note_history(source)
-    elif fragment.topic is None:
-        fragment.apply_run(source, run, now_ms, commit)
-    else:
-        fanout.publish(fragment, fragment.topic, run, now_ms, commit)
 
 
 def attach_metadata(source: Source, run: Run, indices: list[int] | None, now_ms: int, put: Put) -> None:

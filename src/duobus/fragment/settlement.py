@@ -1,4 +1,4 @@
-"""Settlement inside a fragment: complete, abandon, defer, dead-letter, and what time does of the same kind.
+"""Settlement inside a fragment: complete, abandon, defer and dead-letter, and what an abandoned message waits.
 
 Apply writes the records and takes the messages out of everyone's reach; release puts them where they belong.
 """
@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.codec.decoder import decode as decode_value
 from duobus.codec.encoder import encode
-from duobus.errors import MessageLockLost, NotAllowed, ServiceBusError
-from duobus.fragment import housekeeping as redelivery
-from duobus.fragment.commands import (
-    ABANDON,
-    COMPLETE,
-    DEAD_LETTER_OUTCOME,
-    DEFER,
-    Housekeeping,
-    SettleBatch,
-    SettleDetail,
-)
+from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, MessageLockLost, NotAllowed, ServiceBusError
+from duobus.fragment.commands import Command
 from duobus.fragment.message import (
     ACTIVE,
     DEAD_LETTER,
@@ -33,12 +24,22 @@ from duobus.fragment.message import (
     sub_queue_of,
 )
 from duobus.fragment.sessions import sessions
-from duobus.model.metadata import MessageMetadata, encoded, own
-from duobus.storage.interface import CommitBatch, Put
+from duobus.fragment.sessions.sessions import id_of, session_lock_lost
+from duobus.model.batches import Mailbox
+from duobus.model.descriptions import REDELIVERY_DELAY_MS_MAX
+from duobus.model.metadata import encoded, own
+from duobus.storage.interface import CommitBatch
 
 if TYPE_CHECKING:
     from duobus.fragment.fragment import Fragment
-    from duobus.fragment.source import Source
+    from duobus.fragment.sessions.session import Session, SessionLock
+    from duobus.fragment.sessions.sessions import Sessions
+    from duobus.fragment.source import Source, SourceSettings
+
+COMPLETE: Final = 0
+ABANDON: Final = 1
+DEFER: Final = 2
+DEAD_LETTER_OUTCOME: Final = 3
 
 #: Contract chapter 15: longer texts are cut.
 DEAD_LETTER_TEXT_MAX: Final = 4096
@@ -49,6 +50,12 @@ _STATE: Final = attrgetter("state")
 
 MAX_DELIVERY_COUNT_EXCEEDED: Final = "MaxDeliveryCountExceeded"
 TTL_EXPIRED: Final = "TTLExpiredException"
+TTL_TEXT: Final = "The message expired and was dead lettered."
+
+#: Property of an abandon that says for how many ms the message is not to come back.
+DELAY_PROPERTY = "duobus:redelivery-delay"
+
+_AVAILABLE: Final = state_of(MAIN, ACTIVE)
 
 
 def lock_lost() -> MessageLockLost:
@@ -59,113 +66,236 @@ def lock_lost() -> MessageLockLost:
     )
 
 
-def check(fragment: Fragment, command: SettleBatch) -> ServiceBusError | None:
-    """Refuse settlements that cannot be done at all; single lost locks of an ordinary one are reported apart."""
-    source = fragment.sources[command.source_no]
-    if command.prefix != fragment.prefix:
-        # A token of an earlier life of the fragment, or a forged one (I3).
-        return lock_lost()
-    if command.strict:
-        error = sessions.settle_fault(source, command) if source.sessions is not None else None
-        if error is not None:
-            return error
-        for first, number in command.ranges:
-            if not all(lock in source.locks for lock in range(first, first + number)):
-                return lock_lost()
-    if command.outcome == ABANDON:
-        return redelivery.fault(source.settings, command.detail)
-    return _dead_letter_fault(source, command) if command.outcome == DEAD_LETTER_OUTCOME else None
+class SettleBatch(Command):
+    """Settle locked messages: complete, abandon, defer or dead-letter.
 
+    Attributes:
+        prefix: First 8 bytes of the lock tokens; another epoch's prefix means that the locks are lost.
+        outcome: COMPLETE, ABANDON, DEFER or DEAD_LETTER_OUTCOME.
+        ranges: (first lock counter, number of locks) of each range.
+        detail: SettleDetail, or None.
+        answer_to: The caller's own note of whom to answer; one entry per range.
+        strict: A lost lock refuses the whole command (members of a group, ``update-disposition``).
+        holder: The lock of the session whose holder asks, for strict ones; None for none.
+        is_claimed: Slots and lost locks were found when it was submitted.
+        lost: After apply: lock counters that were no longer held.
+        size: After apply of a completion: bytes of its messages.
+        expected: Sessions that wait for what an abandon brings back, one entry per message.
+    """
 
-def _dead_letter_fault(source: Source, command: SettleBatch) -> ServiceBusError | None:
-    for first, number in command.ranges:
-        for lock in range(first, first + number):
-            slot = source.locks.get(lock)
-            if slot is not None and sub_queue_of(slot.state) != MAIN:
-                return NotAllowed("A dead letter cannot be dead-lettered again. Complete it instead.")
-    return None
+    __slots__ = (
+        "answer_to",
+        "detail",
+        "expected",
+        "holder",
+        "is_claimed",
+        "lost",
+        "outcome",
+        "prefix",
+        "ranges",
+        "size",
+        "slots",
+        "strict",
+    )
 
+    def __init__(
+        self,
+        handle: Any,
+        source_no: int,
+        reply: Mailbox | None,
+        *,
+        prefix: bytes,
+        outcome: int,
+        ranges: list[tuple[int, int]],
+    ) -> None:
+        super().__init__(handle, source_no, reply)
+        self.prefix = prefix
+        self.outcome = outcome
+        self.ranges = ranges
+        self.detail: SettleDetail | None = None
+        self.answer_to: list[Any] = []
+        self.strict = False
+        self.holder: SessionLock | None = None
+        self.is_claimed = False
+        self.lost: list[int] = []
+        self.expected: list[Session] = []
+        self.slots: list[QueuedMessage] = []
+        self.size = 0
 
-def apply(fragment: Fragment, source: Source, command: SettleBatch, now_ms: int, commit: CommitBatch) -> None:
-    """Take the messages out of their locks and write down what becomes of them."""
-    slots = command.slots
-    if not command.is_claimed:
-        _find_locked(source, command)
-    if source.renewed:
+    def claim(self, fragment: Fragment) -> None:
+        """Take what a holder settles out of its locks, when the settlement is submitted rather than when it is applied.
+
+        A client settles, then closes its link: the session is free at once, and what was settled must not go with it.
+        Nor may anything newer of a session go out while an abandoned message is on its way back (I19).
+        """
+        source = fragment.sources[self.source_no]
+        held = source.locks
+        if source.sessions is None or self.prefix != fragment.prefix or self.strict:
+            return
+        slots: list[QueuedMessage] = []
+        lost: list[int] = []
+        try:
+            for first, number in self.ranges:
+                slots += map(held.__getitem__, range(first, first + number))
+        except KeyError:
+            locks = [lock for first, number in self.ranges for lock in range(first, first + number)]
+            slots = [held[lock] for lock in locks if lock in held]
+            lost = [lock for lock in locks if lock not in held]
+        if any(map(_STATE, slots)) and any(sub_queue_of(slot.state) != MAIN for slot in slots):
+            # Dead letters know no sessions.
+            return
+        self.is_claimed = True
+        self.slots, self.lost = slots, lost
         for slot in slots:
-            source.renewed.pop(slot.lock, None)
-    if command.outcome == COMPLETE:
-        command.size = _uncount_all(source, slots)
-        if source.sessions is not None:
-            # They came session by session; in order of count they are ranges again.
-            slots.sort(key=_COUNT)
-        removals(source, slots, commit)
-        return
-    for slot in slots:
-        slot.lock = RESERVED
-        _apply_other(fragment, source, slot, command, now_ms, commit)
+            del held[slot.lock]
+        if self.outcome == ABANDON:
+            self._expect(source.sessions, slots)
 
+    def _expect(self, sessions: Sessions, slots: list[QueuedMessage]) -> None:
+        """Hold up the sessions of messages that an abandon will bring back."""
+        for slot in slots:
+            session = sessions.by_id.get(id_of(slot)) if slot.state == ACTIVE else None
+            if session is not None:
+                session.returning += 1
+                self.expected.append(session)
 
-def _find_locked(source: Source, command: SettleBatch) -> None:
-    pop = source.locks.pop
-    slots = command.slots
-    lost = command.lost
-    for first, number in command.ranges:
-        for lock in range(first, first + number):
-            slot = pop(lock, None)
-            if slot is None:
-                lost.append(lock)
+    def check(self, fragment: Fragment, source: Source, now_ms: int) -> ServiceBusError | None:
+        """Refuse settlements that cannot be done at all; single lost locks of an ordinary one are reported apart."""
+        if self.prefix != fragment.prefix:
+            # A token of an earlier life of the fragment, or a forged one (I3).
+            return lock_lost()
+        if self.strict:
+            error = self._session_fault(source) if source.sessions is not None else None
+            if error is not None:
+                return error
+            for first, number in self.ranges:
+                if not all(lock in source.locks for lock in range(first, first + number)):
+                    return lock_lost()
+        if self.outcome == ABANDON:
+            return _delay_fault(source.settings, self.detail)
+        return self._dead_letter_fault(source) if self.outcome == DEAD_LETTER_OUTCOME else None
+
+    def _session_fault(self, source: Source) -> ServiceBusError | None:
+        """Why a settlement by token cannot be done: messages of a session are its holder's to settle (contract 9.4)."""
+        held = set() if self.holder is None else set(self.holder.held)
+        for first, number in self.ranges:
+            for lock in range(first, first + number):
+                slot = source.locks.get(lock)
+                if slot is None or sub_queue_of(slot.state) != MAIN:
+                    continue
+                if lock not in held:
+                    return session_lock_lost(id_of(slot))
+        return None
+
+    def _dead_letter_fault(self, source: Source) -> ServiceBusError | None:
+        for first, number in self.ranges:
+            for lock in range(first, first + number):
+                slot = source.locks.get(lock)
+                if slot is not None and sub_queue_of(slot.state) != MAIN:
+                    return NotAllowed("A dead letter cannot be dead-lettered again. Complete it instead.")
+        return None
+
+    def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """Take the messages out of their locks and write down what becomes of them."""
+        slots = self.slots
+        if not self.is_claimed:
+            self._find_locked(source)
+        if source.renewed:
+            for slot in slots:
+                source.renewed.pop(slot.lock, None)
+        if self.outcome == COMPLETE:
+            self.size = _uncount_all(source, slots)
+            if source.sessions is not None:
+                # They came session by session; in order of count they are ranges again.
+                slots.sort(key=_COUNT)
+            source.write_removals(slots, commit)
+            return
+        for slot in slots:
+            slot.lock = RESERVED
+            self._apply_other(fragment, source, slot, now_ms, commit)
+
+    def _find_locked(self, source: Source) -> None:
+        pop = source.locks.pop
+        slots = self.slots
+        lost = self.lost
+        for first, number in self.ranges:
+            for lock in range(first, first + number):
+                slot = pop(lock, None)
+                if slot is None:
+                    lost.append(lock)
+                else:
+                    slots.append(slot)
+        if source.sessions is not None and self.outcome == ABANDON:
+            self._expect(source.sessions, slots)
+
+    def _apply_other(
+        self, fragment: Fragment, source: Source, slot: QueuedMessage, now_ms: int, commit: CommitBatch
+    ) -> None:
+        detail = self.detail
+        if detail is not None and detail.properties:
+            is_abandon = self.outcome == ABANDON
+            properties = _without_delay(source.settings, detail.properties) if is_abandon else detail.properties
+            overlay(slot, properties)
+        if self.outcome == ABANDON:
+            if sub_queue_of(slot.state) == MAIN:
+                # In a dead-letter queue the count stays what it was (contract chapter E, 8.4).
+                slot.deliveries += 1
+            if fragment.is_exhausted(source, slot):
+                dead_letter(source, slot, MAX_DELIVERY_COUNT_EXCEEDED, exhausted_text(source))
+            elif fragment.is_expired(source, slot, now_ms) and source.settings.dead_letter_on_expiration:
+                dead_letter(source, slot, TTL_EXPIRED, TTL_TEXT)
             else:
-                slots.append(slot)
-    if source.sessions is not None and command.outcome == ABANDON:
-        sessions.expect(source.sessions, command, slots)
-
-
-def _apply_other(
-    fragment: Fragment, source: Source, slot: QueuedMessage, command: SettleBatch, now_ms: int, commit: CommitBatch
-) -> None:
-    detail = command.detail
-    if detail is not None and detail.properties:
-        is_abandon = command.outcome == ABANDON
-        properties = redelivery.without_delay(source.settings, detail.properties) if is_abandon else detail.properties
-        overlay(slot, properties)
-    if command.outcome == ABANDON:
-        if sub_queue_of(slot.state) == MAIN:
-            # In a dead-letter queue the count stays what it was (contract chapter E, 8.4).
-            slot.deliveries += 1
-        if fragment.is_exhausted(source, slot):
-            dead_letter(source, slot, MAX_DELIVERY_COUNT_EXCEEDED, exhausted_text(source))
-        elif fragment.is_expired(source, slot, now_ms) and source.settings.dead_letter_on_expiration:
-            dead_letter(source, slot, TTL_EXPIRED, TTL_TEXT)
+                put_off(source, slot, detail, now_ms)
+        elif self.outcome == DEFER:
+            source.counted(slot.state, -1)
+            slot.state = state_of(sub_queue_of(slot.state), DEFERRED)
+            source.counted(slot.state, 1)
+            # It expires only when it is asked for: see ``Fragment.find_fault``.
+            slot.expires_ms = 0
+            if slot.count < source.inherited:
+                slot.metadata = own(slot.metadata)
+                slot.metadata.deferred_in = fragment.epoch & 0xFFFFFFFF
         else:
-            redelivery.put_off(source, slot, detail, now_ms)
-    elif command.outcome == DEFER:
-        source.counted(slot.state, -1)
-        slot.state = state_of(sub_queue_of(slot.state), DEFERRED)
-        source.counted(slot.state, 1)
-        # It expires only when it is asked for: see ``Fragment.find_fault``.
-        slot.expires_ms = 0
-        if slot.count < source.inherited:
-            slot.metadata = own(slot.metadata)
-            slot.metadata.deferred_in = fragment.epoch & 0xFFFFFFFF
-    else:
-        assert command.outcome == DEAD_LETTER_OUTCOME
-        detail = detail or SettleDetail(None, None, None)
-        dead_letter(source, slot, detail.reason, detail.description)
-    change(source, slot, commit, deliveries=slot.deliveries)
+            assert self.outcome == DEAD_LETTER_OUTCOME
+            detail = detail or SettleDetail(None, None, None)
+            dead_letter(source, slot, detail.reason, detail.description)
+        change(source, slot, commit, deliveries=slot.deliveries)
+
+    def release(self, fragment: Fragment, source: Source, now_ms: int) -> None:
+        """Removals are final, the rest is available in its new place."""
+        if self.outcome == COMPLETE:
+            # ``Source.forget`` for all of them.
+            by_count = source.by_count
+            for count in map(_COUNT, self.slots):
+                del by_count[count]
+            for slot in self.slots if source.expiring else ():
+                slot.expires_ms = 0
+            source.memory_bytes -= self.size
+        else:
+            for slot in self.slots:
+                slot.lock = 0
+                fragment.place(source, slot, in_order=False)
+            if self.expected:
+                expected, self.expected = self.expected, []
+                sessions.returned(fragment, source, expected)
+        self.slots = []
 
 
-def release(fragment: Fragment, source: Source, command: SettleBatch, now_ms: int) -> None:
-    """Removals final, the rest available in its new place."""
-    if command.outcome == COMPLETE:
-        _forget_all(source, command.slots, command.size)
-    else:
-        for slot in command.slots:
-            slot.lock = 0
-            fragment.place(source, slot, in_order=False)
-        if command.expected:
-            sessions.returned(fragment, source, command)
-    command.slots = []
+class SettleDetail:
+    """What an abandon, defer or dead-letter says about its messages.
+
+    Attributes:
+        properties: Application properties to set; None for none.
+        reason: DeadLetterReason; None when the application gave none.
+        description: DeadLetterErrorDescription; None when the application gave none.
+    """
+
+    __slots__ = ("description", "properties", "reason")
+
+    def __init__(self, properties: dict[str, Any] | None, reason: str | None, description: str | None) -> None:
+        self.properties = properties
+        self.reason = reason
+        self.description = description
 
 
 def _uncount_all(source: Source, slots: list[QueuedMessage]) -> int:
@@ -178,73 +308,6 @@ def _uncount_all(source: Source, slots: list[QueuedMessage]) -> int:
     size = sum(map(len, map(_PAYLOAD, slots)))
     source.bytes -= size
     return size
-
-
-def _forget_all(source: Source, slots: list[QueuedMessage], size: int) -> None:
-    """``Source.forget`` for a list of so many bytes."""
-    by_count = source.by_count
-    for count in map(_COUNT, slots):
-        del by_count[count]
-    for slot in slots if source.expiring else ():
-        slot.expires_ms = 0
-    source.memory_bytes -= size
-
-
-def apply_housekeeping(
-    source: Source, command: Housekeeping, now_ms: int, commit: CommitBatch, fragment_number: int
-) -> None:
-    """Dead-letter, remove and activate what time has caught up with."""
-    for slot in command.exhausted:
-        dead_letter(source, slot, MAX_DELIVERY_COUNT_EXCEEDED, exhausted_text(source))
-        change(source, slot, commit, deliveries=slot.deliveries)
-    if source.settings.dead_letter_on_expiration:
-        for slot in command.expired:
-            dead_letter(source, slot, TTL_EXPIRED, TTL_TEXT)
-            change(source, slot, commit, deliveries=slot.deliveries)
-    else:
-        source.uncount(command.expired)
-        removals(source, command.expired, commit)
-    if command.due and not command.at_topic:
-        _apply_due(source, command, now_ms, commit, fragment_number)
-
-
-def _apply_due(source: Source, command: Housekeeping, now_ms: int, commit: CommitBatch, fragment_number: int) -> None:
-    """Activation gives a new number; the first stays as the enqueued sequence number (contract 13.1)."""
-    first = source.next_count
-    all_metadata: dict[int, tuple[int, int, bytes | None]] = {}
-    for old in command.due:
-        slot = QueuedMessage(source.next_count, old.payload, now_ms)
-        source.next_count += 1
-        metadata = MessageMetadata.decode(old.metadata.encode()) if old.metadata is not None else MessageMetadata()
-        metadata.enqueued_sequence_number = fragment_number << 48 | old.count
-        slot.metadata = metadata
-        # The sender's annotation is shown as it was sent, but it no longer schedules anything.
-        all_metadata[len(command.due_slots)] = (stored_state(ACTIVE, metadata), 0, metadata.encode())
-        command.due_slots.append(slot)
-    source.uncount(command.due)
-    for slot in command.due_slots:
-        source.counted(slot.state, 1)
-        source.bytes += len(slot.payload)
-    removals(source, command.due, commit)
-    commit.puts.append(
-        Put(source.source_key, first, now_ms, [slot.payload for slot in command.due_slots], all_metadata)
-    )
-
-
-def release_housekeeping(fragment: Fragment, source: Source, command: Housekeeping) -> None:
-    """Make the work of ``apply_housekeeping`` visible."""
-    for slot in command.exhausted:
-        slot.lock = 0
-        fragment.place(source, slot, in_order=False)
-    for slot in command.expired:
-        if sub_queue_of(slot.state) == DEAD_LETTER:
-            slot.lock = 0
-            fragment.place(source, slot, in_order=False)
-        else:
-            source.forget(slot)
-    for slot in command.due:
-        source.forget(slot)
-    fragment.release_with_metadata(source, command.due_slots)
 
 
 def dead_letter(source: Source, slot: QueuedMessage, reason: str | None, description: str | None) -> None:
@@ -281,26 +344,6 @@ def write(source: Source, slot: QueuedMessage, commit: CommitBatch, *, deliverie
     commit.changes.append((source.source_key, slot.count, state, deliveries, metadata))
 
 
-def removals(source: Source, slots: list[QueuedMessage], commit: CommitBatch) -> None:
-    """Write the removal of messages into a commit, neighbours as one range."""
-    if not slots:
-        return
-    if source.touched:
-        for slot in slots:
-            source.touched.pop(slot.count, None)
-    key = source.source_key
-    removed = commit.removed
-    first = last = slots[0].count
-    for slot in slots:
-        count = slot.count
-        if count == last + 1:
-            last = count
-        elif count != last:
-            removed.append((key, first, last))
-            first = last = count
-    removed.append((key, first, last))
-
-
 def exhausted_text(source: Source) -> str:
     """The description under which a message leaves that was delivered too often."""
     return (
@@ -309,4 +352,51 @@ def exhausted_text(source: Source) -> str:
     )
 
 
-TTL_TEXT: Final = "The message expired and was dead lettered."
+# What an abandoned message waits, by its entity's back-off policy or by the word of its receiver.
+#
+# Both are extensions, off by default. Only an abandon delays: there a receiver says "not now". A message whose lock
+# ended or whose connection went is given to somebody else at once (I19, I20).
+#
+# The instant is kept in the record that an abandon writes anyway, so it costs nothing to let it survive a restart. If
+# it were lost, everything that was put off would come back at once, when whatever it was put off for is weakest.
+
+
+def back_off_ms(first_ms: int, longest_ms: int, deliveries: int) -> int:
+    """The delay after so many deliveries: the first, doubled with each further one, up to the longest."""
+    # Beyond 2**40 every delay is the longest; a count of millions must not make a number of a million digits.
+    return min(longest_ms, first_ms << min(deliveries - 1, 40))
+
+
+def _delay_fault(settings: SourceSettings, detail: SettleDetail | None) -> ServiceBusError | None:
+    """Why the delay that an abandon asks for cannot be, or None."""
+    if not settings.delayed_abandon or detail is None or not detail.properties:
+        return None
+    asked = detail.properties.get(DELAY_PROPERTY, 0)
+    if not isinstance(asked, (int, float)) or isinstance(asked, bool):
+        return ArgumentInvalid(f"'{DELAY_PROPERTY}' must be a number of ms.")
+    if not 0 <= asked <= REDELIVERY_DELAY_MS_MAX:
+        return ArgumentOutOfRange(f"'{DELAY_PROPERTY}' is {asked}; it must be from 0 to {REDELIVERY_DELAY_MS_MAX} ms.")
+    return None
+
+
+def _without_delay(settings: SourceSettings, properties: dict[str, Any]) -> dict[str, Any]:
+    """The properties of an abandon that are meant for the message."""
+    if settings.delayed_abandon and DELAY_PROPERTY in properties:
+        return {key: value for key, value in properties.items() if key != DELAY_PROPERTY}
+    return properties
+
+
+def put_off(source: Source, slot: QueuedMessage, detail: SettleDetail | None, now_ms: int) -> None:
+    """Note on an abandoned message until when it stays away; its delivery is counted already."""
+    settings = source.settings
+    if slot.state != _AVAILABLE or not (settings.redelivery_delay_ms or settings.delayed_abandon):
+        return
+    delay = 0
+    if settings.redelivery_delay_ms:
+        delay = back_off_ms(settings.redelivery_delay_ms, settings.redelivery_delay_maximum_ms, slot.deliveries)
+    if settings.delayed_abandon and detail is not None and detail.properties:
+        # What the receiver says counts, also when it says "at once".
+        delay = int(detail.properties.get(DELAY_PROPERTY, delay))
+    if delay > 0:
+        metadata = slot.metadata = own(slot.metadata)
+        metadata.redeliver_at_ms = now_ms + delay

@@ -32,7 +32,8 @@ from duobus.fragment.sessions.delivery_counts import FirstDeliveries
 from duobus.fragment.sessions.sessions import Sessions
 
 if TYPE_CHECKING:
-    from duobus.fragment.commands import Run
+    from duobus.fragment.send import Run
+    from duobus.storage.interface import CommitBatch
 
 #: Indexes shorter than this are not worth compacting.
 COMPACT_FROM: Final = 1024
@@ -324,6 +325,25 @@ class Source:
             self.counted(slot.state, -1)
             self.bytes -= len(slot.payload)
 
+    def write_removals(self, slots: list[QueuedMessage], commit: CommitBatch) -> None:
+        """Write the removal of messages into a commit, neighbours as one range."""
+        if not slots:
+            return
+        if self.touched:
+            for slot in slots:
+                self.touched.pop(slot.count, None)
+        key = self.source_key
+        removed = commit.removed
+        first = last = slots[0].count
+        for slot in slots:
+            count = slot.count
+            if count == last + 1:
+                last = count
+            elif count != last:
+                removed.append((key, first, last))
+                first = last = count
+        removed.append((key, first, last))
+
     # -- the paged tail ------------------------------------------------------------------------------------------
 
     def page_out(self, count: int, number: int, size: int) -> None:
@@ -429,12 +449,6 @@ def check_room(source: Source, run: Run, now_ms: int, elsewhere: int = 0) -> Ser
     if source.history is not None and settings.duplicate_window_ms is not None and batch.ids is not None:
         return duplicates.check(source.history, run, settings.duplicate_window_ms, now_ms)
     return None
-
-
-def has_room(source: Source, size: int, elsewhere: int) -> bool:
-    """Whether so many bytes more would fit now; ``elsewhere``: bytes that count beside those of the source."""
-    max_bytes = source.settings.max_bytes
-    return max_bytes is None or source.bytes + elsewhere + size <= max_bytes
 
 
 def over_quota(size: int, limit: int) -> QuotaExceeded:

@@ -14,8 +14,8 @@ from duobus.codec.decoder import decode as decode_value
 from duobus.codec.encoder import encode
 from duobus.errors import InternalError, ServiceBusError
 from duobus.fragment import forward_dedup
-from duobus.fragment.commands import Command, Housekeeping
-from duobus.fragment.forward_dedup import ForgetForwarded, RecordForwarded, forget, record
+from duobus.fragment.commands import Command
+from duobus.fragment.housekeeping import Housekeeping
 from duobus.fragment.message import (
     ACTIVE,
     DEAD_LETTER,
@@ -27,13 +27,13 @@ from duobus.fragment.message import (
     TRANSFER_DEAD_LETTER,
     QueuedCopy,
     QueuedMessage,
+    effective_ttl,
     kind_of,
     state_of,
     stored_state,
     sub_queue_of,
 )
-from duobus.fragment.paged_tail import effective_ttl
-from duobus.fragment.settlement import change, removals
+from duobus.fragment.settlement import change
 from duobus.fragment.source import over_quota
 from duobus.model.metadata import MessageMetadata, TransferRoute
 from duobus.model.overlay import Overlay
@@ -69,21 +69,13 @@ class TransferCommand(Command):
         super().__init__(handle, source_no, reply)
         self.slots = slots
 
-    def fault(self, source: Source) -> ServiceBusError | None:
-        """Why it cannot be done: only what was taken, in this life of the fragment, can leave."""
+    def check(self, fragment: Fragment, source: Source, now_ms: int) -> ServiceBusError | None:
+        """Say why it cannot be done, or None: only what was taken, in this life of the fragment, can leave."""
         by_count = source.by_count
         for slot in self.slots:
             if by_count.get(slot.count) is not slot or slot.lock != FORWARDING:
                 return InternalError("A message is to be forwarded that was not taken for that.")
         return None
-
-    def apply(self, source: Source, now_ms: int, commit: CommitBatch) -> None:
-        """Write down what becomes of them."""
-        raise NotImplementedError
-
-    def release(self, fragment: Fragment, source: Source) -> None:
-        """It is durable."""
-        raise NotImplementedError
 
 
 class RemoveTransferred(TransferCommand):
@@ -91,15 +83,15 @@ class RemoveTransferred(TransferCommand):
 
     __slots__ = ()
 
-    def apply(self, source: Source, now_ms: int, commit: CommitBatch) -> None:
-        """See Departure."""
+    def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """Write their removal."""
         for slot in self.slots:
             slot.lock = RESERVED
         source.uncount(self.slots)
-        removals(source, self.slots, commit)
+        source.write_removals(self.slots, commit)
 
-    def release(self, fragment: Fragment, source: Source) -> None:
-        """See Departure."""
+    def release(self, fragment: Fragment, source: Source, now_ms: int) -> None:
+        """Forget them."""
         for slot in self.slots:
             source.forget(slot)
         if source.elsewhere:
@@ -130,15 +122,15 @@ class DeadLetterTransfer(TransferCommand):
         self.reason = reason[:_TEXT_MAX]
         self.description = description[:_TEXT_MAX]
 
-    def apply(self, source: Source, now_ms: int, commit: CommitBatch) -> None:
-        """See Departure."""
+    def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
+        """Write where they are now."""
         for slot in self.slots:
             slot.lock = RESERVED
             _dead_letter_transfer(source, slot, self)
             change(source, slot, commit, deliveries=slot.deliveries)
 
-    def release(self, fragment: Fragment, source: Source) -> None:
-        """See Departure."""
+    def release(self, fragment: Fragment, source: Source, now_ms: int) -> None:
+        """Make them available there."""
         for slot in self.slots:
             slot.lock = 0
             fragment.place(source, slot, in_order=False)
@@ -223,25 +215,6 @@ def give_back(fragment: Fragment, source: Source, slots: list[QueuedMessage], no
     return [keeping] if keeping.expired else []
 
 
-# -- commands ---------------------------------------------------------------------------------------------------
-
-
-def check(source: Source, command: TransferCommand) -> ServiceBusError | None:
-    """Say why a departure cannot be done, or None."""
-    return command.fault(source)
-
-
-def apply(source: Source, command: Command, now_ms: int, commit: CommitBatch) -> None:
-    """Write down what becomes of the messages."""
-    if isinstance(command, TransferCommand):
-        command.apply(source, now_ms, commit)
-    elif isinstance(command, RecordForwarded):
-        record(source, command, now_ms, commit)
-    else:
-        assert isinstance(command, ForgetForwarded)
-        forget(source, command, commit)
-
-
 def _dead_letter_transfer(source: Source, slot: QueuedMessage, command: DeadLetterTransfer) -> None:
     source.counted(slot.state, -1)
     metadata = slot.metadata = slot.metadata or MessageMetadata()
@@ -253,11 +226,6 @@ def _dead_letter_transfer(source: Source, slot: QueuedMessage, command: DeadLett
     slot.expires_ms = 0
     metadata.reason = command.reason
     metadata.description = command.description
-
-
-def release(fragment: Fragment, source: Source, command: TransferCommand) -> None:
-    """It is durable."""
-    command.release(fragment, source)
 
 
 # -- what a message is at its destination -----------------------------------------------------------------------
@@ -385,15 +353,14 @@ class InsertMessages(TransferCommand):
         self.sub_queue = sub_queue
         self.grows = grows
 
-    def fault(self, source: Source) -> ServiceBusError | None:
-        """Why they cannot be put in now."""
-        fragment: Fragment = self.handle.fragment
+    def check(self, fragment: Fragment, source: Source, now_ms: int) -> ServiceBusError | None:
+        """Say why they cannot be put in now, or None."""
         size = sum([len(payload) for payload in self.payloads])
         if not self.grows or fragment.has_room(size):
             return None
         return over_quota(source.bytes, source.settings.max_bytes or 0)
 
-    def apply(self, source: Source, now_ms: int, commit: CommitBatch) -> None:
+    def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
         """Number them and write them down."""
         first = source.next_count
         state = state_of(self.sub_queue, ACTIVE)
@@ -409,11 +376,10 @@ class InsertMessages(TransferCommand):
             self.slots.append(slot)
         source.next_count = first + len(self.slots)
         commit.puts.append(Put(source.source_key, first, now_ms, self.payloads, rows))
-        fragment: Fragment = self.handle.fragment
         if fragment.topic is not None and source.source_no:
             fragment.topic.pending += sum([len(payload) for payload in self.payloads])
 
-    def release(self, fragment: Fragment, source: Source) -> None:
+    def release(self, fragment: Fragment, source: Source, now_ms: int) -> None:
         """They are durable, so they can be had."""
         fragment.release_with_metadata(source, self.slots)
 

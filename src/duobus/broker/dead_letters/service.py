@@ -22,9 +22,10 @@ from duobus.broker.entities.topic import COPIES_AT_ONCE
 from duobus.broker.forwarding.batches import NOBODY, origin_of
 from duobus.errors import ArgumentInvalid, EntityDisabled, NotAllowed, StoreUnavailable
 from duobus.fragment import transfer
-from duobus.fragment.commands import Command, Group, Run
+from duobus.fragment.commands import Command, Group
 from duobus.fragment.forward_dedup import RecordForwarded
 from duobus.fragment.message import DEAD_LETTER, FORWARDING, MAIN, TRANSFER_DEAD_LETTER, QueuedCopy, QueuedMessage
+from duobus.fragment.send import Run
 from duobus.fragment.transfer import InsertMessages, RemoveTransferred
 from duobus.model.batches import SendBatch
 from duobus.model.descriptions import ACTIVE, RECEIVE_DISABLED

@@ -88,7 +88,7 @@ class SessionGroup(Mailbox):
 
 def notify_holders(fragment: Fragment, notified: list[SessionLock]) -> None:
     """Give the holders of these sessions what there is of them, or let them take it."""
-    home: FragmentHandle = fragment.handle  # type: ignore[assignment]
+    home: FragmentHandle = fragment.handle
     if home.fragment is fragment:
         notified = hand_out_all(fragment, notified)
     else:
@@ -110,7 +110,7 @@ def hand_out_all(fragment: Fragment, notified: list[SessionLock]) -> list[Sessio
     Returns:
         Those whose holders share no group: they are still to be told.
     """
-    home: FragmentHandle = fragment.handle  # type: ignore[assignment]
+    home: FragmentHandle = fragment.handle
     # Time may have passed since: what has run out is found now, and not handed out.
     home.broker.present(home)
     alone: list[SessionLock] = []

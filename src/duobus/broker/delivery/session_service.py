@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from duobus.broker.delivery.session_groups import notify_holders
 from duobus.errors import InternalError, MessageNotFound, StoreUnavailable
-from duobus.fragment.commands import SettleBatch, TakeAndRemove
 from duobus.fragment.message import MAIN
+from duobus.fragment.receive import TakeAndRemove
 from duobus.fragment.sessions import sessions
 from duobus.fragment.sessions.lock_owner import LockOwner
 from duobus.fragment.sessions.sessions import SessionLock, session_lock_lost
+from duobus.fragment.settlement import SettleBatch
 from duobus.model.batches import DeliveryBatch
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class SessionService:
     def claim(self, handle: FragmentHandle, command: SettleBatch) -> None:
         """A holder settles: what it settles is taken out of its lock now, so that closing the link cannot undo it."""
         fragment, _ = self._broker.present(handle)
-        sessions.claim(fragment, command)
+        command.claim(fragment)
 
     def lock_deferred(self, handle: FragmentHandle, lock: SessionLock, counts: Sequence[int]) -> DeliveryBatch:
         """Lock deferred messages of a session by number, all or none.

@@ -26,11 +26,14 @@ from duobus.errors import (
     SessionCannotBeLocked,
     StoreUnavailable,
 )
-from duobus.fragment.commands import CancelScheduled, Run, SetSessionState, SettleBatch, TakeDeferred
 from duobus.fragment.message import DEAD_LETTER, MAIN, NEVER, TRANSFER_DEAD_LETTER, QueuedMessage
 from duobus.fragment.peek import ENVELOPE_BYTES
+from duobus.fragment.purge import CancelScheduled
+from duobus.fragment.receive import TakeDeferred
+from duobus.fragment.send import Run
 from duobus.fragment.sessions.sessions import SessionLock
-from duobus.fragment.sessions.states import STATE_BYTES_MAX
+from duobus.fragment.sessions.states import STATE_BYTES_MAX, SetSessionState
+from duobus.fragment.settlement import SettleBatch
 from duobus.fragment.source import Source, SourceSettings
 from duobus.model.batches import DeliveryBatch, Mailbox, Refusal, SendBatch
 from duobus.model.descriptions import QueueDescription

@@ -16,9 +16,9 @@ from duobus.broker.entities.queue import SOURCE, Queue
 from duobus.broker.fair_queue import AHEAD_MESSAGES
 from duobus.broker.fragment_handle import FragmentHandle
 from duobus.errors import NotAllowed
-from duobus.fragment.commands import Run
+from duobus.fragment.send import Run
 from duobus.fragment.source import SourceSettings
-from duobus.fragment.topics.fanout import TopicRules
+from duobus.fragment.topics.topic_state import TopicRules
 from duobus.model.batches import Refusal, SendBatch
 from duobus.model.descriptions import (
     DISABLED,

@@ -28,9 +28,10 @@ from duobus.broker.forwarding.batches import (
 )
 from duobus.errors import EntityDisabled, EntityNotFound, QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
 from duobus.fragment import forward_dedup, transfer
-from duobus.fragment.commands import Group, Run
+from duobus.fragment.commands import Group
 from duobus.fragment.forward_dedup import QueryForwarded, RecordForwarded
 from duobus.fragment.message import MAIN, TRANSFER, QueuedMessage
+from duobus.fragment.send import Run
 from duobus.fragment.transfer import DeadLetterTransfer, RemoveTransferred
 from duobus.model.batches import SendBatch
 from duobus.model.descriptions import DISABLED, RECEIVE_DISABLED

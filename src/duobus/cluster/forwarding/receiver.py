@@ -24,8 +24,9 @@ from duobus.broker.entities.queue import SOURCE
 from duobus.broker.forwarding.batches import NOBODY
 from duobus.cluster.forwarding.protocol import ASKED_MAX, InDoubt
 from duobus.errors import ServerBusy, ServiceBusError, StoreUnavailable
-from duobus.fragment.commands import Command, Group, Run
+from duobus.fragment.commands import Command, Group
 from duobus.fragment.forward_dedup import ForgetForwarded, QueryForwarded, RecordForwarded
+from duobus.fragment.send import Run
 from duobus.model.batches import Mailbox, SendBatch
 
 if TYPE_CHECKING:

@@ -28,8 +28,9 @@ from duobus.cluster.forwarding.protocol import (
     Request,
 )
 from duobus.errors import ServiceBusError, StoreUnavailable
-from duobus.fragment.commands import Group, Run
+from duobus.fragment.commands import Group
 from duobus.fragment.forward_dedup import QueryForwarded, RecordForwarded
+from duobus.fragment.send import Run
 from duobus.model.address import not_found
 from duobus.model.descriptions import ACTIVE
 from duobus.model.metadata import MessageMetadata

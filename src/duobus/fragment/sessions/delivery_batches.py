@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from duobus.fragment.message import ACTIVE, QueuedMessage
-from duobus.fragment.sessions.sessions import Session, SessionLock, sessions_of, tell_of
+from duobus.fragment.sessions.sessions import Session, SessionLock, id_of, sessions_of, tell_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ def place_new(fragment: Fragment, source: Source, slots: list[QueuedMessage]) ->
     # Looked up one after the other, so that a session which one of them makes is there for the next.
     for slot, session in zip(slots, map(find, map(_SESSION_ID, slots)), strict=True):
         if session is None:
-            session_id: str = slot.metadata.session_id  # type: ignore[union-attr, assignment]  # SessionOnly
+            session_id = id_of(slot)
             session = by_id[session_id] = Session(session_id)
         # Above all others, so the heap stays one.
         session.counts.append(slot.count)

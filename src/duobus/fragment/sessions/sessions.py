@@ -10,20 +10,21 @@ Locks of sessions live in memory and end with the fragment's life; states are ro
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from duobus.errors import MessageNotFound, ServiceBusError, SessionLockLost
-from duobus.fragment.commands import ABANDON, Command, Housekeeping, SettleBatch
-from duobus.fragment.message import ACTIVE, DEFERRED, MAIN, QueuedMessage, sub_queue_of
+from duobus.fragment.message import ACTIVE, DEFERRED, MAIN, QueuedMessage
 from duobus.fragment.sessions.lock_owner import LockOwner
 from duobus.fragment.sessions.session import Session as Session
 from duobus.fragment.sessions.session import SessionLock as SessionLock
 
 if TYPE_CHECKING:
+    from duobus.fragment.commands import Command
     from duobus.fragment.fragment import Fragment
+    from duobus.fragment.housekeeping import Housekeeping
     from duobus.fragment.source import Source
 
 #: Heaps with more outdated entries than this are made anew.
@@ -277,54 +278,14 @@ def tell_of(fragment: Fragment, source: Source, session: Session) -> None:
         fragment.notified.append(lock)
 
 
-def claim(fragment: Fragment, command: SettleBatch) -> None:
-    """Take what a holder settles out of its locks, when the settlement is submitted rather than when it is applied.
-
-    A client settles, then closes its link: the session is free at once, and what was settled must not go with it.
-    Nor may anything newer of a session go out while an abandoned message is on its way back (I19).
-    """
-    source = fragment.sources[command.source_no]
-    held = source.locks
-    if source.sessions is None or command.prefix != fragment.prefix or command.strict:
-        return
-    slots: list[QueuedMessage] = []
-    lost: list[int] = []
-    try:
-        for first, number in command.ranges:
-            slots += map(held.__getitem__, range(first, first + number))
-    except KeyError:
-        locks = [lock for first, number in command.ranges for lock in range(first, first + number)]
-        slots = [held[lock] for lock in locks if lock in held]
-        lost = [lock for lock in locks if lock not in held]
-    if any(map(_STATE, slots)) and any(sub_queue_of(slot.state) != MAIN for slot in slots):
-        # Dead letters know no sessions.
-        return
-    command.is_claimed = True
-    command.slots, command.lost = slots, lost
-    for slot in slots:
-        del held[slot.lock]
-    if command.outcome == ABANDON:
-        expect(source.sessions, command, command.slots)
-
-
-def expect(sessions: Sessions, command: SettleBatch, slots: Iterable[QueuedMessage]) -> None:
-    """Hold up the sessions of messages that an abandon will bring back."""
-    for slot in slots:
-        session = sessions.by_id.get(id_of(slot)) if slot.state == ACTIVE else None
-        if session is not None:
-            session.returning += 1
-            command.expected.append(session)
-
-
-def returned(fragment: Fragment, source: Source, command: SettleBatch) -> None:
-    """What an abandon brought back is back: its sessions go on."""
-    for session in command.expected:
+def returned(fragment: Fragment, source: Source, expected: list[Session]) -> None:
+    """What an abandon brought back is back: the sessions that waited for it go on, one entry per message."""
+    for session in expected:
         session.returning -= 1
         if not session.returning:
             if session.available:
                 tell_of(fragment, source, session)
             sessions_of(source).drop_if_idle(session)
-    command.expected = []
 
 
 # -- holding a session ------------------------------------------------------------------------------------------
@@ -382,7 +343,7 @@ def release(fragment: Fragment, lock: SessionLock, now_ms: int, *, counted: bool
     ``counted``: the deliveries count, as they do when a client dies and not when it closes its link.
     """
     source = fragment.sources[lock.source_no]
-    keeping = Housekeeping(fragment.handle, lock.source_no)
+    keeping = fragment.new_housekeeping(lock.source_no)
     end(fragment, source, lock, now_ms, keeping, counted)
     return [keeping] if keeping.expired or keeping.exhausted else []
 
@@ -493,19 +454,6 @@ def deferred_fault(
     if error is None and not all(id_of(source.by_count[count]) == lock.session_id for count in counts):
         error = MessageNotFound(f"The session '{lock.session_id}' does not have all of these deferred messages.")
     return error
-
-
-def settle_fault(source: Source, command: SettleBatch) -> ServiceBusError | None:
-    """Why a settlement by token cannot be done: messages of a session are its holder's to settle (contract 9.4)."""
-    held = set() if command.holder is None else set(command.holder.held)
-    for first, number in command.ranges:
-        for lock in range(first, first + number):
-            slot = source.locks.get(lock)
-            if slot is None or sub_queue_of(slot.state) != MAIN:
-                continue
-            if lock not in held:
-                return session_lock_lost(id_of(slot))
-    return None
 
 
 def forget_locks(fragment: Fragment) -> list[LockOwner]:

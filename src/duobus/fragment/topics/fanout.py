@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from duobus.errors import NoMatchingSubscription, QuotaExceeded, ServiceBusError
 from duobus.fragment import duplicate_detection as duplicates
-from duobus.fragment import settlement as settlement
-from duobus.fragment.commands import Copies, Housekeeping, Run
 from duobus.fragment.message import (
     ACTIVE,
     DEAD_LETTER,
@@ -25,15 +23,19 @@ from duobus.fragment.message import (
     state_of,
     stored_state,
 )
+from duobus.fragment.settlement import DEAD_LETTER_TEXT_MAX
 from duobus.fragment.source import check_room
 from duobus.model.metadata import MessageMetadata
 from duobus.model.ping import CONTENT_TYPE, CONTENT_TYPE_FIELD, is_ping
-from duobus.rules import EFFORT_MAX, EFFORT_OF_A_MESSAGE, AlteredCopy, Match, RuleSet
+from duobus.rules import EFFORT_MAX, EFFORT_OF_A_MESSAGE, AlteredCopy, Match
 from duobus.storage.interface import CommitBatch, Put
 
 if TYPE_CHECKING:
     from duobus.fragment.fragment import Fragment
+    from duobus.fragment.housekeeping import Housekeeping
+    from duobus.fragment.send import Run
     from duobus.fragment.source import Source
+    from duobus.fragment.topics.topic_state import TopicRules, TopicState
 
 FILTER_FAILED: Final = "FilterEvaluationException"
 SESSION_ID_IS_NULL: Final = "SessionIdIsNull"
@@ -51,45 +53,23 @@ _SESSION_TEXT: Final = "The subscription requires sessions, and the message has 
 _DEAD: Final = state_of(DEAD_LETTER, ACTIVE)
 
 
-class TopicRules:
-    """What all fragments of a topic share.
+class Copies:
+    """New messages of one subscription with consecutive counts, all of them plain or not.
 
     Attributes:
-        rules: Of all subscriptions that may get copies, by source number.
-        keeping_errors: Sources whose subscriptions dead-letter what their filters fail on.
-        is_partitioned: A session lives in one fragment of several.
-        refuses_unmatched: A message that no subscription takes is refused (FilteringMessagesBeforePublishing).
+        source: Of the subscription.
+        put: What is written of them.
+        size: Their payload bytes.
+        slots: The messages; None when they are plain, since what goes cold at once never needs any.
     """
 
-    __slots__ = ("is_partitioned", "keeping_errors", "refuses_unmatched", "rules")
+    __slots__ = ("put", "size", "slots", "source")
 
-    def __init__(self, rules: RuleSet) -> None:
-        self.rules = rules
-        self.keeping_errors: set[int] = set()
-        self.is_partitioned = False
-        self.refuses_unmatched = False
-
-
-class TopicState:
-    """What one fragment of a topic knows of its subscriptions as a whole.
-
-    Attributes:
-        shared: What all fragments of the topic share.
-        stored: Bytes that the copies take up, as the store told it after the last commit.
-        pending: Bytes that the commit under way adds.
-    """
-
-    __slots__ = ("pending", "shared", "stored")
-
-    def __init__(self, shared: TopicRules, stored: int = 0) -> None:
-        self.shared = shared
-        self.stored = stored
-        self.pending = 0
-
-    @property
-    def bytes(self) -> int:
-        """Bytes that copies take up, each body counted once."""
-        return self.stored + self.pending
+    def __init__(self, source: Source, put: Put, size: int, slots: list[QueuedMessage] | None = None) -> None:
+        self.source = source
+        self.put = put
+        self.size = size
+        self.slots = slots
 
 
 class _SubscriptionCopies:
@@ -309,7 +289,7 @@ def _dead_letter(
     """Give a subscription a copy in its dead-letter queue."""
     metadata = MessageMetadata() if encoded is None else MessageMetadata.decode(encoded)
     metadata.reason = reason
-    metadata.description = text[: settlement.DEAD_LETTER_TEXT_MAX]
+    metadata.description = text[:DEAD_LETTER_TEXT_MAX]
     part.with_metadata[len(part.payloads)] = (_DEAD, metadata, metadata.encode())
     part.payloads.append(payload)
     part.origins.append(origin)
@@ -481,7 +461,7 @@ def activate(fragment: Fragment, state: TopicState, command: Housekeeping, now_m
         source.next_count += 1
     command.effort = meter.spent // EFFORT_OF_A_MESSAGE
     source.uncount(command.due)
-    settlement.removals(source, command.due, commit)
+    source.write_removals(command.due, commit)
     command.copies = builder.write(commit)
 
 
@@ -510,37 +490,11 @@ def busy_sources(fragment: Fragment) -> list[Source]:
 
 def to_write(fragment: Fragment) -> list[Source]:
     """The sources whose rows go into a commit: one of 2,000 subscriptions takes no others along."""
-    if fragment.topic is None:
-        return list(fragment.sources.values())
     dirty, fragment.dirty = fragment.dirty, set()
     return [source for number, source in fragment.sources.items() if number in dirty or source.owes_commit]
 
 
-def committed(fragment: Fragment, commit: CommitBatch) -> None:
+def committed(fragment: Fragment, state: TopicState, commit: CommitBatch) -> None:
     """A commit is durable: what it added is what the store has told."""
-    state = fragment.topic
-    if state is not None:
-        state.stored = commit.shared.get(fragment.sources[0].source_key, state.stored)
-        state.pending = 0
-
-
-def weight_of(run: Run) -> int:
-    """How many messages a run makes a commit longer by."""
-    if run.copies:
-        return sum([len(part.put.payloads) for part in run.copies]) + run.effort
-    return (run.batch.n if run.indices is None else len(run.indices)) + run.effort
-
-
-def ranges_of(fragment: Fragment, run: Run) -> list[tuple[int, int, int]]:
-    """(source key, first count, last count) of all that a run's commit may have written (I27)."""
-    key = fragment.sources[run.source_no].source_key
-    if fragment.topic is None:
-        return [(key, run.first_count, run.first_count + len(run.slots) - 1)] if run.slots else []
-    if not run.first_count:
-        return []
-    number = run.batch.n if run.indices is None else len(run.indices)
-    copies = [
-        (put.source_key, put.first_count, put.first_count + len(put.payloads) - 1)
-        for put in [part.put for part in run.copies]
-    ]
-    return [(key, run.first_count, run.first_count + number - 1), *copies]
+    state.stored = commit.shared.get(fragment.sources[0].source_key, state.stored)
+    state.pending = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from broker_kit import sets_constants
 from fragment_kit import START_MS, Box, Driver
 
 from duobus.errors import MessageNotFound, QuotaExceeded, SessionLockLost
@@ -595,6 +596,7 @@ def test_nothing_is_left_of_a_session_whose_last_message_expired(one: Sessions) 
     assert one.source.sessions.by_id == {}
 
 
+@sets_constants
 def test_sessions_that_come_and_go_by_name_leave_a_bounded_heap(one: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "COMPACT_FROM", 8)
     for _ in range(40):
@@ -628,6 +630,7 @@ def test_only_messages_of_sessions_are_claimed_when_they_are_settled(one: Sessio
     assert one.claimed(COMPLETE, deferred.lock, active).is_claimed
 
 
+@sets_constants
 def test_states_are_as_many_as_the_service_allows(one: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_states, "STATES_MAX", 2)
     locks = [one.held(name) for name in "abc"]

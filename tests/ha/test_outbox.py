@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from duobus.clock import Clock
 from duobus.ha.errors import OutboxFailed, OutboxFull
 from duobus.ha.outbox import Depth, Outbox
 from duobus.ha.outbox_file import OutboxFile
@@ -94,6 +95,29 @@ def test_bytes_are_bounded_and_what_is_about_to_be_stored_counts(path: Path) -> 
         first.result()
     with Outbox(path, bytes_max=10) as outbox, pytest.raises(OutboxFull):
         outbox.store([packed("123")])
+
+
+def test_there_is_room_for_the_bytes_of_what_was_sent(path: Path) -> None:
+    with Outbox(path, bytes_max=10) as outbox:
+        put(outbox, "123", key="a")
+        put(outbox, "1234567", key="b")
+        outbox.on_sent(taken(outbox)[0])
+        outbox.set_aside()  # Behind the removal.
+        put(outbox, "123", key="a")
+        with pytest.raises(OutboxFull, match="2 messages of 10 bytes"):
+            outbox.store([packed("1")])
+
+
+def test_it_is_told_to_the_millisecond_when_there_is_something_to_send_again(path: Path) -> None:
+    class Still(Clock):
+        def monotonic_ms(self) -> int:
+            return 5_000
+
+    with Outbox(path, retry_first_ms=2_500, clock=Still()) as outbox:
+        put(outbox, "x")
+        assert outbox.wait_s() is None
+        outbox.on_away(taken(outbox)[0], 1.0)
+        assert outbox.wait_s() == 2.5
 
 
 def test_a_list_is_stored_whole_or_not_at_all(path: Path) -> None:

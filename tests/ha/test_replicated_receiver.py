@@ -220,6 +220,14 @@ def test_a_lock_is_renewed_while_the_namespace_of_the_copy_is_away(bench: _Bench
     assert bench.other.calls == [("complete", 2)]
 
 
+def test_a_message_that_came_twice_is_renewed_after_it_was_given_back_once(bench: _Bench) -> None:
+    bench.one.waiting += [[_Message("m", 1)], [_Message("m", 1)]]
+    (first,), (again,) = bench.receive(), bench.receive()
+    bench.do("abandon_message", first)
+    assert bench.do("renew_message_lock", again) == _UNTIL
+    assert bench.one.calls == [("abandon", 1), ("renew", 1)]
+
+
 def test_a_lock_that_is_lost_is_told(bench: _Bench) -> None:
     message = bench.first_with_copy()
     bench.one.failures["renew"] = MessageLockLostError(message="gone")

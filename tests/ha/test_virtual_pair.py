@@ -37,6 +37,7 @@ from duobus.ha.events import (
     PingSent,
     PrimaryHealthy,
     Reporter,
+    Syphoned,
     SyphonFailed,
     SyphonPolled,
     SyphonSkipped,
@@ -543,6 +544,54 @@ async def test_a_link_ended_as_idle_is_attached_again_and_goes_on_with_the_rest_
         world.secondary.store(world.backlogs[0], wire(late))
         await asyncio.sleep(0.1)
         assert world.primary.texts("orders") == ["x"]
+
+
+@virtual
+async def test_the_age_of_the_oldest_message_is_told_with_each_batch_that_was_carried() -> None:
+    world = World(backlogs=1)
+    events: list[Any] = []
+    for text in ("old", "new"):
+        there = ServiceBusMessage(text, application_properties={"x-ms-path": "orders"})
+        world.secondary.store(world.backlogs[0], wire(there))
+        await asyncio.sleep(100)
+    syphon = Syphon(
+        world.primary,  # type: ignore[arg-type]
+        world.secondary,  # type: ignore[arg-type]
+        world.backlogs,
+        reporter=Reporter(events.append),
+        clock=world.clock,
+    )
+    async with carrying(syphon):
+        await asyncio.sleep(1)
+    (carried,) = [event for event in events if isinstance(event, Syphoned)]
+    assert (carried.messages, carried.lag_ms) == (2, pytest.approx(200_000, abs=1_000))
+
+
+@virtual
+async def test_a_message_that_was_carried_and_could_not_be_completed_is_told_with_the_reason() -> None:
+    world = World(backlogs=1)
+    (path,) = world.backlogs
+    world.secondary.store(path, wire(ServiceBusMessage("x", application_properties={"x-ms-path": "orders"})))
+    events: list[Any] = []
+    syphon = Syphon(
+        world.primary,  # type: ignore[arg-type]
+        world.secondary,  # type: ignore[arg-type]
+        world.backlogs,
+        reporter=Reporter(events.append),
+        clock=world.clock,
+    )
+    whole = world.secondary.operate
+
+    async def operate(what: str, there: str, number: int = 1) -> None:
+        await whole(what, there, number)
+        if what == "settle":
+            raise ServiceBusConnectionError(message="the answer was lost")
+
+    world.secondary.operate = operate  # type: ignore[method-assign]
+    async with carrying(syphon):
+        await asyncio.sleep(1)
+    assert world.primary.texts("orders") == ["x"]
+    assert [event.error for event in events if isinstance(event, SyphonFailed)] == ["the answer was lost"]
 
 
 @virtual

@@ -205,7 +205,7 @@ async def test_a_file_that_fails_while_sending_is_told(tmp_path: Path) -> None:
 @bounded
 async def test_what_is_whole_on_disk_and_no_message_is_set_aside_and_the_others_are_sent(tmp_path: Path) -> None:
     fake = FakeSender()
-    async with sending(tmp_path, fake) as (sender, outbox, events):
+    async with sending(tmp_path, fake, {"in_flight": 1}) as (sender, outbox, events):
         good = pack(ServiceBusMessage("good"))
         outbox.store([good, Packed(good.key, b"no head", b""), good]).result()
         assert await sender.flush(10)

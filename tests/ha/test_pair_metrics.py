@@ -97,6 +97,18 @@ def test_an_outage_is_told_in_metrics_from_its_first_failure_to_its_last_syphone
     in_virtual_time(outage)
 
 
+def test_while_a_pair_is_being_made_nothing_is_out_of_its_rotation(collected: Collected) -> None:
+    async def pairing() -> None:
+        world = World()
+        making = asyncio.create_task(world.pair())
+        await asyncio.sleep(0.001)
+        assert not making.done()
+        assert collected.values() == {("duobus.pair.backlog.out_of_rotation",): 0}
+        await (await making).close()
+
+    in_virtual_time(pairing)
+
+
 def test_depths_and_dead_letters_are_told_by_queue_and_by_reason(collected: Collected) -> None:
     reporter = Reporter(PairMetrics("contoso", meter=collected.provider.get_meter("test")))
     reporter.tell(BacklogDepth("q/0", waiting=5, dead=1))

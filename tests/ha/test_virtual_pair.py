@@ -383,7 +383,7 @@ async def test_i49_a_destination_that_is_away_or_gone_holds_up_nobody() -> None:
     ],
 )
 def test_i49_what_is_no_fault_of_a_message_keeps_a_backlog_waiting_for_as_long_as_it_lasts(
-    fault: Callable[[], Exception], meaning: str
+    fault: Callable[[], Exception], meaning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def play() -> None:
         world = World("orders", "bills", backlogs=1)
@@ -407,6 +407,7 @@ def test_i49_what_is_no_fault_of_a_message_keeps_a_backlog_waiting_for_as_long_a
             assert world.secondary.dead[path] == []
             assert {event.meaning for event in world.of(SyphonSkipped)} == {meaning}
             assert len(world.primary.sends()) < 30, "it is tried once in a while, and not with each message"
+            assert caplog.text.count("messages for 'orders' wait") == 1, "the log says it once, and not with each try"
             world.primary.faults = {}
             await asyncio.sleep(61)
             assert sorted(world.primary.texts("orders"), key=int) == [str(number) for number in range(140)]

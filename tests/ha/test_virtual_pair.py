@@ -534,6 +534,36 @@ def test_i59_an_idle_syphon_makes_the_receives_of_the_documents(hours: int, rece
 
 
 @virtual
+async def test_a_syphon_that_is_told_to_end_ends_at_once_and_receives_no_more() -> None:
+    world = World()
+    syphon = Syphon(world.primary, world.secondary, world.backlogs, clock=world.clock)  # type: ignore[arg-type]
+    running = asyncio.create_task(syphon.run())
+    await asyncio.sleep(1)
+    began_s = world.loop.time()
+    syphon.stop()
+    await running
+    assert world.loop.time() - began_s < 1
+    begun = len(world.secondary.log)
+    await asyncio.sleep(3_600)
+    assert len(world.secondary.log) == begun
+
+
+@virtual
+async def test_the_state_is_told_as_it_is_now_however_late_the_task_of_the_pair_is() -> None:
+    world = World()
+    async with await world.pair() as pair:
+        assert pair._keeper is not None
+        pair._keeper.cancel()
+        world.primary.away()
+        with pytest.raises(ServiceBusConnectionError):
+            await pair.get_queue_sender("orders").send_messages(ServiceBusMessage("x"))
+        await asyncio.sleep(59.9)
+        assert pair.state("orders") is State.SUSPECT
+        await asyncio.sleep(0.2)
+        assert pair.state("orders") is State.FAILED_OVER
+
+
+@virtual
 async def test_a_link_ended_as_idle_is_attached_again_and_goes_on_with_the_rest_of_the_poll() -> None:
     world = World(backlogs=1)
     syphon = Syphon(world.primary, world.secondary, world.backlogs, clock=world.clock)  # type: ignore[arg-type]

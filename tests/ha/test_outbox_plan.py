@@ -86,6 +86,14 @@ def test_a_parcel_that_may_not_go_yet_is_not_waited_for_by_the_clock() -> None:
     assert plan.next_ms() is None, "the one that is on its way has to come back first"
 
 
+def test_after_a_success_the_pauses_of_what_is_left_of_the_same_key_begin_anew() -> None:
+    plan = filled(*["a"] * (PARCEL_MESSAGES_MAX + 1), retry_first_ms=100)
+    assert plan.on_away(taken(plan), 0) == 100
+    assert plan.on_away(taken(plan, 100), 100) == 200
+    plan.on_sent(taken(plan, 300))
+    assert plan.on_away(taken(plan, 300), 300) == 100
+
+
 def test_a_pause_is_shortened_by_chance() -> None:
     plan = filled("a", retry_first_ms=100)
     assert plan.on_away(taken(plan), 0, 0.5) == 50

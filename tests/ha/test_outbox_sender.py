@@ -216,6 +216,20 @@ async def test_what_is_whole_on_disk_and_no_message_is_set_aside_and_the_others_
 
 
 @bounded
+async def test_what_is_damaged_on_disk_is_set_aside_and_the_others_are_sent(tmp_path: Path) -> None:
+    with Outbox(tmp_path / "outbox.db") as outbox:
+        outbox.store([pack(ServiceBusMessage(text)) for text in ("one", "two", "three")]).result()
+        damage = "UPDATE messages SET data = x'00' WHERE number = 2"
+        outbox._file.submit(lambda database: database.execute(damage)).result()
+    fake = FakeSender()
+    async with sending(tmp_path, fake) as (sender, outbox, events):
+        assert await sender.flush(10)
+        aside = await events.wait(OutboxSetAside)
+        assert (aside.number, aside.error, outbox.depth.set_aside) == (2, "damaged on disk", 1)
+    assert fake.taken == ["one", "three"]
+
+
+@bounded
 async def test_who_waits_for_the_end_hears_of_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox_sender, "LOOK_S", 60.0)
     async with sending(tmp_path, FakeSender()) as (sender, _, _):

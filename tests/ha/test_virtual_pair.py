@@ -26,7 +26,7 @@ from kit_virtual import BATCH_BYTES, World, in_virtual_time, wire
 
 from duobus.ha.aio import Syphon
 from duobus.ha.aio.paired_sender import PairedSender
-from duobus.ha.aio.syphon import CANNOT_BE_DELIVERED
+from duobus.ha.aio.syphon import CANNOT_BE_DELIVERED, SEND_LIMIT_S
 from duobus.ha.errors import BacklogUnavailable, PairFaulted
 from duobus.ha.events import (
     BacklogFailed,
@@ -641,6 +641,62 @@ async def test_a_link_that_breaks_at_once_is_a_failure_with_pauses_that_grow() -
         await asyncio.sleep(600)
     failures = [event for event in events if isinstance(event, SyphonFailed)]
     assert 10 <= len(failures) <= 16, "1, 2, 4 ... 60 seconds, then every minute"
+    assert {failure.error for failure in failures} == {"away"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [(ServiceBusConnectionError(message="it broke"), "it broke"), (ConnectionResetError(), "ConnectionResetError")],
+)
+def test_a_link_that_breaks_while_it_is_waited_over_is_a_failure_and_no_end_of_an_idle_one(
+    fault: Exception, text: str
+) -> None:
+    async def play() -> None:
+        world = World(backlogs=1)
+        events: list[Any] = []
+        syphon = Syphon(
+            world.primary,  # type: ignore[arg-type]
+            world.secondary,  # type: ignore[arg-type]
+            world.backlogs,
+            reporter=Reporter(events.append),
+            clock=world.clock,
+        )
+        whole = world.secondary.operate
+
+        async def operate(what: str, there: str, number: int = 1) -> None:
+            await whole(what, there, number)
+            if what == "receive":
+                raise fault
+
+        world.secondary.operate = operate  # type: ignore[method-assign]
+        async with carrying(syphon):
+            await asyncio.sleep(600)
+        failures = [event for event in events if isinstance(event, SyphonFailed)]
+        assert 10 <= len(failures) <= 16, "1, 2, 4 ... 60 seconds, then every minute"
+        assert {failure.error for failure in failures} == {text}
+
+    in_virtual_time(play)
+
+
+@virtual
+async def test_a_destination_that_gives_no_answer_is_left_alone_a_second_after_the_limit_of_a_send() -> None:
+    world = World(backlogs=1)
+    (path,) = world.backlogs
+    world.secondary.store(path, wire(ServiceBusMessage("x", application_properties={"x-ms-path": "orders"})))
+    world.primary.latency_s = 3_600
+    syphon = Syphon(
+        world.primary,  # type: ignore[arg-type]
+        world.secondary,  # type: ignore[arg-type]
+        world.backlogs,
+        reporter=Reporter(lambda event: world.events.append((world.loop.time(), event))),
+        clock=world.clock,
+    )
+    async with carrying(syphon):
+        await asyncio.sleep(30)
+        (began_s, *_) = (time for time, what, _, _ in world.primary.log if what == "send")
+        (skipped_s,) = world.at(SyphonSkipped)
+        assert skipped_s - began_s == pytest.approx(SEND_LIMIT_S + 1, abs=0.01)
+        assert world.kept() == ["x"]
 
 
 @virtual

@@ -143,6 +143,22 @@ def test_a_new_link_has_the_name_of_the_old_one_where_the_old_one_had_a_name() -
     in_virtual_time(play)
 
 
+def test_a_link_that_gave_no_answer_is_not_used_again() -> None:
+    async def play() -> None:
+        world = World()
+        async with await world.pair() as pair:
+            sender = pair.get_queue_sender("orders")
+            before = sender._primary
+            world.primary.latency_s = 3_600
+            with pytest.raises(TimeoutError, match="gave no answer within 6 seconds"):
+                await sender.send_messages(ServiceBusMessage("lost to its caller"), timeout=5)
+            world.primary.latency_s = 0
+            await sender.send_messages(ServiceBusMessage("direct"))
+            assert sender._primary is not before
+
+    in_virtual_time(play)
+
+
 def test_after_a_failover_every_sender_opens_one_new_link_and_closes_the_old_one() -> None:
     async def play() -> None:
         world = World()

@@ -196,6 +196,25 @@ def test_after_any_other_error_of_the_disk_nothing_more_is_promised(path: Path) 
         assert taken(outbox)[1] == ["before"]
 
 
+def test_what_waits_behind_an_error_of_the_disk_is_refused_with_that_error(path: Path) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    def fail(_: sqlite3.Connection) -> None:
+        begun.set()
+        gate.wait()
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with Outbox(path) as outbox:
+        failing = outbox._file.submit(fail)
+        begun.wait()
+        waiting = outbox.store([packed("behind")])
+        gate.set()
+        for future in (failing, waiting):
+            with pytest.raises(OutboxFailed, match="disk I/O error"):
+                future.result()
+        assert outbox.depth.messages == 0
+
+
 def test_a_second_process_or_object_cannot_have_the_file(path: Path) -> None:
     program = f"from duobus.ha.outbox import Outbox; Outbox({str(path)!r})"
     with Outbox(path):

@@ -143,6 +143,24 @@ def test_a_new_link_has_the_name_of_the_old_one_where_the_old_one_had_a_name() -
     in_virtual_time(play)
 
 
+def test_after_a_suspicion_that_a_success_ended_every_sender_keeps_its_link() -> None:
+    async def play() -> None:
+        world = World()
+        async with await world.pair() as pair:
+            senders = [pair.get_queue_sender("orders") for _ in range(2)]
+            before = [sender._primary for sender in senders]
+            world.primary.away()
+            with pytest.raises(ServiceBusConnectionError):
+                await senders[0].send_messages(ServiceBusMessage("lost to its caller"))
+            world.primary.back()
+            for sender in (*senders, *senders):
+                await sender.send_messages(ServiceBusMessage("direct"))
+            assert world.of(PrimaryHealthy)
+            assert [sender._primary for sender in senders] == before
+
+    in_virtual_time(play)
+
+
 def test_a_link_that_gave_no_answer_is_not_used_again() -> None:
     async def play() -> None:
         world = World()

@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
+from duobus.ha.outbox.queue.message import pack, unpack
 
-from duobus.ha.outbox import message as outbox_message
-from duobus.ha.outbox.message import pack, unpack
+from duobus.ha.outbox.queue import message as outbox_message
 
 WHEN = datetime(2026, 11, 21, 12, 0, 0, 250_000, tzinfo=UTC)
 
@@ -79,6 +79,14 @@ def test_data_is_kept_as_it_is_and_not_inside_of_the_json() -> None:
 )
 def test_the_key_is_the_session_else_the_partition_key_else_none(how: dict[str, str], key: str) -> None:
     assert pack(ServiceBusMessage("x", **how)).key == key
+
+
+def test_a_key_of_bytes_is_the_same_as_its_text() -> None:
+    """As the SDK hands keys out, so that what was received is sent on in the order of its session."""
+    key = "größe".encode()
+    of_session = AmqpAnnotatedMessage(data_body=b"x", properties={"group_id": key})
+    of_partition = AmqpAnnotatedMessage(data_body=b"x", annotations={b"x-opt-partition-key": key})
+    assert pack(of_session).key == pack(of_partition).key == "größe"
 
 
 def test_the_time_to_live_counts_from_the_send_to_the_namespace() -> None:

@@ -10,13 +10,13 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from duobus.ha.outbox.queue.file import OutboxFile
-from duobus.ha.outbox.queue.message import Packed
-from duobus.ha.outbox.queue.plan import OutboxBatch
-from duobus.ha.outbox.queue.queue import Depth, Outbox
 
 from duobus.clock import Clock
 from duobus.ha.errors import OutboxFailed, OutboxFull
+from duobus.ha.outbox.file import OutboxFile
+from duobus.ha.outbox.message import Packed
+from duobus.ha.outbox.plan import OutboxBatch
+from duobus.ha.outbox.queue import Depth, Outbox
 
 
 def packed(text: str, key: str = "") -> Packed:
@@ -216,7 +216,7 @@ def test_what_waits_behind_an_error_of_the_disk_is_refused_with_that_error(path:
 
 
 def test_a_second_process_or_object_cannot_have_the_file(path: Path) -> None:
-    program = f"from duobus.ha.outbox.queue.queue import Outbox; Outbox({str(path)!r})"
+    program = f"from duobus.ha.outbox.queue import Outbox; Outbox({str(path)!r})"
     with Outbox(path):
         with pytest.raises(OutboxFailed, match="another process has it open"):
             Outbox(path)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from duobus.ha.outbox.queue.plan import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, SINGLY_MAX, OutboxBatch, OutboxPlan
 from hypothesis import given
 from hypothesis import strategies as st
+
+from duobus.ha.outbox.plan import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, SINGLY_MAX, OutboxBatch, OutboxPlan
 
 
 def taken(plan: OutboxPlan, now_ms: int = 0) -> OutboxBatch:

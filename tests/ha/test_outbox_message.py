@@ -10,8 +10,8 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 
+from duobus.ha.outbox import message as outbox_message
 from duobus.ha.outbox.message import pack, unpack
-from duobus.ha.outbox.queue import message as outbox_message
 
 WHEN = datetime(2026, 11, 21, 12, 0, 0, 250_000, tzinfo=UTC)
 

@@ -18,8 +18,9 @@ from duobus.cluster.http.lists import Listed
 from duobus.cluster.leases import BEAT_MS, StoreLeases
 from duobus.cluster.router import HERE, MOVING, UNKNOWN
 from duobus.cluster.scale_unit import ClusteredScaleUnit
-from duobus.cluster.shards import ShardedQueueMap, sharded_queue_of
+from duobus.cluster.shards import ShardedQueueMap
 from duobus.errors import ServiceBusError, StoreFailed, StoreTooNew
+from duobus.model.address import sharded_queue_of
 from duobus.model.descriptions import QUEUE
 from duobus.storage.catalog.interface import Catalog
 from duobus.storage.catalog.leases import LeaseTable, NodeEntry

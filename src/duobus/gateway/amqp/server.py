@@ -40,10 +40,10 @@ IDLE_TIME_OUT_MS = 120_000
 
 
 class AmqpServer:
-    """The AMQP door of one server.
+    """The AMQP front end of one server.
 
     Attributes:
-        unit: What it opens on to.
+        unit: The scale unit that it gives access to.
         authorizer: Who may do what.
         peers: Every connection that is alive.
         owners: Who has which entity, when several servers share a catalog.

@@ -1,7 +1,7 @@
 """Every error the product can raise: one class per condition.
 
 Each class carries its renderings (AMQP condition, HTTP status) and its advice (``transient``: whether
-sending the same request again can help), so that a door never decides. The conditions and what the
+sending the same request again can help), so that a server never decides. The conditions and what the
 official SDKs make of them are listed in the wire contract, chapter 14. An unknown symbol is retried by
 every SDK for long, so no class here invents one.
 """
@@ -17,7 +17,7 @@ class ServiceBusError(Exception):
     transient = True
 
     def mark(self, path: str) -> str:
-        """What doors put behind the text of an answer about ``path``, for programs to read; empty for most errors."""
+        """What servers put behind the text of an answer about ``path``, for programs to read; empty for most errors."""
         del path
         return ""
 
@@ -264,7 +264,7 @@ class ConfigurationError(ServiceBusError):
 class StoreFailed(Exception):
     """A messaging store refused or lost an operation; it must be closed and reopened before it is used again.
 
-    Never crosses a door: message brokers turn it into StoreUnavailable or send the run elsewhere.
+    Never reaches a client: message brokers turn it into StoreUnavailable or send the run elsewhere.
     Whether a failed commit reached the disk is not known (it is *ambiguous*).
     """
 

@@ -1,4 +1,4 @@
-"""Namespaces, entities, message brokers: what the doors may know of the broker."""
+"""Namespaces, entities, message brokers: what the gateway may know of the broker."""
 
 from duobus.broker.admission import Throttle
 from duobus.broker.delivery.credit_scheduler import Receiver

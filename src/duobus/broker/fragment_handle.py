@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class AvailabilityListener(Protocol):
-    """Who wants to hear of available messages: a Lender, an Acceptor, or what forwards."""
+    """Is notified of available messages: a CreditScheduler, a SessionAcceptor, or what forwards."""
 
     def offer(self, handle: FragmentHandle, /) -> None:
         """A fragment has some."""
@@ -28,7 +28,7 @@ class FragmentHandle:
         fragment: The engine while the store is open; None while it is away.
         home: The handle of the whole fragment: this one, or the topic's when this is a subscription's.
         parts: Of a topic's fragment: source number to the handle that the subscription has of it.
-        schedulers: (source number, sub-queue) to whoever wants to hear of available messages.
+        schedulers: (source number, sub-queue) to the listener that is notified of available messages.
         slot, slots: Which keys belong to it: those of this slot, of so many of the entity; see ``placement.py``.
         waiting, waiting_bytes: New messages that wait for a commit of it to start; counted by ``backlog.py``.
     """

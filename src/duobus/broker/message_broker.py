@@ -513,7 +513,7 @@ class MessageBroker(FragmentHost):
         for fragment in fragments.values():
             fanout.committed(fragment, commit)
             self._alarm.note(fragment)
-        # The store works on the next commit while the doors write the answers of this one.
+        # The store works on the next commit while the gateway writes the answers of this one.
         self._start()
         for mailbox in notified:
             mailbox.wake()
@@ -555,7 +555,7 @@ class MessageBroker(FragmentHost):
             self._alarm.note(fragment)
 
     def _offer(self, fragment: Fragment) -> None:
-        """Tell the credit schedulers of messages that became available, and the holders of sessions."""
+        """Notify the credit schedulers of messages that became available, and the holders of sessions."""
         notify_holders_of(fragment)
         handle = fragment.handle
         assert isinstance(handle, FragmentHandle)

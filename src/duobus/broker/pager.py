@@ -1,4 +1,4 @@
-"""Reading the paged tail: ahead of need for receivers, and on demand for those who peek (design 3.9)."""
+"""Reading the paged tail: ahead of need for receivers, and on demand for clients that peek (design 3.9)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
 
 # Bringing a paged tail into memory beside the commits, in columns (design 3.9, decision 0013).
 #
-# A reader of its own, another thread where there are threads, reads ordinary messages while the store's writer commits,
-# verifies them and makes their slots: work for the time in which the loop waits for its clients. On the loop they are
-# taken in, a part in a turn, and the next page is asked for meanwhile: neither a commit nor a client waits for a page.
+# A separate reader, another thread where there are threads, reads plain messages while the store's writer commits,
+# verifies them and makes queued messages of them: work for the time in which the loop waits for its clients. On the
+# loop the messages are taken in, some in each loop iteration, and the next page is asked for meanwhile: neither a
+# commit nor a client waits for a page.
 #
 #     reader   ──page──┬──page──┬──page──                  no order with the commits
-#     loop             └▪▪▪▪▪▪▪▪└▪▪▪▪▪▪▪▪                  a part in a turn
+#     loop             └▪▪▪▪▪▪▪▪└▪▪▪▪▪▪▪▪                  some in each iteration
 #
 # What is read out of order with the commits may be more than this side knows of, or less. So only counts below
-# ``Source.cold_end`` are asked for: they are durable, and released. And only what is not in memory is taken in. A cold
-# message leaves the store without having been in memory only when its own time to live ends, and those are not
-# ordinary: columns never have one. Everything else ends the page loader; what is behind it is read by row, in order
+# ``Source.cold_end`` are asked for: they are durable, and released. And only what is not in memory is taken in. A paged
+# message leaves the store without having been in memory only when its own time to live ends, and such messages are not
+# plain: columns never have one. Everything else ends the page loader; what is behind it is read by row, in order
 # with the commits.
 
 #: Messages of a part.
@@ -45,7 +46,7 @@ AT_ONCE: Final = 1024
 
 
 def read(store: MessagingStore, source_key: int, first_count: int, number: int) -> list[TailPage]:
-    """Read a page and make its slots; touches nothing but the store, so that any thread may call it."""
+    """Read a page and make queued messages of it; touches nothing but the store, so that any thread may call it."""
     found = store.load_columns(source_key, first_count, number)
     return [TailPage(plain, first, PART) for plain in found for first in range(0, len(plain.payloads), PART)]
 
@@ -67,7 +68,7 @@ class PageLoader:
     """Pages of one source that follow each other without a pause.
 
     Args:
-        page_source: Whom to tell of its end.
+        page_source: Learns of its end.
         broker: Whose store it is.
         fragment: Of this life.
         source: One of its sources; its ``is_paging`` is set.
@@ -200,7 +201,7 @@ class Pager:
         reader: Runs what needs no order with the commits.
 
     Attributes:
-        reader: See ``read_ahead.Road``.
+        reader: See ``PageSource``.
     """
 
     __slots__ = ("_broker", "_loaders", "reader")
@@ -235,7 +236,7 @@ class Pager:
             self._loaders[source.source_key] = loader
 
     def arrived(self, loader: PageLoader) -> None:
-        """See ``read_ahead.Road``: go on with rows, or with the next page loader when there is room."""
+        """See ``PageSource``: go on with rows, or with the next page loader when there is room."""
         fragment, source = loader.fragment, loader.source
         if self._loaders.get(source.source_key) is loader:
             del self._loaders[source.source_key]
@@ -309,7 +310,7 @@ class Pager:
 
 
 def set_windows(fragments: Iterable[Fragment]) -> None:
-    """Share the room for resident messages: large windows while there is room, small ones when there is not."""
+    """Share the room for messages in memory: large windows while there is room, small ones when there is not."""
     fragments = list(fragments)
     in_memory = sum(source.memory_bytes for fragment in fragments for source in fragment.sources.values())
     window = WINDOW_BYTES if in_memory < MEMORY_BYTES_MAX else WINDOW_BYTES_SHORT

@@ -1,7 +1,7 @@
 """Probing: stores that nobody uses show how they are, so that an outage is seen before somebody needs them (PE4).
 
 A store that fails is noticed by the first call that meets it. Where nobody sends there is no call, and it would count
-as well for days. So a store that was idle for a while is told to commit nothing, which is an ordinary commit, with all
+as well for days. So a store that was idle for a while is told to commit nothing, which is a plain commit, with all
 that follows when it fails or takes too long.
 """
 

@@ -130,7 +130,7 @@ class StoreLeases:
     def _prolong(self, store_id: int, beat: Heartbeat, moves: LeaseChanges) -> None:
         held = self._held.get(store_id)
         if held is None:
-            # It lapsed while the table was asked.
+            # It expired while the table was asked.
             return
         lease = self._leases.get(store_id)
         is_mine = lease is not None and lease.node_id == self.me.node_id and lease.term == held.term

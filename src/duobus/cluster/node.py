@@ -54,7 +54,7 @@ class ClusterNode:
         node_id: Its name among them.
         ownership: Its leases.
         context: For TLS connections to the others, or None.
-        proxied_links, proxied_messages: What it has passed on to others.
+        proxied_links, proxied_messages: What it has proxied to others.
         failovers: Stores that it has lost without having given them back.
 
     Args:
@@ -263,7 +263,7 @@ class ClusterNode:
     # -- owner directory --------------------------------------------------------------------------------------------
 
     def where(self, namespace: str, key: str) -> str:
-        """See passing.Whereabouts."""
+        """See router.OwnerDirectory."""
         home = self._unit.namespaces.get(namespace.lower())
         if home is not None and home.is_taken(key):
             return HERE
@@ -273,7 +273,7 @@ class ClusterNode:
         return UNKNOWN if store_id is None else self.owner_of(store_id)
 
     def sharded_queue_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
-        """See passing.Whereabouts."""
+        """See router.OwnerDirectory."""
         return self._unit.directory.sharded.get((namespace.lower(), key))
 
     @property
@@ -287,12 +287,12 @@ class ClusterNode:
         return self.ownership.me.http_address if address is None else address
 
     def address_of(self, store_id: int) -> str:
-        """See passing.Whereabouts; this server's own door for what is here."""
+        """See router.OwnerDirectory; this server's own address for what is here."""
         address = self.owner_of(store_id)
         return self.ownership.me.address if address == HERE else address
 
     def owner_of(self, store_id: int, *, of_http: bool = False) -> str:
-        """HERE, MOVING, or where the door of the server is that has a store."""
+        """HERE, MOVING, or the address of the server that has a store."""
         if store_id in self._open:
             return HERE
         owner = self.ownership.owner_of(store_id)
@@ -342,7 +342,7 @@ class ClusterNode:
         return {HERE: None, MOVING: ""}.get(address, address)
 
     def numbers(self) -> Iterable[tuple[str, float]]:
-        """See passing.Whereabouts."""
+        """See router.OwnerDirectory."""
         yield "duobus_cluster_nodes", len(self.ownership.nodes)
         yield "duobus_cluster_stores_owned", len(self._open)
         yield "duobus_cluster_stores_lost", self.failovers
@@ -356,7 +356,7 @@ class ClusterNode:
         return self.node_id in self.ownership.nodes and self._is_beating
 
     async def look_again(self) -> None:
-        """See passing.Whereabouts: what is asked while a read is under way is answered by the next one."""
+        """See router.OwnerDirectory: what is asked while a read is under way is answered by the next one."""
         if self._reading is None:
             await self._look()
             return

@@ -1,7 +1,7 @@
-"""Links on entities that another server has: passed on to it, whole batches at a time (decision 0024).
+"""Links on entities that another server has: proxied to it, whole batches at a time (decision 0024).
 
 A client's link is answered by the owner of its entity, over a connection that this server makes to the owner's own
-door in the client's name: with its host name, its login, its tokens. So the owner checks every right itself and a
+server in the client's name: with its host name, its login, its tokens. So the owner checks every right itself and a
 server can do no more to the entities of another than its clients may; and whatever the owner can do for a link, it can
 do here: sending, receiving, sessions, ``$management`` with all of its operations.
 
@@ -258,7 +258,7 @@ class ClusterRouter:
         return via
 
     def _route_sharded(self, link: Link, address: Address, sharded: ShardedQueueMap) -> None:
-        """Answer a link on a sharded queue, together with the owners of its shares."""
+        """Answer a link on a sharded queue, together with the owners of its shards."""
         if address.is_management:
             node = self._nodes.get(address.segments())
             if node is None:

@@ -52,7 +52,7 @@ class Copies:
         source: Of the subscription.
         put: What is written of them.
         size: Their payload bytes.
-        slots: The messages; None when they are plain, since what goes cold at once never needs any.
+        slots: The messages; None when they are plain, since a message that is paged out at once needs no object.
     """
 
     __slots__ = ("put", "size", "slots", "source")
@@ -225,7 +225,7 @@ class TakeAndRemove(Command):
     """Receive-and-delete: take up to ``credit`` messages; they are removed before they are shown (I13).
 
     Attributes:
-        receiver: Who granted the credit; gets a DeliveryBatch, perhaps an empty one.
+        receiver: The one that granted the credit; gets a DeliveryBatch, perhaps an empty one.
         holder: The lock of the session from which it takes; None for none.
         slots: After apply: what was taken.
     """

@@ -76,7 +76,7 @@ class Fragment:
         dirty: Sources of a topic whose rows the next commit writes; a queue's one source is always written.
         deadline: No housekeeping is due before this instant (broker time).
         armed: The instant for which the message broker has noted to look; its own business.
-        window_bytes: Payload bytes that each source may keep in memory before new messages go cold.
+        window_bytes: Payload bytes that each source may keep in memory before new messages are paged out.
     """
 
     __slots__ = (
@@ -308,7 +308,7 @@ class Fragment:
         return has_room(self.sources[0], size, 0 if self.topic is None else self.topic.bytes)
 
     def apply_run(self, source: Source, run: Run, now_ms: int, commit: CommitBatch) -> None:
-        """Enqueue an ordinary run of a queue."""
+        """Enqueue a plain run of a queue."""
         batch = run.batch
         if batch.ping:
             return
@@ -462,7 +462,7 @@ class Fragment:
             self.fresh.add((source.source_no, sub))
 
     def paged(self, source: Source) -> None:
-        """Ordinary messages were added to the end of the main list."""
+        """Plain messages were added to the end of the main list."""
         default_ttl = source.settings.default_ttl_ms
         if default_ttl is not None:
             self.due_at(source.sub_queues[MAIN].ready[0].enqueued_ms + default_ttl)

@@ -52,7 +52,7 @@ class PeekProgress:
         return self.limit <= 0 or self.size <= 0
 
     def offer(self, fragment: Fragment, source: Source, slot: QueuedMessage, now_ms: int) -> None:
-        """Take a message if it is one of those sought; those elsewhere and lapsed ones are not."""
+        """Take a message if it is one of those sought; those elsewhere and expired ones are not."""
         if self.session_id is not None and (slot.metadata is None or slot.metadata.session_id != self.session_id):
             return
         if sub_queue_of(slot.state) == self.sub_queue and _shows(fragment, source, slot, now_ms):

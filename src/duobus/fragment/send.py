@@ -1,6 +1,6 @@
-"""New messages on their way in: which way, and what is done for those with metadata.
+"""Sends: how new messages enter a fragment, and what is done for those with metadata.
 
-Most of those that are rare have a session and nothing else.
+Most of those with metadata have a session and nothing else.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from duobus.model.batches import Mailbox, SendBatch
 
 
-# Scheduled messages of a transaction: their sequence numbers are told at once, the messages come with the commit.
+# Scheduled messages of a transaction: their sequence numbers are answered at once, the messages come with the commit.
 #
-# A ``Reserve`` uses counts up and is durable before anybody hears of it, so that no crash gives one of them to another
+# A ``Reserve`` uses counts up and is durable before it is reported, so that no crash gives one of them to another
 # message (I7). The ``ReservedRun`` of the discharge puts its messages there. Whatever becomes of the transaction,
-# nobody else gets the counts: a rollback leaves a gap (contract 10.6, 12.3).
+# no other message gets the counts: a rollback leaves a gap (contract 10.6, 12.3).
 
 
 class Reserve(Command):
@@ -130,7 +130,7 @@ def apply_run(fragment: Fragment, source: Source, run: Run, now_ms: int, commit:
 
 
 def attach_metadata(source: Source, run: Run, indices: list[int] | None, now_ms: int, put: Put) -> None:
-    """Attach the metadata of a batch to the run's slots, count them, and give the store its form of them."""
+    """Attach the metadata of a batch to the run's messages, count them, and give the store its form of them."""
     every = run.batch.sessions
     if every is not None:
         found = every if indices is None else [every[index] for index in indices]

@@ -60,7 +60,7 @@ def lock_lost() -> MessageLockLost:
 
 
 def check(fragment: Fragment, command: SettleBatch) -> ServiceBusError | None:
-    """Refuse settlements that cannot be done at all; single lost locks of an ordinary one are reported apart."""
+    """Refuse settlements that cannot be done at all; single lost locks of a plain one are reported apart."""
     source = fragment.sources[command.source_no]
     if command.prefix != fragment.prefix:
         # A token of an earlier life of the fragment, or a forged one (I3).

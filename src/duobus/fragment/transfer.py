@@ -349,8 +349,8 @@ _NO_ROUTE: Final = TransferRoute()
 # Moving inside a fragment: messages are taken by number, and others are put straight into a sub-queue.
 #
 # What is put in this way was a message of the broker already, so it is no send: neither a topic's rules nor duplicate
-# detection look at it. That is how a dead letter goes back to the one subscription that had it, and how an undone move
-# makes dead letters again. ``transfer.py`` has the other half: how what was taken leaves, or is given back.
+# detection apply to it. That is how a dead letter goes back to the one subscription that had it, and how an undone move
+# makes dead letters again. The other half is above: how what was taken leaves, or is given back.
 
 _MOVABLE: Final = (ACTIVE, DEFERRED)
 

@@ -197,7 +197,7 @@ class WebSocketServer:
         self._log = BoundedLog(log, lambda: int(asyncio.get_running_loop().time() * 1000))
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Upgrade and serve until the connection ends; refuse in clear words what is not for this door."""
+        """Upgrade and serve until the connection ends; refuse in clear words what is not for this server."""
         below = request.transport
         if below is None:
             raise ConnectionResetError("the client is gone")

@@ -1,4 +1,4 @@
-"""The columns in which messages travel between door and broker: one object per batch, none per message.
+"""The columns in which messages travel between gateway and broker: one object per batch, none per message.
 
 A frozen dataclass of ten fields costs 1.1 us to make, columns with one slots object 0.33 us a message
 (measured, Python 3.11). Index *i* of every list belongs to the same message.
@@ -46,7 +46,7 @@ class SendBatch:
             annotations ...); None when there is none.
         ids: What duplicate detection knows each message by, or None; the list is None when nobody looks, or none has
             an id.
-        sessions: In place of ``extra`` where every message has a session and nothing else that is rare: that of each.
+        sessions: In place of ``extra`` where every message has a session and no other metadata: that of each.
         bytes_total: Sum of the payload sizes.
         atomic: One batch transfer: stored as a whole or not at all (I40).
         ping: Pings of paired namespaces: a commit proves the store, nothing is kept (I11).

@@ -52,7 +52,7 @@ _ALL_SECTIONS: Final = PROPERTIES_SECTION | APPLICATION_SECTION | ENVELOPE
 Step = Callable[["Draft"], None]
 
 #: Up to so many properties a draft costs what an action costs; beyond, each of them counts (``duobus.rules.effort``),
-#: and more where all names are folded. A value that is set is encoded, kept and written once more.
+#: and more where all names are put into lower case. A value that is set is encoded, kept and written once more.
 _FEW_PROPERTIES: Final = 64
 _PROPERTY_COST: Final = 100
 _REMOVAL_COST: Final = 400

@@ -1,4 +1,4 @@
-"""The only place where stores, catalog, namespaces and doors are put together."""
+"""The only place where stores, catalog, namespaces and servers are put together."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Server:
 
     Attributes:
         unit: The scale unit.
-        listeners: Name of a door to its listener, for those that are offered.
+        listeners: Name of a server to its listener, for those that are offered.
         tokens: What it knows of bearer tokens, or None when none are configured.
         backups: Makes backups, or None where everything is kept in memory.
         drills: Store id to its store, where drills are allowed.
@@ -438,7 +438,7 @@ class Server:
     def _entity_rules(self, namespace: str, segments: Sequence[str]) -> Iterator[tuple[tuple[str, ...], AccessRule]]:
         return self.unit.namespace(namespace).access_rules(segments)
 
-    # -- doors --------------------------------------------------------------------------------------------------
+    # -- servers --------------------------------------------------------------------------------------------------
 
     async def _open_listeners(self, authorizer: Authorizer) -> None:
         settings = self.settings
@@ -549,7 +549,7 @@ class Server:
         return self._metrics_token is None or self._metrics_token.accepts(authorization)
 
     def port(self, name: str) -> int | None:
-        """The port of a door, or None when it is not offered."""
+        """The port of a server, or None when it is not offered."""
         listener = self.listeners.get(name)
         return listener.port if listener is not None else None
 

@@ -84,7 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         metrics_token_file: File with the token that ``/metrics`` asks for, or None for none.
         join: The catalog in PostgreSQL that this server shares with others, or None.
         advertise: Host name or address by which the others reach it; ``host`` unless given.
-        cluster_ca: Whose certificates the others' doors have; None: they are reached without TLS.
+        cluster_ca: Whose certificates the other servers have; None: they are reached without TLS.
         spread: Partitioned queues that are created here are spread over all stores that servers share.
         accept_clock: The machine's clock is right, however far ahead of what was recorded it is.
         warnings: What the operator should read at the start, one text each.
@@ -244,7 +244,7 @@ def ready_members(
     key: str,
     ca: Path | None,
 ) -> dict[str, object]:
-    """Return the members of the ready file for the ports that were got; None where a door is not offered.
+    """Return the members of the ready file for the ports that were got; None where a server is not offered.
 
     The connection strings name ``localhost`` when that reaches the server, because the emulator's and the
     self-signed certificate's users write it so.

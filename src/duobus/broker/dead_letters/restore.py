@@ -28,7 +28,7 @@ class DeadLetterRestore:
 
     Attributes:
         payload: The bare message.
-        metadata: The metadata of it, its reasons among them.
+        metadata: Its metadata, with the reasons.
         number: The sequence number that it had as a dead letter; 0 when it never was one.
         where: The entity in whose main sub-queue it is now, or None when it is nowhere.
         now: Its sequence number there.
@@ -47,13 +47,13 @@ class DeadLetterRestore:
 
 
 async def restore(queue: Queue, restorations: Sequence[DeadLetterRestore]) -> MoveResult:
-    """Make messages dead letters of an entity: those of moves that are undone, or such as were exported.
+    """Make messages dead letters of an entity: those of moves that are undone, or messages that were exported.
 
-    What is where a move has brought it leaves there in the same commit, when that is in the same store; otherwise
-    it is buried first and removed then. What is not there any more is skipped, and not buried.
+    A message that is where a move has brought it leaves there in the same commit, when that is in the same store;
+    otherwise it is made a dead letter first and removed then. A message that is not there any more is skipped.
 
     Returns:
-        By index of the burial, not by number: one that was exported may have any.
+        By index of the item, not by number: one that was exported may have any.
 
     Raises:
         ServiceBusError: A store refused; none of what is in the result of none was done.
@@ -100,7 +100,7 @@ def _dead_letter_place(queue: Queue, restoration: DeadLetterRestore) -> Fragment
 
 
 async def _found_again(restoration: DeadLetterRestore) -> tuple[FragmentHandle | None, QueuedMessage | None]:
-    """Take a message off where it is now; a cold one is read from the store first."""
+    """Take a message off where it is now; a paged one is read from the store first."""
     queue = restoration.where
     if queue is None:
         return None, None

@@ -1,4 +1,4 @@
-"""What the dead-letter service's ways of moving have in common."""
+"""What all moves of the dead-letter service have in common."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The dead-letter desk: messages are looked through, moved, put back and removed, a chunk in one commit.
+"""The dead-letter service: messages are looked through, moved, put back and removed, a chunk in one commit.
 
-A chunk is at most CHUNK_MAX messages of one fragment. They are taken out of everyone's reach, not locked: nothing
-depends on a lock that could end, and whoever asked may go away. Within a store their removal and their arrival are one
-commit: a crash leaves each of them on exactly one side. Between stores it is accepted there, with an entry in the
-record of accepted numbers, and then removed here (I14), as forwarding does it.
+A chunk is at most CHUNK_MAX messages of one fragment. They are taken out of the reach of all receivers, not locked:
+nothing depends on a lock that could end, and the client may go away. Within a store their removal and their arrival are
+one commit: a crash leaves each of them on exactly one side. Between stores it is accepted there, with an entry in the
+forward dedup, and then removed here (I14), as forwarding does it.
 
 A move is no send: duplicate detection does not look at what is moved (it would drop a message whose id it remembers
 from the first time), and what goes back to a subscription is not published again.

@@ -1,9 +1,9 @@
-"""Credit is granted: a receiver's credit stands at the entity, which grants it to fragments that have messages.
+"""CreditScheduler: a receiver's credit is held by the entity, which grants it to fragments that have messages.
 
-A fragment that is ill has no messages to offer, so it holds nobody up, and nothing is locked for a client that
-did not ask (design 3.7). A lock needs no store; to take messages for good needs a commit, so whoever does that is not
-granted to a store while it is late (I29). ``take`` at the message broker is not a synchronous return: what comes of it
-arrives through ``Receiver.deliver``, so that an owner in another process fits.
+A fragment that is ill has no messages to offer, so it holds no receiver up, and nothing is locked for a client that did
+not ask (design 3.7). A lock needs no store; to take messages for good needs a commit, so a receiver that does this
+grants nothing to a store while the store is late (I29). ``take`` at the message broker is not a synchronous return:
+what comes of it arrives through ``Receiver.deliver``, so that an owner in another process fits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Receiver:
     """The standing request of one link (or one waiting call).
 
     Attributes:
-        wanted: Credit that is not granted.
+        wanted: Credit that is not granted yet.
         granted: Credit granted to fragments that have not answered yet.
         removing: Receive-and-delete instead of peek-lock.
         mailbox: Gets the DeliveryBatches.
@@ -47,10 +47,10 @@ class Receiver:
         self.gate: Throttle | None = None
 
     def request(self, credit: int) -> None:
-        """Set how many more messages are wanted, those that were granted for included; who is closed wants none.
+        """Set how many more messages are wanted, with those that credit was granted for; a closed one wants none.
 
-        The answer to a settlement may still come to a link that has ended, and have it ask for more. Lent to, it would
-        give back at once what it got, and the offer would be taken for one of which nothing comes (I29).
+        The answer to a settlement may still come to a link that has ended, and have it ask for more. It would
+        give back at once what it got, and the fragment would count as one that has nothing to give (I29).
         """
         if self.closed:
             return
@@ -61,7 +61,7 @@ class Receiver:
     def deliver(self, batch: DeliveryBatch, granted: int) -> None:
         """Called by the message broker.
 
-        The answer to a ``take`` of ``granted`` credits, perhaps with fewer messages.
+        It is the answer to a ``take`` of ``granted`` credits, perhaps with fewer messages.
         """
         self.granted -= granted
         unused = granted - len(batch.slots)
@@ -157,7 +157,7 @@ class CreditScheduler:
 
     @property
     def passes_over(self) -> bool:
-        """Whether somebody waits who was not granted to a store because that is late."""
+        """Whether a receiver waits that granted nothing to a store because the store is late."""
         return bool(self._unserved)
 
     def offer(self, handle: FragmentHandle) -> None:

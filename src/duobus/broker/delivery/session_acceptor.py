@@ -38,12 +38,12 @@ class SessionReceiver(LockOwner):
     """The standing request of one link for the messages of the one session that it holds.
 
     Attributes:
-        wanted: Credit that is not granted.
+        wanted: Credit that is not granted yet.
         granted: Credit granted to the fragment, not answered yet.
         removing: Receive-and-delete instead of peek-lock.
         mailbox: Gets the DeliveryBatches; set before credit is given.
         gate: The rate that it shares with others, or None.
-        group: See Owner. Nothing that is shared so goes through a gate, or is removed at once.
+        group: See LockOwner. Nothing of a group goes through a gate, or is removed at once.
         lock: Of the session.
         is_closed: Nothing is wanted any more, and nothing that came belongs to it.
         handle: The fragment where it lies.
@@ -76,7 +76,7 @@ class SessionReceiver(LockOwner):
         self._is_offering = False
 
     def request(self, credit: int) -> None:
-        """Set how many more messages are wanted, those that were granted for included."""
+        """Set how many more messages are wanted, with those that credit was granted for."""
         self.wanted = max(0, credit - self.granted)
         self.offer()
 
@@ -108,7 +108,7 @@ class SessionReceiver(LockOwner):
     def deliver(self, batch: DeliveryBatch, granted: int) -> None:
         """Called by the message broker.
 
-        The answer to a ``take`` of ``granted`` credits, perhaps with fewer messages.
+        It is the answer to a ``take`` of ``granted`` credits, perhaps with fewer messages.
         """
         self.granted -= granted
         if self.gate is not None and len(batch.slots) < granted:

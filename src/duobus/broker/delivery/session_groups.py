@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class SessionDeliveryBatch:
     """Messages that a fragment hands to several holders of sessions at once, locked.
 
-    Their credit counts as granted until the batch is written, or found to be nobody's any more.
+    Their credit counts as granted until the batch is written, or found to be no session's any more.
 
     Attributes:
         handle: The fragment.
@@ -101,14 +101,14 @@ def notify_holders(fragment: Fragment, notified: list[SessionLock]) -> None:
 
 
 def hand_out_all(fragment: Fragment, notified: list[SessionLock]) -> list[SessionLock]:
-    """Give groups what there is of their sessions that were woken, as far as the credit of each goes.
+    """Hand out to groups the messages of sessions that were notified, as far as the credit of each goes.
 
     Args:
         fragment: Where they are.
         notified: Their locks, none twice.
 
     Returns:
-        Those whose holders share no group: they are still to be told.
+        Those whose holders are in no group: these are still to be notified.
     """
     home: FragmentHandle = fragment.handle  # type: ignore[assignment]
     # Time may have passed since: what has run out is found now, and not handed out.
@@ -134,7 +134,7 @@ def hand_out_all(fragment: Fragment, notified: list[SessionLock]) -> list[Sessio
         session = lock.session
         number = session.available
         wanted = receiver.wanted
-        # ``sessions.available``; nobody who shares an group was promised anything.
+        # ``sessions.available``; a member of a group was promised nothing.
         if not number or not wanted or session.returning or lock.is_over:
             continue
         if number > wanted:

@@ -109,7 +109,7 @@ class SessionService:
             receiver.deliver(DeliveryBatch(handle, fragment.prefix, first, slots, lock.until_ms), credit)
 
     def hand_out(self, handle: FragmentHandle, lock: SessionLock) -> None:
-        """Hand out to the group of a session's holder what there is: the one way of all that goes there, in order."""
+        """Hand out to the group of a session's holder what there is; all messages of a group come this way."""
         try:
             fragment, _ = self._broker.present(handle)
         except StoreUnavailable:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 QueueT = TypeVar("QueueT", bound="Queue")
 
-#: How long other stores are tried for an entity on which a store has failed. A store that stalls takes its patience.
+#: How long other stores are tried for an entity on which a store has failed. A store that stalls takes its timeout.
 CREATION_S: Final = 5.0
 #: Entities that are created at one go: 16 fragments each are some 30 ms of work for four stores.
 BATCH_ENTITIES: Final = 250

@@ -175,7 +175,7 @@ async def _clear_available(
     end: int,
     is_time_over: Callable[[], bool],
 ) -> None:
-    """Remove what receivers would get next, paging the paged tail in as it goes."""
+    """Remove what receivers would get next, and read the paged tail meanwhile."""
     left = limit
     while left > 0 and not is_time_over():
         source = _source_of(handle, source_no)

@@ -138,7 +138,7 @@ NOBODY: Final = NullMailbox()
 
 
 def origin_of(handle: FragmentHandle, source_no: int) -> tuple[int, int, int]:
-    """What a record of accepted numbers knows a source by."""
+    """By what the forward dedup knows a source."""
     return handle.entity_id, handle.number, source_no
 
 

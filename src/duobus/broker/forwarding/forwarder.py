@@ -1,12 +1,12 @@
-"""Forwarder: the way of messages from one sub-queue of one fragment to the entity that they are forwarded to.
+"""Forwarder: moves messages from one sub-queue of one fragment to the entity that they are forwarded to.
 
 Messages are taken from the fragment and made up into batches, one for each fragment of the destination. Within one
 store a batch is one commit: removed here and stored there. Between stores it is two: it is accepted there, with an
-entry in the destination's record of accepted numbers, and only then removed here. A crash between the two lets it come
-again, and the record of accepted numbers leaves out what it knows (I14).
+entry in the destination's forward dedup, and only then removed here. A crash between the two lets it come again, and
+the forward dedup leaves out what it knows (I14).
 
-Each fragment of the destination has an destination queue with one batch on its way at a time, so that the order of a
-key stays and a fragment that is away or full holds nobody else up.
+Each fragment of the destination has a destination queue with one batch on its way at a time, so that the order of a
+key stays and a fragment that is away or full holds no other fragment up.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FORWARD_BATCH_BYTES_MAX: Final = 512 << 10
 #: now.
 FORWARDER_MESSAGES_MAX: Final = 10_000
 FORWARDER_BYTES_MAX: Final = 16 << 20
-#: Parcels that wait behind the one on its way.
+#: Batches that wait behind the one on its way.
 QUEUED_BATCHES_MAX: Final = 2
 
 #: Pauses before the next attempt: the first, and the longest of its doublings.
@@ -162,7 +162,7 @@ class Forwarder:
             self._is_pumping = False
 
     def _step(self) -> bool:
-        """Take one batch's worth of messages; False when there is nothing to do now."""
+        """Take the messages of one batch; False when there is nothing to do now."""
         fragment = self._present()
         if fragment is None:
             return False
@@ -249,7 +249,7 @@ class Forwarder:
     # -- what earlier lives may have sent -----------------------------------------------------------------------
 
     def _resolve(self, fragment: Fragment, source: Source) -> None:
-        """Have the destination say which messages of earlier lives it has (``fragment/doubts.py``)."""
+        """Have the destination say which messages of earlier lives it has (``fragment/forward_dedup.py``)."""
         if self._question is not None:
             return
         if not source.numbers[MAIN]:
@@ -404,7 +404,7 @@ class Forwarder:
     # -- on the way ---------------------------------------------------------------------------------------------
 
     def _let_out(self, queue: DestinationQueue) -> None:
-        """Send the next batch of an destination queue, if none is on its way."""
+        """Send the next batch of a destination queue, if none is on its way."""
         life = self._life
         if queue.is_busy or queue.is_waiting or not queue.forward_batches or life is None:
             return
@@ -427,7 +427,7 @@ class Forwarder:
         handle.broker.submit(group)
 
     def _group(self, in_flight: InFlightBatch, placement: Placement | None = None) -> Group:
-        """What the destination is to do with a batch: look whether it has it, and take it in."""
+        """What the destination is to do with a batch: check whether it has the messages, and accept them."""
         handle, forward_batch = in_flight.queue.handle, in_flight.forward_batch
         run = Run(handle, SOURCE, forward_batch.batch, None, placement)
         return Group([self._record(handle, forward_batch, run), run], in_flight)
@@ -474,7 +474,7 @@ class Forwarder:
                 RemoveTransferred(self.handle, self.source_no, in_flight, in_flight.forward_batch.slots)
             )
         else:
-            # Its memory was lost meanwhile: the message is there again, and the record of accepted numbers knows it.
+            # Its memory was lost meanwhile: the message is there again, and the forward dedup knows it.
             del self._in_flight[in_flight]
 
     def _end(self, in_flight: InFlightBatch, *, is_gone: bool) -> None:
@@ -485,7 +485,7 @@ class Forwarder:
     # -- refusals -----------------------------------------------------------------------------------------------
 
     def _refused(self, queue: DestinationQueue, forward_batch: ForwardBatch, error: ServiceBusError) -> None:
-        """A batch was not taken, for certain."""
+        """It is certain that a batch was not accepted."""
         if self.is_closed or self._queues.get(queue.handle) is not queue:
             self._give_back(forward_batch.slots)
             return

@@ -1,8 +1,8 @@
 """Moving a fragment to another messaging store while its entity is in use (decision 0025).
 
 The intent is in the catalog. The rows are copied through the commits of the other store, in the order of their counts,
-and what changes meanwhile is brought up to date (``tracker.py``); each row that was written is read back, and at the
-end both stores are compared. Then the fragment is taken out of its message broker for the moment that the last rows
+and what changes meanwhile is brought up to date (``copy_tracker.py``); each row that was written is read back, and at
+the end both stores are compared. Then the fragment is taken out of its message broker for the moment that the last rows
 take, the catalog says where it is from now on, and it is recovered there as after a restart: numbers go on, locks are
 lost. Whatever fails before the catalog has said so undoes the move; after that only the old rows are to be deleted.
 """

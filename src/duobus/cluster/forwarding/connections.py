@@ -1,4 +1,4 @@
-"""Connections of this server to others, over which it forwards messages; the other side is ``forwarding.py``."""
+"""Connections of this server to others, over which it forwards messages; the other side is ``endpoint.py``."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class AmqpClusterConnection(asyncio.Protocol):
     # -- requests -----------------------------------------------------------------------------------------------
 
     def ask(self, make: Callable[[int], Request]) -> asyncio.Future[ForwardReply]:
-        """See remote forwarder.Wire."""
+        """See sender.ClusterConnection."""
         future: asyncio.Future[ForwardReply] = self._loop.create_future()
         if self.is_gone:
             future.set_exception(ConnectionError("the connection to it has ended"))
@@ -208,7 +208,7 @@ class AmqpClusterConnection(asyncio.Protocol):
 
 
 class AmqpClusterConnections:
-    """The connections to all other servers; see remote forwarder.Ferry.
+    """The connections to all other servers; see sender.ClusterConnections.
 
     Args:
         node_id: This server's name among the others.
@@ -235,7 +235,7 @@ class AmqpClusterConnections:
         self._shunned: dict[tuple[str, str], tuple[float, str]] = {}
 
     async def wire(self, address: str, namespace: str) -> AmqpClusterConnection:
-        """See remote forwarder.Ferry."""
+        """See sender.ClusterConnections."""
         key = address, namespace.lower()
         found = self._wires.get(key)
         if found is not None and not found.is_gone:
@@ -306,7 +306,7 @@ class AmqpClusterConnections:
         return wire
 
     def close(self) -> None:
-        """See remote forwarder.Ferry."""
+        """See sender.ClusterConnections."""
         for wire in self._wires.values():
             wire.fail("this server stops")
         self._wires.clear()

@@ -1,9 +1,9 @@
-"""The node at which servers that share a catalog hand each other forwarded messages (``broker/crossing.py``).
+"""The node at which servers that share a catalog hand each other forwarded messages (``protocol.py``).
 
 Two links of one connection: the other server attaches to receive, and hears a challenge; it attaches to send with the
-answer, which only who reads the same catalog can give: a keyed digest by a key of the namespace that has Manage. So
-nothing secret travels, nothing can be replayed, and no clock is asked. Who has that key may do everything in the
-namespace anyway.
+answer, which only a server that reads the same catalog can give: a keyed digest by a key of the namespace that has
+Manage. So nothing secret travels, nothing can be replayed, and no clock is asked. A server that has that key may do
+everything in the namespace anyway.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 CHALLENGE: Final = "com.duobus:challenge"
 PROOF: Final = "com.duobus:proof"
 _CHALLENGE_BYTES: Final = 32
-#: Largest request: the largest message of the Premium profile, what is taken beside it, and the metadata of all.
+#: Largest request: the largest message of the Premium profile, the messages beside it, and the metadata of all.
 REQUEST_BYTES_MAX: Final = 192 << 20
-#: Landings of one connection; of those that are over, nobody needs to know.
+#: Registrations of one connection, with those that have ended.
 LANDINGS_MAX: Final = 100_000
 
 
@@ -50,7 +50,7 @@ class ForwardingEndpoint:
     """What the node of every connection needs.
 
     Attributes:
-        receiver: Takes the messages in.
+        receiver: Accepts the messages.
         rules: A namespace's access rules, as the catalog has them.
     """
 

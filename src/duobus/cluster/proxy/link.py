@@ -22,7 +22,7 @@ _MASK: Final = 0xFFFFFFFF
 
 
 class Answered(Protocol):
-    """Who counts what it has passed on."""
+    """Who counts what it has proxied."""
 
     def settled(self, state: Any) -> None:
         """The owner has said what became of one delivery."""

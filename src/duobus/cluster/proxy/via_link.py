@@ -4,7 +4,7 @@ A session that began with a coordinator works on the first entity that it attach
 others is stored there with them. Three ways it can be when not all of these are this server's own:
 
 - the first entity is here and the other is not: ``Borrowed`` takes what a transaction sends on the passed link;
-- the first is another server's: that one gets a link beside the client's, ``FarVia``, for what transactions send;
+- the first is another server's: it gets a link beside the client's, ``RemoteViaLink``, for what transactions send;
 - both are of the same other server, which does all of it: its session begins with a coordinator, too (``upstream.py``).
 """
 
@@ -56,7 +56,7 @@ class RemoteViaLink(ProxiedLink):
         self._is_used = False
 
     def attach(self, upstream: UpstreamConnection, session: ProxiedSession) -> None:
-        """See PassedLink."""
+        """See ProxiedLink."""
         remote = self.link.remote
         if remote is None or self.uplink is not None:
             return
@@ -66,7 +66,7 @@ class RemoteViaLink(ProxiedLink):
         self.uplink.context = self
 
     def answered(self) -> None:
-        """See PassedLink: credit follows, or a refusal."""
+        """See ProxiedLink: credit follows, or a refusal."""
 
     def owner_flow(self) -> None:
         """The owner takes messages: the client's own link can be answered."""
@@ -82,7 +82,7 @@ class RemoteViaLink(ProxiedLink):
         return self.link.state == DETACHED or (self._upstream is not None and self.uplink is None)
 
     def owner_detached(self, error: AmqpError | None, *, closed: bool) -> None:
-        """See PassedLink: the client's own link has to go as well."""
+        """See ProxiedLink: the client's own link has to go as well."""
         super().owner_detached(error, closed=closed)
         self._peer.write_soon()
 

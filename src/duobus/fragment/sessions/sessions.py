@@ -2,7 +2,7 @@
 
 A message of a session stands in its session's heap of counts instead of in the list that all share. Sessions that
 have messages and no holder stand in one heap, by their oldest message: accepting the next one costs no search,
-however many there are. Nothing here goes cold: whoever accepts a session by name wants to see all of it.
+however many there are. Nothing here is paged out: whoever accepts a session by name wants to see all of it.
 
 Locks of sessions live in memory and end with the fragment's life; states are rows of the store (I36).
 """

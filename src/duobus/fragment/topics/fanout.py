@@ -99,7 +99,7 @@ class _SubscriptionCopies:
         source: Of the subscription.
         payloads, origins: Of its copies, as ``Put`` has them.
         size: Payload bytes of them.
-        with_metadata: Index of a copy to its state, its metadata, and that encoded, for those that are not ordinary.
+        with_metadata: Index of a copy to its state, its metadata, and that encoded, for those that are not plain.
     """
 
     __slots__ = ("origins", "payloads", "size", "source", "with_metadata")
@@ -284,7 +284,7 @@ class _CopyBuilder:
 def _attach_metadata(
     source: Source, part: _SubscriptionCopies, slots: list[QueuedMessage]
 ) -> dict[int, tuple[int, int, bytes | None]]:
-    """Make copies what they are that are not ordinary; returns what is written of them."""
+    """Make copies what they are that are not plain; returns what is written of them."""
     all_metadata: dict[int, tuple[int, int, bytes | None]] = {}
     for index, (state, metadata, encoded) in part.with_metadata.items():
         slot = slots[index]

@@ -44,10 +44,10 @@ NodeFactory = Callable[[Peer, Link], None]
 
 
 class AmqpServer:
-    """The AMQP door of one server.
+    """The AMQP front end of one server.
 
     Attributes:
-        unit: What it opens on to.
+        unit: The scale unit that it gives access to.
         authorizer: Who may do what.
         peers: Every connection that is alive.
         router_of: Makes what says of the links of a connection by which server they are answered.

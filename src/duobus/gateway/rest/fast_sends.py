@@ -1,6 +1,6 @@
 """Fast sends: sends over HTTP that are answered without a task, a future or a request object.
 
-A connection begins here and stays as long as all it brings are ordinary sends (``runtime/heads``). With the first
+A connection begins here and stays as long as all it brings are plain sends (``runtime/heads``). With the first
 request that is anything else it becomes the general HTTP server's, for good, together with that request: so the rules
 of HTTP stand in one place only.
 """

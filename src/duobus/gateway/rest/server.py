@@ -1,4 +1,4 @@
-"""The HTTP door: health (``health.py``), ``GET /metrics``, the upgrade to AMQP over WebSocket, and the two APIs."""
+"""The HTTP server: health (``health.py``), ``GET /metrics``, the upgrade to AMQP over WebSocket, and the two APIs."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class RequestRouter(Protocol):
 
 
 class RestServer:
-    """The HTTP door of one server.
+    """The HTTP front end of one server.
 
     Attributes:
         health: Answers what supervisors ask.
-        forwarder: Where its connections begin, once it is open and has an API.
+        forwarder: The fast path, where its connections begin, once it is open and has an API.
     """
 
     def __init__(

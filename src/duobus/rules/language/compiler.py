@@ -129,7 +129,7 @@ class Compiler:
     """Compiles the nodes of one expression.
 
     Args:
-        parameters: Names without ``@``, folded, to values.
+        parameters: Names without ``@``, in lower case, to values.
     """
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:

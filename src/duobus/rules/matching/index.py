@@ -121,7 +121,7 @@ class Index:
 
     def __init__(self) -> None:
         self._groups: dict[tuple[Field, ...], _Group] = {}
-        # Groups by anchor: place of a system property, or folded name of a user property.
+        # Groups by anchor: place of a system property, or lower-case name of a user property.
         self._system: dict[int, list[_Group]] = {}
         self._user: dict[str, list[_Group]] = {}
 

@@ -9,7 +9,7 @@ import msgspec
 
 
 class NodeEntry(msgspec.Struct, frozen=True):
-    """A server that is alive: its id, where its doors are, and whether it is being drained."""
+    """A server that is alive: its id, its addresses, and whether it is being drained."""
 
     node_id: str
     address: str

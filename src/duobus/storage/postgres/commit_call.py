@@ -1,7 +1,7 @@
 """The commit of every day as one call of a prepared function, with binary arrays for its values: one round trip.
 
 A string of statements with a COPY in it (``postgres_rows.py``) is read and planned anew for each commit, and the COPY
-takes a round trip of its own. What most commits hold (ordinary messages that come, messages that go, sources that
+takes a round trip of its own. What most commits hold (plain messages that come, messages that go, sources that
 advance) needs neither. Everything else, and what is large, goes the other way; both leave the same rows.
 """
 

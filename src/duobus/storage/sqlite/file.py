@@ -77,7 +77,7 @@ def store_failed(path: str, doing: str, error: BaseException) -> StoreFailed:
 
 
 class StoreOptions:
-    """What only tests and special installations set.
+    """What only tests and unusual installations set.
 
     Attributes:
         unsafe_no_sync: ``synchronous=NORMAL``: a commit returns before it is on disk, and a power cut loses

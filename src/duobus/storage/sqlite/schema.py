@@ -1,7 +1,7 @@
 """The SQL of the SQLite store: tables, and statements of many rows made once.
 
 One integer key per message (``source_key << COUNT_BITS | count``): a composite key without rowid measured
-41 us a row against 7 (reference/performance.md). No index that an ordinary message enters.
+41 us a row against 7 (reference/performance.md). No index that a plain message enters.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ DELETE_RECORD = "DELETE FROM records WHERE name = ?"
 READ_BELONGING = "SELECT identity, revision, highest_id, is_prepared, row_sum FROM belonging WHERE id = 1"
 WRITE_BELONGING = "INSERT OR REPLACE INTO belonging VALUES (1, ?, ?, ?, ?, ?)"
 
-#: Bodies that several copies share (``bodies.py``): how many do, and the body's bytes. A body itself is an ordinary row
+#: Bodies that several copies share (``shared_bodies.py``): how many do, and the body's bytes. A body itself is a row
 #: of messages with the same id. A row with count 0 has the bytes of all copies of a fragment.
 CREATE_SHARES = """
 CREATE TABLE shares(
     id INTEGER PRIMARY KEY, refs INTEGER NOT NULL, size INTEGER NOT NULL, row_sum INTEGER NOT NULL);
 """
 
-#: Copies that have no row of their own yet (``packed.py``), by the id of the body that they share.
+#: Copies that have no row of their own yet (``packed_refs.py``), by the id of the body that they share.
 CREATE_PACKED = """
 CREATE TABLE folded(
     id INTEGER PRIMARY KEY, enqueued_ms INTEGER NOT NULL, size INTEGER NOT NULL, copies BLOB NOT NULL,

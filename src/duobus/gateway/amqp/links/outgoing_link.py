@@ -492,7 +492,7 @@ def write_outcome(session: Session, ranges: list[tuple[int, int]], state: Delive
 
 
 def _fitting(slots: list[QueuedMessage], offset: int, number: int) -> int:
-    """How many of these slots, at least one, have WRITTEN_BYTES together."""
+    """How many of these messages, at least one, have WRITTEN_BYTES together."""
     size = 0
     for index in range(offset, offset + number):
         size += slots[index].size

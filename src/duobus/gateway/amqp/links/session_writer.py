@@ -2,7 +2,7 @@
 
 A client may hold thousands of sessions, each with a link of its own, and a turn has one or two messages for each. What
 belongs to no link in particular is done once for all of them: one pass over the transfers of a turn, one settlement
-for a disposition's whole range, one disposition back. Whatever is rare goes to the link whose delivery it is.
+for a disposition's whole range, one disposition back. Whatever has metadata goes to the link whose delivery it is.
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ def _stretches_of(command: SettleBatch) -> list[tuple[DeliveryRun, int, int, int
 
 
 def session_writer_of(peer: Peer, session: Session, queue: Queue, deliveries: Deliveries) -> SessionWriter:
-    """The writer of an AMQP session for a queue, for one link more."""
+    """The session writer of an AMQP session for a queue, which one more link uses from now on."""
     writer = deliveries.writers.get(queue)
     if writer is None:
         writer = deliveries.writers[queue] = SessionWriter(peer, session, queue, deliveries)

@@ -43,10 +43,11 @@ from duobus.model.json.values import time_text
 from duobus.model.metadata import MessageMetadata
 from duobus.model.metering import PEEK, SETTLE, operations_of
 
-# What an order to the desk costs (design 3.13): what it shows is handed out, what it moves is sent where it goes.
+# What an order to the dead-letter service costs (design 3.13): what it shows is handed out, and what it moves is sent
+# to its new place.
 #
-# Whoever moves dead letters by receiving and sending them pays for both; here the server does the one, and there is no
-# message to hand out unless the answer tells it.
+# A client that moves dead letters by receiving and sending them pays for both; here the server moves them, and no
+# message is handed out unless the answer contains it.
 
 #: ``meter(namespace, entity, kind, messages, bytes, operations, key)``.
 Meter = Callable[[str, str, str, int, int, int, str], None]
@@ -108,13 +109,13 @@ T = TypeVar("T")
 
 
 def is_dead_letter_request(method: str, target: Target) -> bool:
-    """Whether a request is for the desk; as the name of a subscription or rule the segment is a name."""
+    """Whether a request is for the dead-letter service; as the name of a subscription or rule the segment is a name."""
     lower = target.lower
     return method == "POST" and len(lower) > 1 and lower[-1] == SEGMENT and lower[-2] not in ("subscriptions", "rules")
 
 
 class DeadLetterEndpoint:
-    """Answers requests to the desk."""
+    """Answers requests to the dead-letter service."""
 
     def __init__(self, unit: ScaleUnit, guard: Guard, room: BodyBudget, meter: Meter) -> None:
         self._meter = meter

@@ -1,4 +1,4 @@
-"""What a request to the desk asks for: its JSON body, checked before anything is done."""
+"""What a request to the dead-letter service asks for: its JSON body, checked before anything is done."""
 
 from __future__ import annotations
 

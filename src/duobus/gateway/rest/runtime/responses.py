@@ -114,7 +114,7 @@ def _body_of(payload: bytes, found: Scan) -> tuple[bytes, str | None]:
         try:
             content = decode(payload, value)[0]
         except DecodeError:
-            # The door steps over bodies; one that nothing but a byte count is right of is handed on as it is.
+            # The server steps over bodies; one that nothing but a byte count is right of is handed on as it is.
             content = None
         if isinstance(content, bytes):
             return content, content_type

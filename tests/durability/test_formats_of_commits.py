@@ -147,7 +147,7 @@ class Running:
     def stop(self) -> None:
         async def stop() -> None:
             # Clients of a test do not wait for the server's close.
-            for peer in list(self.server.door.peers):
+            for peer in list(self.server.amqp.peers):
                 peer.abort()
             await self.server.stop()
 
@@ -256,7 +256,7 @@ def test_what_was_metered_and_audited_by_an_earlier_commit_is_kept(name: str, tm
     written = audit.read_text("utf-8")
     clock = PastClock(expected["at_ms"])
     with running(clock, data=tmp_path / "data") as server:
-        writer = MeteringWriter(server.amqp.metering, tmp_path / "data", clock)
+        writer = MeteringWriter(server.server.metering, tmp_path / "data", clock)
         writer.begin()
     asyncio.run(writer.close())
     assert audit.read_text("utf-8").startswith(written)

@@ -41,7 +41,7 @@ NOT_ALLOWED = "amqp:not-allowed"
 
 
 class Map:
-    """Which of the servers has which queue; see passing.Whereabouts."""
+    """Which of the servers has which queue; see OwnerDirectory."""
 
     def __init__(self, here: Server, servers: dict[str, Server]) -> None:
         self.node_id = "one"

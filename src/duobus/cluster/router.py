@@ -65,7 +65,7 @@ CONNECT_S: Final = 5.0
 IDLE_MS: Final = 3_000
 _FRAME_SIZE: Final = 65_536
 
-#: What ``Whereabouts.where`` says beside an owner's address.
+#: What ``OwnerDirectory.where`` says beside an owner's address.
 HERE: Final = directory.HERE
 MOVING: Final = directory.MOVING
 UNKNOWN: Final = directory.UNKNOWN

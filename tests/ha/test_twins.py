@@ -112,7 +112,7 @@ def test_what_has_no_synchronous_form_is_refused(tool: ModuleType, source: str) 
 
 
 def test_a_task_that_is_cancelled_ends_at_what_it_waits_for() -> None:
-    begun, ended = tasks.Signal(), tasks.Event()
+    begun, ended = tasks.Signal(), tasks.Signal()
 
     def work() -> None:
         try:

@@ -23,7 +23,7 @@ LIMITS: Final = {
     "send": Size(45, 154),
     "deliver": Size(20, 60),
     "hand over": Size(50, 182),
-    "complete": Size(38, 124),
+    "complete": Size(37, 123),
 }
 
 pytestmark = pytest.mark.skipif(bool(compiled_rooms()), reason="a profile hook does not see compiled functions")

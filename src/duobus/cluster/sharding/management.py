@@ -27,13 +27,13 @@ from duobus.errors import (
     ServiceBusError,
     StoreUnavailable,
 )
+from duobus.gateway.amqp.arguments import integer_of
 from duobus.gateway.amqp.links.link import about_entity, summarize_attach
 from duobus.gateway.amqp.management.node import (
     PEEK_BYTES_MAX,
     PEEK_MESSAGES_MAX,
     TIMEOUT_DEFAULT_MS,
     TIMEOUT_MAX_MS,
-    integer_of,
     tokens_of,
 )
 from duobus.gateway.amqp.management.request_node import REQUEST_BYTES_MAX, ReplyLink, Request, RequestLink, RequestNode

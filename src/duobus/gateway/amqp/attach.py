@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import Attach, Coordinator, Link, Source, Target
-from duobus.broker import Queue, Subscription, Topic
+from duobus.broker import Queue
 from duobus.broker.entities.destination import demand_one_place
 from duobus.codec import Described
 from duobus.errors import (
@@ -18,6 +18,7 @@ from duobus.errors import (
     ServiceBusError,
     Unauthorized,
 )
+from duobus.gateway.amqp.arguments import map_of
 from duobus.gateway.amqp.entity_status import demand_receiving, demand_sending
 from duobus.gateway.amqp.links.counting_link import CountingLink, wants_telling
 from duobus.gateway.amqp.links.incoming_link import IncomingLink
@@ -30,7 +31,7 @@ from duobus.gateway.amqp.management.node import ManagementNode
 from duobus.gateway.amqp.management.request_node import ReplyLink, RequestLink, RequestNode
 from duobus.gateway.amqp.transactions.coordinator import attach_coordinator
 from duobus.model.address import Address, parse_address
-from duobus.model.descriptions import Right
+from duobus.model.descriptions import SUBSCRIPTION, TOPIC, Right
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.links.link import Endpoint
@@ -121,11 +122,9 @@ def _check_supported(link: Link) -> None:
 
 def _has_selector(filters: object) -> bool:
     """Whether a source asks for a selector, whatever key a client gives it in the map of filters."""
-    if not isinstance(filters, dict):
-        return False
     return any(
         str(key) == SELECTOR or (isinstance(value, Described) and value.descriptor in (SELECTOR, SELECTOR_CODE))
-        for key, value in filters.items()
+        for key, value in map_of(filters).items()
     )
 
 
@@ -155,7 +154,7 @@ def _attach_sender(peer: Peer, link: Link, address: Address) -> None:
     queue = peer.server.unit.namespace(peer.namespace or "").resolve(address)
     if address.sub_queue:
         raise NotAllowed("Messages cannot be sent to a dead-letter queue. Send to the entity itself.")
-    if isinstance(queue, Subscription):
+    if queue.kind == SUBSCRIPTION:
         raise NotAllowed(f"Messages cannot be sent to a subscription. Send to its topic '{queue.top.path}'.")
     demand_sending(queue)
     size_max = queue.description.max_message_size_bytes
@@ -218,7 +217,7 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
     """The client receives."""
     _authorize(peer, address, Right.LISTEN, "Listen")
     queue = peer.server.unit.namespace(peer.namespace or "").resolve(address)
-    if isinstance(queue, Topic):
+    if queue.kind == TOPIC:
         raise NotAllowed(f"Nothing can be received from the topic '{queue.path}'. Receive from a subscription of it.")
     demand_one_entity(peer, link.session, queue)
     demand_receiving(queue, address.sub_queue)

@@ -42,7 +42,6 @@ from duobus.errors import (
 from duobus.gateway.amqp import attach as attaching
 from duobus.gateway.amqp.deliveries import Deliveries
 from duobus.gateway.amqp.links.session_link import SessionLink
-from duobus.gateway.amqp.logging_in import log_in
 from duobus.gateway.amqp.management.cbs_node import demand_entity
 from duobus.gateway.amqp.management.request_node import ReplyLink
 from duobus.gateway.amqp.meter import Meter
@@ -467,7 +466,7 @@ class Peer(asyncio.Protocol):
     # -- events -------------------------------------------------------------------------------------------------
 
     def _on_sasl_init(self, event: SaslInitReceived) -> None:
-        is_ok, self._login_rules = log_in(self, event)
+        is_ok, self._login_rules = _log_in(self, event)
         if self._login_rules is not None:
             self.now_known()
         self.engine.sasl_outcome(is_ok)
@@ -540,6 +539,30 @@ class Peer(asyncio.Protocol):
 
     def _on_nothing(self, event: object) -> None:
         """Events that need no answer from this side."""
+
+
+def _log_in(peer: Peer, event: SaslInitReceived) -> tuple[bool, NamespaceRules | None]:
+    """Whether a client may go on by its SASL login (contract 1.3), and the namespace that the login is for.
+
+    The namespace is None when tokens are to follow.
+    """
+    if event.mechanism != "PLAIN":
+        return event.mechanism in ("ANONYMOUS", "MSSBCBS"), None
+    parts = (event.response or b"").split(b"\x00")
+    if len(parts) != 3:
+        return False, None
+    authorizer = peer.server.authorizer
+    rules = authorizer.namespace_of(event.hostname)
+    try:
+        name, key = parts[1].decode(), parts[2].decode()
+        peer.grants.set_login(authorizer.authorize_plain(name, key, rules))
+    except (Unauthorized, UnicodeDecodeError) as error:
+        peer.server.refusals.info("login refused", mechanism="PLAIN", reason=type(error).__name__)
+        return False, None
+    listener = peer.router.listener
+    if listener is not None:
+        listener.logged_in(name, key)
+    return True, rules
 
 
 _HANDLERS: dict[type, Callable[[Peer, Any], None]] = {

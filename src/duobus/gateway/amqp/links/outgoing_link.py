@@ -52,6 +52,11 @@ _ANSWERS: dict[int, DeliveryState] = {
 }
 
 
+def head_maker_of(queue: Queue) -> type[HeadMaker]:
+    """What makes the heads of messages of a queue; those of a subscription are copies."""
+    return CopyHeadMaker if isinstance(queue, Subscription) else HeadMaker
+
+
 class OutgoingLink(Mailbox, Endpoint):
     """One link on which a client receives from a queue or one of its sub-queues.
 
@@ -134,8 +139,7 @@ class OutgoingLink(Mailbox, Endpoint):
         """Take from the queue's properties what deliveries are made with."""
         about = self.queue.description
         default_ttl = about.default_message_time_to_live_ms if self._sub_queue == MAIN else None
-        maker = CopyHeadMaker if isinstance(self.queue, Subscription) else HeadMaker
-        self._heads = maker(default_ttl, locks=not self.is_removing)
+        self._heads = head_maker_of(self.queue)(default_ttl, locks=not self.is_removing)
         self._size_max = about.max_message_size_bytes
 
     def wake(self) -> None:

@@ -9,6 +9,7 @@ from duobus.amqp import ATTACHED, DeliveryState, Link, Rejected, Source, Target
 from duobus.broker import Queue, SessionHolder, SessionReceiver, SettleBatch, session_lock_lost
 from duobus.codec import Described, Symbol, ULong
 from duobus.errors import ArgumentInvalid, OperationTimeout, ServiceBusError
+from duobus.gateway.amqp.arguments import demand, is_integer, map_of
 from duobus.gateway.amqp.entity_status import demand_receiving
 from duobus.gateway.amqp.links.link import Claim, Endpoint, about_entity
 from duobus.gateway.amqp.links.outgoing_link import COUNTED_FROM, OutgoingLink
@@ -44,21 +45,21 @@ def wanted_session(filters: object) -> tuple[bool, str | None]:
         ArgumentInvalid: It asks for something that is no session id.
     """
     is_there, _, value = _session_filter(filters)
-    if value is not None and not isinstance(value, str):
-        raise ArgumentInvalid(f"{SESSION_FILTER} is a string or null, not a {type(value).__name__}.")
-    if value is not None and len(value) > ID_LENGTH_MAX:
-        raise ArgumentInvalid(f"The session id has {len(value)} characters; at most {ID_LENGTH_MAX} are allowed.")
-    return is_there, None if value is None else str(value)
+    if value is None:
+        return is_there, None
+    session_id = demand(value, str, f"{SESSION_FILTER} is a string or null, not a {type(value).__name__}.")
+    if len(session_id) > ID_LENGTH_MAX:
+        raise ArgumentInvalid(f"The session id has {len(session_id)} characters; at most {ID_LENGTH_MAX} are allowed.")
+    return is_there, str(session_id)
 
 
 def _session_filter(filters: object) -> tuple[bool, ULong | Symbol | None, object]:
     """Whether the filter is there, the descriptor of its value if it has one of ours, and the value."""
-    if isinstance(filters, dict):
-        for key, value in filters.items():
-            if str(key) == SESSION_FILTER:
-                if isinstance(value, Described) and value.descriptor in _DESCRIPTORS:
-                    return True, value.descriptor, value.value
-                return True, None, value
+    for key, value in map_of(filters).items():
+        if str(key) == SESSION_FILTER:
+            if isinstance(value, Described) and value.descriptor in _DESCRIPTORS:
+                return True, value.descriptor, value.value
+            return True, None, value
     return False, None, None
 
 
@@ -122,9 +123,8 @@ class PendingSession(Endpoint):
         _, self._descriptor, _ = _session_filter(getattr(remote.source, "filter", None))
         self._source = _small(Source, remote.source)
         self._target = _small(Target, remote.target)
-        wait_ms = (remote.properties or {}).get(TIMEOUT)
-        is_given = isinstance(wait_ms, int) and not isinstance(wait_ms, bool)
-        given_ms = min(int(wait_ms), WAIT_MAX_MS) if is_given else WAIT_DEFAULT_MS  # type: ignore[arg-type]
+        wait_ms: Any = (remote.properties or {}).get(TIMEOUT)
+        given_ms = min(int(wait_ms), WAIT_MAX_MS) if is_integer(wait_ms) else WAIT_DEFAULT_MS
         self._wait_ms = max(0, given_ms - AHEAD_MS)
 
     def needs(self) -> tuple[Claim, ...]:

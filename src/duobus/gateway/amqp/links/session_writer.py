@@ -11,11 +11,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from duobus.amqp import ACCEPTED, DeliveryState, Rejected, Session, send_shared
-from duobus.broker import COMPLETE, Queue, SessionDeliveryBatch, SessionGroup, SettleBatch, Subscription, lock_lost
+from duobus.broker import COMPLETE, Queue, SessionDeliveryBatch, SessionGroup, SettleBatch, lock_lost
 from duobus.errors import MessageLockLost
 from duobus.gateway.amqp.deliveries import Stretch, split
-from duobus.gateway.amqp.links.outgoing_link import WRITTEN_BYTES, write_outcome
-from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker
+from duobus.gateway.amqp.links.outgoing_link import WRITTEN_BYTES, head_maker_of, write_outcome
+from duobus.gateway.amqp.mapping import HeadMaker
 from duobus.gateway.amqp.pacing import SlowStart
 from duobus.model.metering import OPERATION_BYTES, RECEIVE, SETTLE, operations_of
 
@@ -110,8 +110,7 @@ class SessionWriter(SessionGroup):
 
     def entity_changed(self) -> None:
         """Take from the queue's properties what deliveries are made with."""
-        maker = CopyHeadMaker if isinstance(self.queue, Subscription) else HeadMaker
-        self._heads = maker(self.queue.description.default_message_time_to_live_ms, locks=True)
+        self._heads = head_maker_of(self.queue)(self.queue.description.default_message_time_to_live_ms, locks=True)
 
     def wake(self) -> None:
         """See Mailbox."""

@@ -8,6 +8,7 @@ from duobus.auth.authorizer import parse_audience
 from duobus.broker.entities.namespace import Namespace
 from duobus.codec import Int, Symbol
 from duobus.errors import ArgumentInvalid, EntityNotFound, ServiceBusError, Unauthorized
+from duobus.gateway.amqp.arguments import demand
 from duobus.gateway.amqp.management.request_node import Request, RequestLink, RequestNode
 from duobus.model.address import PATH_LENGTH_MAX, Address, not_found, parse_address
 
@@ -19,6 +20,7 @@ CBS = "$cbs"
 
 #: Any bearer of the text; a token is far shorter.
 TOKEN_LENGTH_MAX = 16_384
+_NO_TOKEN = f"The body of put-token is the token, a string of {TOKEN_LENGTH_MAX} at most."
 #: Whoever has no token yet may not make the server hold more than a token takes with its envelope.
 REQUEST_BYTES_MAX = 65_536
 #: Audiences of the node that transactions are declared at; it belongs to no entity.
@@ -79,8 +81,8 @@ class CbsNode(RequestNode):
         if audience is None:
             raise ArgumentInvalid("The application property 'name', the audience, is missing.")
         token = request.body.decode("utf-8", "replace") if isinstance(request.body, bytes) else request.body
-        if not isinstance(token, str) or len(token) > TOKEN_LENGTH_MAX:
-            raise ArgumentInvalid(f"The body of put-token is the token, a string of {TOKEN_LENGTH_MAX} at most.")
+        if len(demand(token, str, _NO_TOKEN)) > TOKEN_LENGTH_MAX:
+            raise ArgumentInvalid(_NO_TOKEN)
         # The label in 'type' is not trusted: Python calls a shared access signature 'jwt' (contract 0.18).
         self.peer.put_token(audience, token)
         self.reply(request, {"status-code": Int(202), "status-description": "Accepted"}, None)

@@ -11,9 +11,11 @@ from duobus.broker import (
     ABANDON,
     COMPLETE,
     COUNT_BITS,
+    DEAD_LETTER,
     DEAD_LETTER_OUTCOME,
     DEFER,
     MAIN,
+    TRANSFER_DEAD_LETTER,
     FragmentHandle,
     Queue,
     QueuedMessage,
@@ -27,6 +29,7 @@ from duobus.codec import Array, Int, Symbol, Timestamp, tag_of
 from duobus.codec.sections import DATA, find_section
 from duobus.errors import (
     ArgumentInvalid,
+    ArgumentOutOfRange,
     EntityDisabled,
     MessageTooLarge,
     NotAllowed,
@@ -37,8 +40,9 @@ from duobus.errors import (
     SessionLockLost,
     Unauthorized,
 )
+from duobus.gateway.amqp.arguments import demand, integer_of, items_of, text_of
 from duobus.gateway.amqp.entity_status import demand_operation
-from duobus.gateway.amqp.management import clearing, rule_operations, scheduling
+from duobus.gateway.amqp.management import rule_operations, scheduling
 from duobus.gateway.amqp.management.request_node import Request, RequestLink, RequestNode
 from duobus.gateway.amqp.management.scheduling import NUMBERS_MAX, numbers_of
 from duobus.gateway.amqp.mapping import HeadMaker
@@ -53,6 +57,10 @@ TIMEOUT_DEFAULT_MS, TIMEOUT_MAX_MS = 60_000, 600_000
 #: A reply of peek stays below it, however many messages are asked for (PE20).
 PEEK_BYTES_MAX = 256 * 1024
 PEEK_MESSAGES_MAX = 1000
+#: Messages that one request may delete: Premium's limit (contract 10.9).
+DELETED_MAX = 4000
+#: A purge answers after this long and says whether more is left: sooner than any client gives up.
+PURGE_MS = 5_000
 #: Sessions of one page of get-message-sessions (Python asks for 100).
 SESSIONS_PAGE_MAX = 1000
 #: The instant that asks for sessions with active messages or a state, whenever that was set (contract 10.7 and chapter
@@ -155,8 +163,8 @@ class ManagementNode(RequestNode):
                 is_sessions = request.text("operation") == "com.microsoft:get-message-sessions"
                 condition = "com.microsoft:session-not-found" if is_sessions else "com.microsoft:message-not-found"
                 properties["errorCondition"] = Symbol(condition)
-        tracking = request.properties.get("com.microsoft:tracking-id")
-        if isinstance(tracking, str):
+        tracking = request.text("com.microsoft:tracking-id")
+        if tracking is not None:
             properties["com.microsoft:tracking-id"] = tracking
         self.reply(request, properties, body)
 
@@ -182,10 +190,9 @@ class ManagementNode(RequestNode):
                 f"perform this operation. Resource: '{self.queue.path}'. Put a token that has it."
             )
         demand_operation(self.queue, name)
-        if not isinstance(request.body, dict):
-            raise ArgumentInvalid("The body of the request must be a map.")
+        body: dict[Any, Any] = demand(request.body, dict, "The body of the request must be a map.")
         throttle = self.peer.throttle
-        if throttle is not None and name in _COUNTED and not throttle.admit_whole(_messages_in(name, request.body)):
+        if throttle is not None and name in _COUNTED and not throttle.admit_whole(_messages_in(name, body)):
             raise throttle.refusal()
         return name, self._with_session(request), function
 
@@ -234,14 +241,14 @@ class ManagementNode(RequestNode):
     def _settlements(self, body: dict[Any, Any], reply: ResultWaiter | None) -> list[SettleBatch]:
         """The commands that a disposition by token asks for, one per fragment."""
         status = body.get("disposition-status")
-        outcome = _DISPOSITIONS.get(status) if isinstance(status, str) else None
+        outcome = next((outcome for name, outcome in _DISPOSITIONS.items() if name == status), None)
         if outcome is None:
             raise ArgumentInvalid(f"'{status}' is no disposition-status. Use one of {', '.join(_DISPOSITIONS)}.")
         properties = body.get("properties-to-modify")
         detail = SettleDetail(
             {str(key): value for key, value in properties.items()} if isinstance(properties, dict) else None,
-            _text(body, "deadletter-reason"),
-            _text(body, "deadletter-description"),
+            text_of(body, "deadletter-reason"),
+            text_of(body, "deadletter-description"),
         )
         holder = self._holder(body)
         commands: list[SettleBatch] = []
@@ -269,7 +276,7 @@ class ManagementNode(RequestNode):
         Raises:
             SessionLockLost: This connection does not hold the session (contract 10.7).
         """
-        session_id = _text(body, "session-id")
+        session_id = text_of(body, "session-id")
         if session_id is None or not self._needs_session:
             return None
         link = self.peer.session_link(self.queue, session_id)
@@ -307,8 +314,8 @@ class ManagementNode(RequestNode):
     async def _set_session_state(self, body: dict[Any, Any]) -> Answer:
         holder = self._demand_holder(body)
         state = body.get("session-state")
-        if state is not None and not isinstance(state, bytes):
-            raise ArgumentInvalid("'session-state' must be binary, or null to clear it.")
+        if state is not None:
+            demand(state, bytes, "'session-state' must be binary, or null to clear it.")
         waiting = ResultWaiter()
         # Empty is none: Go sends that for nil (contract chapter E, 10).
         self.queue.set_session_state(holder.handle, holder.lock, state or None, waiting)
@@ -347,7 +354,7 @@ class ManagementNode(RequestNode):
         if limit < 1:
             raise ArgumentInvalid("'message-count' must be at least 1.")
         limit = min(limit, PEEK_MESSAGES_MAX)
-        session_id = _text(body, "session-id")
+        session_id = text_of(body, "session-id")
         found = await self.queue.peek(self.address.sub_queue, max(first, 0), limit, PEEK_BYTES_MAX, session_id)
         is_bodiless = body.get("omit-message-body") is True
         messages: list[dict[str, Any]] = []
@@ -398,6 +405,48 @@ class ManagementNode(RequestNode):
         return found
 
 
+# -- removing messages without receiving them -------------------------------------------------------------------
+
+
+async def _batch_delete(node: ManagementNode, body: dict[Any, Any]) -> Answer:
+    """Delete available messages that were enqueued before a time (contract 10.9)."""
+    limit = integer_of(body, "message-count", None)
+    if not 1 <= limit <= DELETED_MAX:
+        raise ArgumentOutOfRange(f"'message-count' is {limit}; it must be from 1 to {DELETED_MAX}.")
+    before = demand(body.get("enqueued-time-utc"), Timestamp, "'enqueued-time-utc' must be a timestamp.")
+    session_id = None
+    if body.get("session-id") is not None:
+        if not node.queue.description.requires_session or node.address.sub_queue:
+            # Taking no notice of it would delete the messages of other sessions.
+            raise NotAllowed("There are no sessions here. Leave 'session-id' out.")
+        session_id = text_of(body, "session-id")
+    removed = await node.queue.batch_delete(node.address.sub_queue, limit, int(before), session_id)
+    node.peer.meter(node.queue, SETTLE, removed, 0, removed, node.address.sub_queue)
+    return (200, {"message-count": Int(removed)}) if removed else (204, None)
+
+
+async def _purge(node: ManagementNode, body: dict[Any, Any]) -> Answer:
+    """Remove everything that nobody holds: an extension, for the service has none.
+
+    Listen is enough, as for a batch delete and over HTTP: who may receive and remove one message after the other may do
+    so at once. At an entity's own node its dead letters go too; at a sub-queue's node only what is there.
+    """
+    if body.get("session-id") is not None:
+        # Taking no notice of it would delete the messages of other sessions.
+        raise NotAllowed("A purge removes the messages of all sessions. Leave 'session-id' out, or use batch delete.")
+    sub_queue = node.address.sub_queue
+    sub_queues = (sub_queue,) if sub_queue else (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)
+    clock = node.peer.server.clock
+    end_ms = clock.monotonic_ms() + PURGE_MS
+    cleared = await node.queue.purge(sub_queues, lambda: clock.monotonic_ms() >= end_ms)
+    node.peer.meter(node.queue, SETTLE, cleared.removed, 0, cleared.removed, sub_queue)
+    return 200, {
+        "message-count": int(cleared.removed),
+        "locked-count": int(cleared.locked),
+        "is-complete": cleared.is_complete,
+    }
+
+
 async def _done() -> Answer:
     """The answer of what needs nothing but its transaction's commit."""
     return 200, None
@@ -414,11 +463,11 @@ _OPERATIONS: dict[str, tuple[Operation, Right]] = {
     "com.microsoft:receive-by-sequence-number": (ManagementNode._receive_by_number, Right.LISTEN),
     "com.microsoft:schedule-message": (scheduling.schedule, Right.SEND),
     "com.microsoft:cancel-scheduled-message": (scheduling.cancel, Right.SEND),
-    "com.microsoft:batch-delete-messages": (clearing.batch_delete, Right.LISTEN),
+    "com.microsoft:batch-delete-messages": (_batch_delete, Right.LISTEN),
     "com.microsoft:add-rule": (rule_operations.add_rule, Right.MANAGE),
     "com.microsoft:remove-rule": (rule_operations.remove_rule, Right.MANAGE),
     "com.microsoft:enumerate-rules": (rule_operations.enumerate_rules, Right.LISTEN),
-    "duobus:purge-messages": (clearing.purge, Right.LISTEN),
+    "duobus:purge-messages": (_purge, Right.LISTEN),
 }
 
 
@@ -433,36 +482,15 @@ _COUNTED = {
 
 def _messages_in(operation: str, body: dict[Any, Any]) -> int:
     """How many messages a request counts as; a peek is one."""
-    found = body.get(_COUNTED[operation])
-    items = found.items if isinstance(found, Array) else found
-    return len(items) if isinstance(items, list) and items else 1
+    return len(items_of(body.get(_COUNTED[operation]))) or 1
 
 
 def tokens_of(body: dict[Any, Any]) -> list[bytes]:
     """Lock tokens as they stand in delivery tags: .NET byte order (contract 8.2)."""
-    tokens = body.get("lock-tokens")
-    items = tokens.items if isinstance(tokens, Array) else tokens
-    if not isinstance(items, list) or not items or len(items) > NUMBERS_MAX:
+    items = items_of(body.get("lock-tokens"))
+    if not 0 < len(items) <= NUMBERS_MAX:
         raise ArgumentInvalid(f"'lock-tokens' must be an array of 1 to {NUMBERS_MAX} UUIDs.")
-    if not all(isinstance(item, uuid.UUID) for item in items):
-        raise ArgumentInvalid("'lock-tokens' must hold UUIDs.")
-    return [item.bytes_le for item in items]
-
-
-def integer_of(body: dict[Any, Any], name: str, default: int) -> int:
-    """An integer of a request; ArgumentInvalid when it is none."""
-    value = body.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ArgumentInvalid(f"'{name}' must be an integer.")
-    return int(value)
-
-
-def _text(body: dict[Any, Any], name: str) -> str | None:
-    value = body.get(name)
-    if value is not None and not isinstance(value, str):
-        raise ArgumentInvalid(f"'{name}' must be a string.")
-    # A symbol is a str of the codec's own, which the store does not know.
-    return None if value is None else str(value)
+    return [demand(item, uuid.UUID, "'lock-tokens' must hold UUIDs.").bytes_le for item in items]
 
 
 def _number(handle: FragmentHandle, slot: QueuedMessage) -> int:

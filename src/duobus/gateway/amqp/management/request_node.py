@@ -11,6 +11,7 @@ from duobus.codec import DecodeError, application_properties, build_message, dec
 from duobus.codec.sections import VALUE, Scan, find_section
 from duobus.errors import InternalError, MessageTooLarge, QuotaExceeded, ServiceBusError, Undecodable
 from duobus.gateway.amqp.links.link import ANY_RIGHT, Claim, Endpoint
+from duobus.gateway.amqp.transactions.transactions import txn_id_of
 
 if TYPE_CHECKING:
     from duobus.broker import Queue
@@ -87,7 +88,7 @@ class RequestLink(Endpoint):
 
     def transfers(self, event: Transfers) -> None:
         """Answer each request and settle its delivery."""
-        txn_id = event.state.txn_id if isinstance(event.state, TransactionalState) else None
+        txn_id = txn_id_of(event.state)
         for index, payload in enumerate(event.payloads):
             delivery_id = (event.first_delivery_id + index) & 0xFFFFFFFF
             state: Any = ACCEPTED if txn_id is None else TransactionalState(txn_id, ACCEPTED)
@@ -106,8 +107,7 @@ class RequestLink(Endpoint):
     def refused(self, event: TransferRefused) -> None:
         """A request that the engine did not take in: too large."""
         error = MessageTooLarge(f"A request to '{self.node.name}' may have {REQUEST_BYTES_MAX} bytes at most.")
-        if isinstance(event.state, TransactionalState):
-            self.peer.transactions.doom(event.state.txn_id, error)
+        self.peer.transactions.doom(txn_id_of(event.state), error)
         if not event.settled:
             self.link.settle(event.delivery_id, event.delivery_id, Rejected(self.peer.error(error, self.node.name)))
 

@@ -143,7 +143,7 @@ class CoordinatorLink(Mailbox, Endpoint):
                 raise NotAllowed("A declare has to be unsettled: its outcome is what names the transaction.")
             return Declared(transactions.declare(self, self._given_name(fields[0])))
         name, fail = fields[0], fields[1]
-        if not isinstance(name, bytes) or not (fail is None or isinstance(fail, bool)):
+        if not isinstance(name, bytes) or not (fail is None or fail is True or fail is False):
             raise Undecodable("A discharge has the transaction's id, a binary, and whether it failed, a boolean.")
         entry = transactions.take(name)
         if fail:

@@ -44,6 +44,11 @@ KEPT_BYTES_MAX: Final = 32 << 20
 _ID_BYTES = 16
 
 
+def txn_id_of(state: object) -> bytes | None:
+    """The name of the transaction that a delivery with this state is part of; None for none."""
+    return state.txn_id if isinstance(state, TransactionalState) else None
+
+
 class OpenTransaction:
     """A transaction that is not discharged, with what its connection needs to know of it.
 

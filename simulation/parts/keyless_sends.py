@@ -62,7 +62,8 @@ class KeylessWatch:
             return
         waits: dict[tuple[int, int], _Wait] = {}
         for broker in world.unit.brokers.values():
-            for command in (*broker._pending, *broker._lines, *(broker._work or ())):
+            loop = broker.commit_loop
+            for command in (*loop.pending, *loop.lines, *(loop.work or ())):
                 if isinstance(command, Run) and command.placement is not None:
                     self._look(command, waits, now, until)
         self._waits = waits

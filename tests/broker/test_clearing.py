@@ -9,7 +9,7 @@ import pytest
 from broker_kit import Hall, answers, batch, payloads, receiver, sets_constants, settlement, simulated, turns
 from fragment_kit import START_MS, Box, Driver
 
-from duobus.broker import ABANDON, COMPLETE, DEAD_LETTER_OUTCOME, DEFER, Queue, message_broker
+from duobus.broker import ABANDON, COMPLETE, DEAD_LETTER_OUTCOME, DEFER, Queue, commit_loop
 from duobus.errors import ServerBusy, StoreUnavailable
 from duobus.fragment import fragment as fragment_module
 from duobus.fragment import purge as slices
@@ -159,7 +159,7 @@ async def test_a_batch_delete_is_answered_when_all_of_it_is_durable_and_lets_oth
 @simulated
 async def test_many_purges_at_once_make_no_larger_commit_than_sends_do(hall: Hall) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(message_broker, "COMMIT_MESSAGES_MAX", 25)
+        patch.setattr(commit_loop, "COMMIT_MESSAGES_MAX", 25)
         patch.setattr(slices, "REMOVED_MAX", 10)
         await hall.start()
         queue = await hall.create()

@@ -30,7 +30,7 @@ async def lose(hall: Hall, number: int = SICK) -> None:
 
     hall.disks[number].open = fails  # type: ignore[assignment,method-assign]
     hall.writers[number].fail_next = "before"
-    hall.unit.brokers[number].show_how_it_is()
+    hall.unit.brokers[number].lifecycle.show_how_it_is()
     await turns()
     assert hall.unit.brokers[number].state == "failed"
 

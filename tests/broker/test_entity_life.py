@@ -351,7 +351,7 @@ async def test_a_queue_is_not_deleted_while_nobody_can_look_into_it(hall: Hall) 
     broker = queue.fragments[0].broker
     hall.writers[broker.store_id].is_held = True
     queue.send(batch(b"m"))
-    broker._fail(StoreFailed("planted"))
+    broker.lifecycle.fail(StoreFailed("planted"))
     await asyncio.sleep(900)
     assert there(hall)
     hall.writers[broker.store_id].release()
@@ -395,7 +395,7 @@ async def test_delivery_counts_that_wait_for_a_commit_go_with_their_queue(hall: 
     (other,) = [one for one in others if one.fragments[0].broker is broker]
     fragment = queue.fragments[0].fragment
     assert fragment is not None
-    broker._changed[fragment.fragment_key] = fragment
+    broker.commit_loop.changed[fragment.fragment_key] = fragment
     await hall.unit.delete_queue("n", "q")
     other.send(made := batch(b"m"))
     await turns(20)

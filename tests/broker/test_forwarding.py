@@ -556,7 +556,7 @@ def fail(hall: Hall, number: int, *, for_s: float) -> None:
     store.close()
     from duobus.errors import StoreFailed
 
-    broker._fail(StoreFailed("planted"))
+    broker.lifecycle.fail(StoreFailed("planted"))
 
 
 @pytest.mark.parametrize("how", ["before", "after"])

@@ -8,7 +8,7 @@ from broker_kit import Hall, answers, batch, payloads, receiver, settlement, sim
 from fragment_kit import Box
 
 from duobus.broker import SOURCE, slot_of, string_key
-from duobus.broker.counts import COUNTS_WAIT_S
+from duobus.broker.commit_loop import COUNTS_WAIT_S
 from duobus.errors import MessageLockLost, StoreUnavailable
 from duobus.fragment.commands import Group
 
@@ -141,10 +141,10 @@ async def test_a_run_of_a_fragment_that_was_taken_out_while_it_was_stored_is_not
     queue.send(made)
     await turns()
     # A move begins to hold it, with that commit under way; as the store fails, it comes back here.
-    ill.take_out(plan)
+    ill.host.export_fragment(plan)
     writer.release()
     await turns()
-    ill.put_back(plan)
+    ill.host.restore_fragment(plan)
     assert answers(made) == [None]
     await asyncio.sleep(2)
     assert ill.state == "open"

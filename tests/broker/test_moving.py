@@ -229,7 +229,7 @@ async def test_a_keyless_send_finds_another_fragment_meanwhile(hall: Hall) -> No
     queue = await hall.create(enable_partitioning=True)
     handle = queue.fragments[0]
     plan = handle.broker.plans[queue.entity_id, 0]
-    handle.broker.take_out(plan)
+    handle.broker.host.export_fragment(plan)
     sent = batch(b"m")
     queue.send(sent)
     await turns()

@@ -97,7 +97,7 @@ async def test_a_key_whose_store_is_away_dooms_with_the_reason_to_try_again(hall
     queue = await hall.create(enable_partitioning=True)
     handle = queue.placement.keyed(string_key("k"))
     hall.writers[handle.broker.store_id].is_held = True
-    hall.unit.brokers[handle.broker.store_id]._fail(InternalError("planted"))
+    hall.unit.brokers[handle.broker.store_id].lifecycle.fail(InternalError("planted"))
     found = transaction()
     with pytest.raises(StoreUnavailable):
         found.send(queue, batch(b"x", key=string_key("k")))
@@ -151,7 +151,7 @@ async def test_a_discharge_that_finds_its_store_away_is_refused_at_once(hall: Ha
     found, reply = transaction(), Box()
     found.send(queue, batch(b"x"))
     broker = queue.fragments[0].broker
-    broker._fail(InternalError("planted"))
+    broker.lifecycle.fail(InternalError("planted"))
     discharge(found, reply)
     assert isinstance(reply.ready[0].error, StoreUnavailable)
 

@@ -159,7 +159,7 @@ def test_what_was_being_made_or_deleted_is_resumed_by_the_next_start(
                 await unit.create_queue(SPACE, QueueDescription(name="half", enable_partitioning=True))
         queue = unit.namespace(SPACE).queues["parted"]
         unit._take_away(queue)
-        await queue.fragments[0].broker.drop_entity(queue.entity_id)
+        await queue.fragments[0].broker.host.drop_entity(queue.entity_id)
 
     serve(data, begin)
     states = {row.path: row.state for row in lose(data).entities}

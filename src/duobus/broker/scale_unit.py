@@ -172,7 +172,7 @@ class ScaleUnit:
                 raise
             except StoreFailed as error:
                 self.store_failed(broker, error)
-                broker.reopen_later(error)
+                broker.lifecycle.reopen_later(error)
                 continue
             opened[store_id] = found
             for tombstone in found.tombstones:
@@ -187,7 +187,7 @@ class ScaleUnit:
                 await broker.recover(found)
             except StoreFailed as error:
                 self.store_failed(broker, error)
-                broker.reopen_later(error)
+                broker.lifecycle.reopen_later(error)
 
     async def stop(self) -> None:
         """Finish what waits and close every store."""
@@ -470,7 +470,7 @@ class ScaleUnit:
                 self.namespace(row.namespace).queues[row.path.lower()] = queue
             elif row.state == "deleting":
                 for store_id in {slot.store_id for slot in row.slots}:
-                    await self.brokers[store_id].drop_entity(row.entity_id)
+                    await self.brokers[store_id].host.drop_entity(row.entity_id)
                 self.catalog.finish_delete(row.entity_id)
         except (StoreFailed, StoreUnavailable, RowsExist) as error:
             # A store is away: the intent stays in the catalog for the next start.
@@ -529,7 +529,7 @@ class ScaleUnit:
                 # Recovered without the run.
                 refusal.settled(tombstone)
             else:
-                broker.keep_tombstone(tombstone, refusal)
+                broker.commit_loop.keep_tombstone(tombstone, refusal)
 
     def _note_generation(self, broker: MessageBroker) -> None:
         """The store's new generation is durable; from now on an older copy of it is known."""
@@ -597,7 +597,7 @@ class ScaleUnit:
         for tombstone, refusal in tombstones:
             for broker in self.brokers.values():
                 if broker.state == "open" and broker.store_id != tombstone.store_id:
-                    broker.keep_tombstone(tombstone, refusal)
+                    broker.commit_loop.keep_tombstone(tombstone, refusal)
                     break
             else:
                 self._homeless.append((tombstone, refusal))
@@ -612,7 +612,7 @@ class ScaleUnit:
         if tombstones:
             for broker in self.brokers.values():
                 if broker.store_id != store_id and broker.state == "open":
-                    broker.forget_tombstones(store_id, generation)
+                    broker.commit_loop.forget_tombstones(store_id, generation)
 
 
 #: Fragments that one line of the log, or one refusal, names.

@@ -65,4 +65,4 @@ def give_back(queue: Queue, handle: FragmentHandle, fragment: Fragment, slots: l
     if not left or handle.fragment is not fragment or source is None:
         return
     broker = handle.broker
-    broker.follow_up(fragment, transfer.give_back(fragment, source, left, broker.now_ms()))
+    broker.commit_loop.follow_up(fragment, transfer.give_back(fragment, source, left, broker.now_ms()))

@@ -153,6 +153,6 @@ def _hand_out(
 ) -> None:
     source_no = asked[0][0].source_no
     first, slots = take_for_sessions(fragment, fragment.sources[source_no], asked)
-    home.broker.note_touched(fragment)
+    home.broker.commit_loop.note_counts(fragment)
     group.ready.append(SessionDeliveryBatch(home.part(source_no), fragment.prefix, first, slots, asked))
     group.wake()

@@ -45,7 +45,7 @@ class SessionService:
         if fragment.ended:
             # Its former holder, whose lock had run out, hears of it before the new one does.
             notify_holders_of(fragment)
-        self._broker.note_deadline(fragment)
+        self._broker.commit_loop.timers.note(fragment)
         return lock
 
     def age_of_next(self, handle: FragmentHandle, source_no: int) -> tuple[int, int, str] | None:
@@ -70,7 +70,7 @@ class SessionService:
             if until_ms is not None:
                 if was_over:
                     # There may be messages by now.
-                    self._broker.follow_up(fragment, [])
+                    self._broker.commit_loop.follow_up(fragment, [])
                 return until_ms
         raise session_lock_lost(lock.session_id)
 
@@ -88,7 +88,7 @@ class SessionService:
             except StoreUnavailable:
                 # The store has another owner by now: there the session is free since it was taken over.
                 return
-            self._broker.follow_up(fragment, sessions.release(fragment, lock, now_ms, counted=counted))
+            self._broker.commit_loop.follow_up(fragment, sessions.release(fragment, lock, now_ms, counted=counted))
 
     def take(self, handle: FragmentHandle, lock: SessionLock, credit: int, receiver: SessionReceiver) -> None:
         """Hand out up to ``credit`` messages; the answer goes to ``receiver.deliver``, now or later."""
@@ -105,7 +105,7 @@ class SessionService:
                 receiver.deliver(DeliveryBatch(handle, b"", 0, [], 0), credit)
                 return
             first, slots = sessions.take(fragment, lock, credit)
-            broker.note_touched(fragment)
+            broker.commit_loop.note_counts(fragment)
             receiver.deliver(DeliveryBatch(handle, fragment.prefix, first, slots, lock.until_ms), credit)
 
     def hand_out(self, handle: FragmentHandle, lock: SessionLock) -> None:
@@ -138,7 +138,7 @@ class SessionService:
             # What has run out of life goes now that it was asked for.
             self._broker.present(handle)
             raise
-        self._broker.note_touched(fragment)
+        self._broker.commit_loop.note_counts(fragment)
         return DeliveryBatch(handle, fragment.prefix, first, slots, until_ms)
 
     async def state(self, handle: FragmentHandle, lock: SessionLock) -> bytes | None:

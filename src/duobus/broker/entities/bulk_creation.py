@@ -42,7 +42,7 @@ async def create_fragments(plans: Iterable[FragmentPlan]) -> None:
     for plan in plans:
         by_broker.setdefault(plan.handle.broker, []).append(plan)
     outcomes = await asyncio.gather(
-        *(broker.create_fragments(own) for broker, own in by_broker.items()), return_exceptions=True
+        *(broker.host.create_fragments(own) for broker, own in by_broker.items()), return_exceptions=True
     )
     # Only when all have come to their end: who is told of a failure may take all of it back.
     for outcome in outcomes:
@@ -88,7 +88,7 @@ async def drop_from_stores(entity: Queue) -> None:
     failed: list[StoreFailed | ServiceBusError] = []
     for broker in {handle.broker.store_id: handle.broker for handle in entity.fragments}.values():
         try:
-            await broker.drop_entity(entity.entity_id)
+            await broker.host.drop_entity(entity.entity_id)
         except (StoreFailed, ServiceBusError) as error:
             failed.append(error)
     if failed:

@@ -163,7 +163,7 @@ class Queue:
         self.description = description
         settings = self.settings()
         for handle in self.fragments:
-            handle.broker.change_settings(handle, settings)
+            handle.broker.host.change_settings(handle, settings)
 
     # -- sending ------------------------------------------------------------------------------------------------
 

@@ -197,7 +197,7 @@ class Subscription(Queue):
         self.describe(about)
         settings = self.settings()
         for handle in self.topic.fragments:
-            handle.broker.change_settings(handle, settings)
+            handle.broker.host.change_settings(handle, settings)
         self.put_rules()
 
     def add_rule(self, about: SubscriptionDescription, rule: Rule) -> None:

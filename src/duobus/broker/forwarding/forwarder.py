@@ -225,7 +225,7 @@ class Forwarder:
         self._taken += len(slots)
         self._size += sum([len(slot.payload) for slot in slots])
         # What lies in the store only is read ahead.
-        self.handle.broker.follow_up(fragment, [])
+        self.handle.broker.commit_loop.follow_up(fragment, [])
         return slots
 
     def _without_destination(self, fragment: Fragment, source: Source, error: ServiceBusError) -> bool:
@@ -293,7 +293,7 @@ class Forwarder:
         now_ms = time_of(self.handle.broker)
         if now_ms is not None:
             forward_dedup.settle_in_doubt(fragment, fragment.sources[self.source_no], taken, now_ms)
-            self.handle.broker.note_deadline(fragment)
+            self.handle.broker.commit_loop.timers.note(fragment)
 
     def _sorted_out(self, fragment: Fragment, source: Source, slots: list[QueuedMessage]) -> list[QueuedMessage]:
         """Those that go on; the destination has some of the others already, and some may have to expire instead."""
@@ -549,7 +549,9 @@ class Forwarder:
         if not slots or fragment is None or fragment is not self._life or now_ms is None:
             return
         self._let_go(slots)
-        broker.follow_up(fragment, transfer.give_back(fragment, fragment.sources[self.source_no], slots, now_ms))
+        broker.commit_loop.follow_up(
+            fragment, transfer.give_back(fragment, fragment.sources[self.source_no], slots, now_ms)
+        )
 
     def _give_all_back(self) -> None:
         """Everything that is not on its way goes back, so that its life can end and it can take another way."""

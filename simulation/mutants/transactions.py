@@ -162,7 +162,7 @@ def scheduled_before_discharge() -> Iterator[None]:
         reserve = original(self, name, queue, batch)
         run = self.find(name).transaction.work.pop()
         run.reply = None
-        run.handle.broker.submit(run)
+        run.handle.submit(run)
         return reserve
 
     with mock.patch.object(Transactions, "schedule", schedule):
@@ -179,7 +179,7 @@ def cancelled_before_discharge() -> Iterator[None]:
         transaction = self.find(name).transaction
         for command in [found for found in transaction.work if isinstance(found, CancelScheduled)]:
             transaction.work.remove(command)
-            command.handle.broker.submit(command)
+            command.handle.submit(command)
 
     with mock.patch.object(Transactions, "cancel", cancel):
         yield

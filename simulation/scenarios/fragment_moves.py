@@ -47,7 +47,7 @@ class _MovingRun(SimulatedRun):
             if unit is None or queue is None:
                 continue
             handle = rng.choice(queue.fragments)
-            others = [number for number in unit.brokers if number != handle.broker.store_id]
+            others = [number for number in unit.brokers if number != handle.store.store_id]
             with suppress(ServiceBusError):
                 self.world.node.call(unit.moves.start, queue.namespace, queue.path, handle.number, rng.choice(others))
 

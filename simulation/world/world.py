@@ -330,7 +330,7 @@ class World:
     def _turned(self, original: Any, placement: Placement, handle: FragmentHandle) -> None:
         is_turn = len(placement.fragments) > 1 and placement.current is handle
         # Late ones are passed over; see FragmentsLate.
-        is_turn = is_turn and not any(one.broker.is_late for one in placement.fragments)
+        is_turn = is_turn and not any(one.store.is_late for one in placement.fragments)
         original(placement, handle)
         if is_turn:
             self.history.append(h.PlacementTurn(self.path_of(handle), handle.number, 1))

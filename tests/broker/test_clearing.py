@@ -135,7 +135,7 @@ async def test_a_batch_delete_is_answered_when_all_of_it_is_durable_and_lets_oth
         queue = await hall.create()
         queue.send(batch(*[b"m"] * 35))
         await turns()
-        writer = hall.writers[queue.fragments[0].broker.store_id]
+        writer = hall.writers[queue.fragments[0].store.store_id]
         writer.is_held = True
         deleting = asyncio.ensure_future(queue.batch_delete(MAIN, 100, NEVER))
         await turns()
@@ -165,7 +165,7 @@ async def test_many_purges_at_once_make_no_larger_commit_than_sends_do(hall: Hal
         queue = await hall.create()
         queue.send(batch(*[b"m"] * 100))
         await turns()
-        writer = hall.writers[queue.fragments[0].broker.store_id]
+        writer = hall.writers[queue.fragments[0].store.store_id]
         writer.is_held = True
         purges = [asyncio.ensure_future(queue.purge(ALL, lambda: False)) for _ in range(10)]
         left = []
@@ -185,7 +185,7 @@ async def test_a_store_that_fails_on_a_slice_is_told_with_what_is_certain(hall: 
         queue = await hall.create()
         queue.send(batch(*[b"m"] * 35))
         await turns()
-        writer = hall.writers[queue.fragments[0].broker.store_id]
+        writer = hall.writers[queue.fragments[0].store.store_id]
         writer.is_held = True
         deleting = asyncio.ensure_future(queue.batch_delete(MAIN, 100, NEVER))
         await turns()

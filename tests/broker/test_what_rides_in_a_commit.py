@@ -39,7 +39,7 @@ async def _given_back(hall: Hall) -> int:
     made.close()
     (item,) = box.ready
     before = handle.broker.commits
-    handle.broker.unlock(handle, SOURCE, item.prefix, [(item.first_lock, 1)], counted=True)
+    handle.unlock(SOURCE, item.prefix, [(item.first_lock, 1)], counted=True)
     await turns(20)
     return before
 

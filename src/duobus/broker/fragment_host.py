@@ -57,7 +57,7 @@ def demand_untouched(handle: FragmentHandle, sources: Iterable[SourceRow]) -> No
         # A source that was restored from a backup has left out counts.
         if (row.next_count - 1) % COUNTS_LEFT_OUT or row.highest_delivered:
             raise RowsExist(
-                f"Messaging store {handle.broker.store_id} holds messages under the number {handle.entity_id} of this "
+                f"Messaging store {handle.store.store_id} holds messages under the number {handle.entity_id} of this "
                 "entity, which are not its own; they are left as they are. The catalog is not the one of this store. "
                 f"{ADVICE}."
             )
@@ -70,8 +70,8 @@ async def add_source(handle: FragmentHandle, source_no: int, settings: SourceSet
         StoreUnavailable: The store is away, or failed on this and is being reopened.
         RowsExist: It has had messages already.
     """
-    store = handle.broker.store
-    _, rows = await handle.broker.use(lambda: store.add_fragment(handle.entity_id, handle.number, [source_no]))
+    broker = handle.broker
+    _, rows = await broker.use(lambda: broker.store.add_fragment(handle.entity_id, handle.number, [source_no]))
     demand_untouched(handle, [row for row in rows if row.source_no == source_no])
     fragment = handle.fragment
     if fragment is not None and source_no not in fragment.sources:
@@ -96,7 +96,7 @@ async def drop_source(handles: Iterable[FragmentHandle], entity_id: int, source_
     Raises:
         StoreUnavailable: A store is away, or failed on this and is being reopened.
     """
-    brokers = {handle.broker.store_id: handle.broker for handle in handles}
+    brokers = {handle.store.store_id: handle.broker for handle in handles}
     await asyncio.gather(*(_drop(broker, entity_id, source_no) for broker in brokers.values()))
 
 

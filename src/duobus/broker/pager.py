@@ -282,7 +282,7 @@ class Pager:
         size: int,
         session_id: str | None,
     ) -> list[QueuedMessage]:
-        """See ``MessageBroker.peek``."""
+        """See ``FragmentHandle.peek``."""
         broker = self._broker
         sought = PeekProgress(sub_queue, first_count, limit, size, session_id)
         while not sought.is_full and handle.fragment is not None and handle.broker is broker:

@@ -378,7 +378,7 @@ class ScaleUnit:
 
     def report_left_out(self, entity: Queue) -> None:
         """Log the stores that have nothing of a new entity only because they are away: it may be moved there."""
-        used = {handle.broker.store_id for handle in entity.fragments}
+        used = {handle.store.store_id for handle in entity.fragments}
         if len(used) >= min(len(entity.fragments), len(self.brokers)):
             return
         for store_id, broker in self.brokers.items():
@@ -452,7 +452,7 @@ class ScaleUnit:
         if row.state == LIVE:
             self.namespace(row.namespace).queues[row.path.lower()] = queue
         for plan in plans_of(queue):
-            plan.handle.broker.plans[row.entity_id, plan.handle.number] = plan
+            plan.handle.plan(plan)
 
     def make_queue(self, row: EntityRow) -> Queue:
         """The queue of a row of the catalog; its fragments are not there yet."""
@@ -583,7 +583,7 @@ class ScaleUnit:
             except StoreUnavailable as none_left:
                 error = none_left
             else:
-                handle.broker.submit(Rerun(run, handle, tombstones, since_s))
+                handle.submit(Rerun(run, handle, tombstones, since_s))
                 return
         refusal = LateRefusal(run, tombstones, error)
         if tombstones:

@@ -407,4 +407,4 @@ def _nothing(_commit: CommitBatch) -> None:
 
 def _has_better(placement: Placement) -> bool:
     """Whether a fragment of an entity is in a store that is there and not late."""
-    return any(handle.online and not handle.broker.is_late for handle in placement.fragments)
+    return any(handle.online and not handle.store.is_late for handle in placement.fragments)

@@ -414,7 +414,7 @@ class TopicLife:
 
     def _plan(self, topic: Topic) -> None:
         for handle in topic.fragments:
-            handle.broker.plans[topic.entity_id, handle.number] = FragmentPlan(handle, topic.settings(), topic.rules)
+            handle.plan(FragmentPlan(handle, topic.settings(), topic.rules))
 
     async def _create_fragments(self, topic: Topic) -> None:
         await create_fragments(FragmentPlan(handle, topic.settings(), topic.rules) for handle in topic.fragments)

@@ -304,7 +304,7 @@ class FragmentMove:
         finally:
             self.held_s = loop.time() - began_s
             for run in parked:
-                handle.broker.submit(run)
+                handle.submit(run)
 
     def _moved(self, one: SourceCopyTracker, fragment: Fragment) -> SourceRow:
         source = fragment.sources[one.source_no]

@@ -204,7 +204,7 @@ class CoordinatorLink(Mailbox):
             self.ready.append(group)
             self.wake()
         else:
-            handle.broker.submit(group)
+            handle.submit(group)
 
     def refused(self, event: TransferRefused) -> None:
         """A request that the engine did not take in: too large."""

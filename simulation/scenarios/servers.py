@@ -305,7 +305,7 @@ class ServersWorld(World):
         assert isinstance(handle, FragmentHandle)
         # By the time of the server that grants.
         super()._note_grants(fragment, first, slots, handle.broker.now_ms(), until_ms)
-        state = self.disks[handle.broker.store_id].seen
+        state = self.disks[handle.store.store_id].seen
         key = find_fragment(state, handle.entity_id, fragment.number)
         epoch = 0 if key is None else state.fragments[key][2]
         if epoch != fragment.epoch:

@@ -19,8 +19,9 @@ from unittest import mock
 
 import msgspec
 
-from duobus.broker.fragment_host import FragmentHost
+from duobus.broker.message_broker import MessageBroker
 from duobus.broker.protocols import LateRefusal
+from duobus.broker.store_lifecycle import StoreLifecycle
 from duobus.fragment.commands import TakeAndRemove
 from duobus.model.quotas import STORE_TIMEOUT_S
 from duobus.storage.writer_pool import COMMIT_TIMEOUTS, LONG_S, REFUSAL_S, StoreWatchdog
@@ -98,7 +99,7 @@ def slow_store_waited_for() -> Iterator[None]:
 @contextmanager
 def what_waits_stays() -> Iterator[None]:
     """A store that is late is passed over, and what waits for it already goes on waiting."""
-    with mock.patch.object(FragmentHost, "see_late"):
+    with mock.patch.object(StoreLifecycle, "see_late"):
         yield
 
 
@@ -112,7 +113,7 @@ def commit_waits_behind_reads() -> Iterator[None]:
 @contextmanager
 def late_store_chosen() -> Iterator[None]:
     """What waits for a store that is late is sent elsewhere, and what comes meanwhile is sent there."""
-    with mock.patch.object(FragmentHost, "is_late", False):
+    with mock.patch.object(MessageBroker, "is_late", False):
         yield
 
 
@@ -120,10 +121,10 @@ def late_store_chosen() -> Iterator[None]:
 def credit_stays_with_late_store() -> Iterator[None]:
     """Who takes messages for good and has asked a store that is late is not served by the others meanwhile."""
 
-    def keep(self: FragmentHost, takes: list[TakeAndRemove]) -> None:
-        self._pending.extend(takes)
+    def keep(self: StoreLifecycle, takes: list[TakeAndRemove]) -> None:
+        self._broker.commit_loop.pending.extend(takes)
 
-    with mock.patch.object(FragmentHost, "_give_back", keep):
+    with mock.patch.object(StoreLifecycle, "_give_back", keep):
         yield
 
 

@@ -86,7 +86,7 @@ async def test_a_peek_shows_nothing_that_is_not_durable_yet(hall: Hall) -> None:
     _, box = receiver(queue, 1)
     await turns()
     (delivered,) = box.taken()
-    writer = hall.writers[queue.fragments[0].broker.store_id]
+    writer = hall.writers[queue.fragments[0].store.store_id]
     writer.is_held = True
     command = settlement(delivered)
     command.outcome = DEAD_LETTER_OUTCOME

@@ -309,7 +309,7 @@ async def test_a_discharge_without_an_answer_is_told_as_what_it_is() -> None:
         await send(client, sender, txn, b"m")
         (peer,) = room.owner.amqp.peers
         # It has got the discharge, and answers no more.
-        room.owner.amqp.unit.namespace("ns").queues["q"].fragments[0].broker.submit = lambda _: peer.abort()
+        room.owner.amqp.unit.namespace("ns").queues["q"].fragments[0].submit = lambda _: peer.abort()
         put(controller, discharge_message(txn))
         event = await client.wait(LinkDetached, lambda event: event.link is controller)
         assert event.error is not None

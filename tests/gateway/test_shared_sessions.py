@@ -197,7 +197,7 @@ async def test_a_store_that_fails_refuses_each_delivery_of_a_shared_settlement()
         await one.send(*((name, b"x") for name in NAMES))
         await one.receive(20)
         (broker,) = server.unit.brokers.values()
-        broker._fail(OSError("the disk is gone"))  # the tests' own hand
+        broker.lifecycle.fail(OSError("the disk is gone"))  # the tests' own hand
         one.client.session.disposition(True, 0, 19, ACCEPTED, False)
         assert all(isinstance(state, Rejected) for _, _, state in await one.answers(20))
 

@@ -310,7 +310,7 @@ async def test_a_settlement_whose_lock_is_gone_already_is_refused_and_the_commit
         handle = queue.fragments[0]
         assert handle.fragment is not None
         (lock,) = handle.fragment.sources[0].locks
-        handle.broker.unlock(handle, 0, handle.fragment.prefix, [(lock, 1)], counted=True)
+        handle.unlock(0, handle.fragment.prefix, [(lock, 1)], counted=True)
         txn = await declare(client, link)
         await send(client, sender, txn, b"output")
         assert condition(await settle(client, txn, delivery, ACCEPTED)) == "com.microsoft:message-lock-lost"

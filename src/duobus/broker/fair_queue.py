@@ -54,18 +54,22 @@ class _EntityQueue:
 
 
 class FairQueue:
-    """The lines of one message broker."""
+    """The lines of one message broker.
 
-    __slots__ = ("_behind", "_lines", "_number")
+    Attributes:
+        number: Runs that stand behind, in all lines.
+    """
+
+    __slots__ = ("_behind", "_lines", "number")
 
     def __init__(self) -> None:
-        self._number = 0
+        self.number = 0
         self._lines: dict[int, _EntityQueue] = {}
         # Entities of which something is behind, in the order of their turns.
         self._behind: deque[int] = deque()
 
     def __len__(self) -> int:
-        return self._number
+        return self.number
 
     def __iter__(self) -> Iterator[Run]:
         """What stands behind, those of an entity in their order."""
@@ -91,7 +95,7 @@ class FairQueue:
                 return True
             self._behind.append(entity)
         line.runs.append(run)
-        self._number += 1
+        self.number += 1
         return False
 
     def left(self, run: Run) -> None:
@@ -118,7 +122,7 @@ class FairQueue:
                 behind.append(entity)
                 continue
             run = line.runs.popleft()
-            self._number -= 1
+            self.number -= 1
             number, size = run.share
             line.ahead += number
             line.ahead_bytes += size
@@ -130,7 +134,7 @@ class FairQueue:
     def clear(self) -> list[Run]:
         """Give up all lines; what stood behind, in order. What was ahead is not counted any more."""
         runs = list(self)
-        self._number = 0
+        self.number = 0
         self._lines.clear()
         self._behind.clear()
         return runs

@@ -183,7 +183,7 @@ class PageLoader:
         if not self._read:
             self.ask()
         if is_needed or not self._read:
-            self._broker.follow_up(self.fragment, [])
+            self._broker.commit_loop.follow_up(self.fragment, [])
 
 
 #: Payload bytes that all fragments of a store may keep in memory before new windows get short.
@@ -223,7 +223,7 @@ class Pager:
             first, number = min(source.cold_due), FETCH_ROWS
             read = partial(self._broker.store.load, source.source_key, first, number)
             source.is_paging = True
-            self._broker.read(read, partial(self._fetched, fragment, source))
+            self._broker.lifecycle.read(read, partial(self._fetched, fragment, source))
             return
         page = source.wanted_page(fragment.window_bytes)
         if page is None:
@@ -246,22 +246,22 @@ class Pager:
             self._read_rows(fragment, source)
         else:
             source.is_paging = False
-            self._broker.follow_up(fragment, [])
+            self._broker.commit_loop.follow_up(fragment, [])
 
     def _read_rows(self, fragment: Fragment, source: Source) -> None:
         number = source.page_rows(fragment.window_bytes)
         read = partial(self._broker.store.load, source.source_key, source.cold_first, number)
-        self._broker.read(read, partial(self._paged, fragment, source, number))
+        self._broker.lifecycle.read(read, partial(self._paged, fragment, source, number))
 
     def _paged(self, fragment: Fragment, source: Source, asked: int, rows: list[StoredMessage]) -> None:
         if fragment.sources.get(source.source_no) is not source:
             return
         missing = cold_tail.page_in(fragment, source.source_no, rows, is_last=is_end(rows, asked))
-        self._broker.follow_up(fragment, [], missing=missing)
+        self._broker.commit_loop.follow_up(fragment, [], missing=missing)
 
     def _fetched(self, fragment: Fragment, source: Source, rows: list[StoredMessage]) -> None:
         if fragment.sources.get(source.source_no) is source:
-            self._broker.follow_up(fragment, cold_tail.fetched(fragment, source.source_no, rows))
+            self._broker.commit_loop.follow_up(fragment, cold_tail.fetched(fragment, source.source_no, rows))
 
     async def read_ahead(self, fragment: Fragment) -> None:
         """Read what ``warm`` reads, and return when it is there."""
@@ -283,7 +283,7 @@ class Pager:
         size: int,
         session_id: str | None,
     ) -> list[QueuedMessage]:
-        """See ``MessageBroker.peek``."""
+        """See ``FragmentHandle.peek``."""
         broker = self._broker
         sought = PeekProgress(sub_queue, first_count, limit, size, session_id)
         while not sought.is_full and handle.fragment is not None and handle.broker is broker:

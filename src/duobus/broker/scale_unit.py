@@ -171,7 +171,7 @@ class ScaleUnit:
                 raise
             except StoreFailed as error:
                 self.store_failed(broker, error)
-                broker.reopen_later(error)
+                broker.lifecycle.reopen_later(error)
                 continue
             opened[store_id] = found
             for tombstone in found.tombstones:
@@ -186,7 +186,7 @@ class ScaleUnit:
                 await broker.recover(found)
             except StoreFailed as error:
                 self.store_failed(broker, error)
-                broker.reopen_later(error)
+                broker.lifecycle.reopen_later(error)
 
     async def stop(self) -> None:
         """Finish what waits and close every store."""
@@ -377,7 +377,7 @@ class ScaleUnit:
 
     def report_left_out(self, entity: Queue) -> None:
         """Log the stores that have nothing of a new entity only because they are away: it may be moved there."""
-        used = {handle.broker.store_id for handle in entity.fragments}
+        used = {handle.store.store_id for handle in entity.fragments}
         if len(used) >= min(len(entity.fragments), len(self.brokers)):
             return
         for store_id, broker in self.brokers.items():
@@ -451,7 +451,7 @@ class ScaleUnit:
         if row.state == LIVE:
             self.namespace(row.namespace).queues[row.path.lower()] = queue
         for plan in plans_of(queue):
-            plan.handle.broker.plans[row.entity_id, plan.handle.number] = plan
+            plan.handle.plan(plan)
 
     def make_queue(self, row: EntityRow) -> Queue:
         """The queue of a row of the catalog; its fragments are not there yet."""
@@ -469,7 +469,7 @@ class ScaleUnit:
                 self.namespace(row.namespace).queues[row.path.lower()] = queue
             elif row.state == "deleting":
                 for store_id in {slot.store_id for slot in row.slots}:
-                    await self.brokers[store_id].drop_entity(row.entity_id)
+                    await self.brokers[store_id].host.drop_entity(row.entity_id)
                 self.catalog.finish_delete(row.entity_id)
         except (StoreFailed, StoreUnavailable, RowsExist) as error:
             # A store is away: the intent stays in the catalog for the next start.
@@ -528,7 +528,7 @@ class ScaleUnit:
                 # Recovered without the run.
                 refusal.settled(tombstone)
             else:
-                broker.keep_tombstone(tombstone, refusal)
+                broker.commit_loop.keep_tombstone(tombstone, refusal)
 
     def _note_generation(self, broker: MessageBroker) -> None:
         """The store's new generation is durable; from now on an older copy of it is known."""
@@ -582,7 +582,7 @@ class ScaleUnit:
             except StoreUnavailable as none_left:
                 error = none_left
             else:
-                handle.broker.submit(Rerun(run, handle, tombstones, since_s))
+                handle.submit(Rerun(run, handle, tombstones, since_s))
                 return
         refusal = LateRefusal(run, tombstones, error)
         if tombstones:
@@ -596,7 +596,7 @@ class ScaleUnit:
         for tombstone, refusal in tombstones:
             for broker in self.brokers.values():
                 if broker.state == "open" and broker.store_id != tombstone.store_id:
-                    broker.keep_tombstone(tombstone, refusal)
+                    broker.commit_loop.keep_tombstone(tombstone, refusal)
                     break
             else:
                 self._homeless.append((tombstone, refusal))
@@ -611,7 +611,7 @@ class ScaleUnit:
         if tombstones:
             for broker in self.brokers.values():
                 if broker.store_id != store_id and broker.state == "open":
-                    broker.forget_tombstones(store_id, generation)
+                    broker.commit_loop.forget_tombstones(store_id, generation)
 
 
 #: Fragments that one line of the log, or one refusal, names.

@@ -59,7 +59,7 @@ class StoreProbes:
 
     def _probe(self, idle_s: float) -> None:
         for broker in list(self._brokers.values()):
-            probe = broker.probe(idle_s)
+            probe = broker.lifecycle.probe(idle_s)
             if probe is not None:
                 self._pending.add(probe)
                 probe.add_done_callback(self._ended)

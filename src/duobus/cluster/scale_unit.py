@@ -178,10 +178,8 @@ class ClusteredScaleUnit(ScaleUnit):
             return None
         for queue in list(self._of_broker(broker)):
             self._let_go(queue)
-        broker._fail(StoreFailed(why))
         # Not to be opened again: whoever wants it back makes a message broker of its own.
-        broker._life += 1
-        broker.state = "closed"
+        broker.lifecycle.fail_for_good(StoreFailed(why))
         for in_flight, group in self.forwarding.stranded(broker):
             self.remote.carry(in_flight, group, is_in_doubt=True)
         return broker

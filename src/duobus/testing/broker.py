@@ -215,7 +215,7 @@ class BrokerHost:
         """Store of each fragment of a queue or topic by the fragment's number; EntityNotFound."""
         home = self._server.unit.namespace(namespace)
         entity = home.topics.get(path.lower()) or self._found(namespace, path)
-        return {str(handle.number): handle.broker.store_id for handle in entity.fragments}
+        return {str(handle.number): handle.store.store_id for handle in entity.fragments}
 
     async def advance(self, milliseconds: int) -> None:
         """Move broker time ahead; on return all that is due by then has been done."""

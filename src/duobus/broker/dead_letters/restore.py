@@ -71,7 +71,7 @@ async def restore(queue: Queue, restorations: Sequence[DeadLetterRestore]) -> Mo
         if restoration.where is not None and slot is None:
             result.skipped[index] = "It is not where it was moved to, or a receiver holds it."
             continue
-        groups.setdefault((home.broker, None if where is None else where.broker), []).append(
+        groups.setdefault((home.store, None if where is None else where.store), []).append(
             (index, restoration, home, where, slot)
         )
     done = 0
@@ -109,15 +109,15 @@ async def _found_again(restoration: DeadLetterRestore) -> tuple[FragmentHandle |
         return None, None
     count = restoration.now & COUNT_MASK
     for _ in range(_WARMINGS):
-        fragment, _now = handle.broker.present(handle)
+        fragment, _now = handle.present()
         source = fragment.sources.get(queue.source_no)
         if source is None or not source.is_cold(count):
             break
         before = source.cold_number
-        await handle.broker.read_ahead(fragment)
+        await handle.read_ahead(fragment)
         if source.cold_number == before:
             break
-    fragment, _now = handle.broker.present(handle)
+    fragment, _now = handle.present()
     source = fragment.sources.get(queue.source_no)
     slots = [] if source is None else transfer.take_counts(source, MAIN, [count])
     return (handle, slots[0]) if slots else (None, None)
@@ -148,16 +148,16 @@ async def _restore_some(
         )
         for home, some in places.items()
     ]
-    broker = items[0][1].broker
-    is_one_store = not leaving or next(iter(leaving))[1].broker is broker
+    home = items[0][1]
+    is_one_store = not leaving or next(iter(leaving))[1].store is home.store
     answer = Answer()
-    broker.submit(Group(departures + arrivals if is_one_store else arrivals, answer))
+    home.submit(Group(departures + arrivals if is_one_store else arrivals, answer))
     error = await answer.error()
     if error is not None:
         raise error
     if not is_one_store:
         answer = Answer()
-        next(iter(leaving))[1].broker.submit(Group(departures, answer))
+        next(iter(leaving))[1].submit(Group(departures, answer))
         error = await answer.error()
         if error is not None:
             raise error

@@ -127,7 +127,7 @@ class DeadLetterService:
         self, queue: Queue, sub_queue: int, found: Sequence[tuple[FragmentHandle, QueuedMessage]], result: MoveResult
     ) -> tuple[Fragment, list[QueuedMessage]]:
         handle = found[0][0]
-        fragment, _ = handle.broker.present(handle)
+        fragment, _ = handle.present()
         source = fragment.sources.get(queue.source_no)
         if source is None:
             raise StoreUnavailable(f"'{queue.path}' is being deleted.")
@@ -216,7 +216,7 @@ class DeadLetterService:
             return entity.placement.keyed(key)
         for one in entity.fragments:
             # In the same store it is one commit.
-            if one.broker is handle.broker and one.fragment is not None and one.fragment.has_room(size):
+            if one.store is handle.store and one.fragment is not None and one.fragment.has_room(size):
                 return one
         return entity.placement.keyless(size)
 
@@ -234,7 +234,7 @@ class DeadLetterService:
         leaving = list(gone)
         told: list[tuple[Command, list[QueuedMessage]]] = []
         for place, items in routes.items():
-            if place.broker is not handle.broker:
+            if place.store is not handle.store:
                 continue
             command = _arrival(queue, handle, entity, place, items)
             arrivals.append(command)
@@ -245,7 +245,7 @@ class DeadLetterService:
             for command, slots in told:
                 result.moved.update(_numbers(handle, entity, command, slots))
         for place, items in routes.items():
-            if place.broker is not handle.broker:
+            if place.store is not handle.store:
                 await self._over(queue, handle, fragment, entity, place, items, result)
 
     async def _over(
@@ -265,7 +265,7 @@ class DeadLetterService:
         counts = [slot.count for slot in slots]
         note = RecordForwarded(place, SOURCE, origin=origin_of(handle, queue.source_no), counts=counts, run=run)
         answer = Answer()
-        place.broker.submit(Group([note, run], answer))
+        place.submit(Group([note, run], answer))
         error = await answer.error()
         if error is not None:
             result.skipped.update((number_of(handle, slot), str(error)) for slot in slots)
@@ -284,7 +284,7 @@ async def leave(
     if not slots:
         return
     departure = RemoveTransferred(handle, queue.source_no, None, sorted(slots, key=lambda slot: slot.count))
-    handle.broker.submit(Group([departure, *arrivals], answer))
+    handle.submit(Group([departure, *arrivals], answer))
     error = await answer.error()
     if error is not None:
         give_back(queue, handle, fragment, slots)

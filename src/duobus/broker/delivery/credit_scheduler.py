@@ -70,9 +70,7 @@ class Receiver:
         if self.closed:
             if batch.slots and not self.removing:
                 ranges = [(batch.first_lock, len(batch.slots))]
-                batch.fragment.broker.unlock(
-                    batch.fragment, self.scheduler.source_no, batch.prefix, ranges, counted=False
-                )
+                batch.fragment.unlock(self.scheduler.source_no, batch.prefix, ranges, counted=False)
             return
         self.mailbox.ready.append(batch)
         self.mailbox.wake()
@@ -163,7 +161,7 @@ class CreditScheduler:
     def offer(self, handle: FragmentHandle) -> None:
         """A fragment has available messages."""
         self._offers.setdefault(handle)
-        if self._unserved and not handle.broker.is_late:
+        if self._unserved and not handle.store.is_late:
             # They have waited longest. In place: a match may be under way.
             while self._unserved:
                 receiver, _ = self._unserved.popitem()
@@ -186,7 +184,7 @@ class CreditScheduler:
                 del offers[handle]
                 continue
             receiver, _ = waiting.popitem(last=False)
-            if receiver.removing and handle.broker.is_late:
+            if receiver.removing and handle.store.is_late:
                 prompt = self._prompt_offer()
                 if prompt is None:
                     self._unserved[receiver] = None
@@ -204,7 +202,7 @@ class CreditScheduler:
             # Offered again only while takes make it fewer: where nothing comes of one, what was there has just expired.
             # A fragment that gets messages back within the take offers itself.
             del offers[handle]
-            handle.broker.take(handle, self.source_no, self.sub_queue, granted, receiver)
+            handle.take(self.source_no, self.sub_queue, granted, receiver)
             if fragment.available(self.source_no, self.sub_queue) != available:
                 offers.setdefault(handle)
 
@@ -212,7 +210,7 @@ class CreditScheduler:
         """The first fragment that has messages in a store that is not late."""
         for handle in self._offers:
             fragment = handle.fragment
-            if fragment is not None and not handle.broker.is_late:
+            if fragment is not None and not handle.store.is_late:
                 available = fragment.available(self.source_no, self.sub_queue)
                 if available > 0:
                     return handle, fragment, available

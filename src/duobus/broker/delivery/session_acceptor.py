@@ -87,7 +87,7 @@ class SessionReceiver(LockOwner):
         if available <= 0 or not self.wanted or self._is_offering:
             return
         if self.group is not None:
-            self.handle.broker.sessions.hand_out(self.handle, lock)
+            self.handle.sessions.hand_out(lock)
             return
         self._is_offering = True
         while available > 0 and self.wanted and not self.is_closed:
@@ -98,7 +98,7 @@ class SessionReceiver(LockOwner):
                     break
             self.wanted -= granted
             self.granted += granted
-            self.handle.broker.sessions.take(self.handle, lock, granted, self)
+            self.handle.sessions.take(lock, granted, self)
             before, available = available, sessions.available(lock)
             if before == available:
                 # Nothing came of it: not again before the next offer.
@@ -140,7 +140,7 @@ class SessionReceiver(LockOwner):
     def give_back(self, *, counted: bool) -> None:
         """Free the session with everything that came of it; ``counted``: its deliveries count."""
         self.close()
-        self.handle.broker.sessions.release(self.handle, self.lock, counted=counted)
+        self.handle.sessions.release(self.lock, counted=counted)
 
 
 class SessionWaiter(Protocol):
@@ -220,7 +220,7 @@ class SessionAcceptor:
         best: tuple[int, int, int] | None = None
         found: tuple[FragmentHandle, str] | None = None
         for handle in self._fragments:
-            age = handle.broker.sessions.age_of_next(handle, self._source_no)
+            age = handle.sessions.age_of_next(self._source_no)
             if age is not None and (best is None or (age[0], handle.number, age[1]) < best):
                 best = (age[0], handle.number, age[1])
                 found = handle, age[2]
@@ -229,7 +229,7 @@ class SessionAcceptor:
 
 def give(handle: FragmentHandle, source_no: int, session_id: str, receiver: SessionReceiver) -> bool:
     """Lock a session for a receiver; False when another has it."""
-    lock = handle.broker.sessions.accept(handle, source_no, session_id, receiver)
+    lock = handle.sessions.accept(source_no, session_id, receiver)
     if lock is None:
         return False
     receiver.lock, receiver.handle = lock, handle

@@ -112,7 +112,7 @@ def hand_out_all(fragment: Fragment, notified: list[SessionLock]) -> list[Sessio
     """
     home: FragmentHandle = fragment.handle  # type: ignore[assignment]
     # Time may have passed since: what has run out is found now, and not handed out.
-    home.broker.present(home)
+    home.present()
     alone: list[SessionLock] = []
     turns: dict[SessionGroup, list[tuple[SessionLock, int, int]]] = {}
     find = turns.get
@@ -153,6 +153,6 @@ def _hand_out(
 ) -> None:
     source_no = asked[0][0].source_no
     first, slots = take_for_sessions(fragment, fragment.sources[source_no], asked)
-    home.broker.note_touched(fragment)
+    home.note_counts(fragment)
     group.ready.append(SessionDeliveryBatch(home.part(source_no), fragment.prefix, first, slots, asked))
     group.wake()

@@ -24,7 +24,6 @@ from duobus.broker.forwarding.batches import (
     InFlightBatch,
     forward_batch_of,
     origin_of,
-    time_of,
 )
 from duobus.errors import EntityDisabled, EntityNotFound, QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
 from duobus.fragment import forward_dedup, transfer
@@ -190,7 +189,7 @@ class Forwarder:
     def _present(self) -> Fragment | None:
         """The fragment, in which everything has happened that is due; None while it is away."""
         try:
-            fragment, _ = self.handle.broker.present(self.handle)
+            fragment, _ = self.handle.present()
         except StoreUnavailable:
             return None
         if fragment is not self._life:
@@ -224,7 +223,7 @@ class Forwarder:
         self._taken += len(slots)
         self._size += sum([len(slot.payload) for slot in slots])
         # What lies in the store only is read ahead.
-        self.handle.broker.follow_up(fragment, [])
+        self.handle.follow_up(fragment, [])
         return slots
 
     def _without_destination(self, fragment: Fragment, source: Source, error: ServiceBusError) -> bool:
@@ -269,7 +268,7 @@ class Forwarder:
             self._service.remote_entities.arrived(origin, fragment.epoch)
         question = self._question = InDoubtQuery(self, fragment, len(entity.fragments))
         for handle in entity.fragments:
-            handle.broker.submit(QueryForwarded(handle, SOURCE, question, origin=origin))
+            handle.submit(QueryForwarded(handle, SOURCE, question, origin=origin))
 
     def heard(self, question: InDoubtQuery) -> None:
         """The destination has answered, or somebody else that it cannot."""
@@ -289,16 +288,16 @@ class Forwarder:
         self.retry()
 
     def _settle(self, fragment: Fragment, taken: Iterable[int]) -> None:
-        now_ms = time_of(self.handle.broker)
+        now_ms = self.handle.now_ms_if_leased()
         if now_ms is not None:
             forward_dedup.settle_in_doubt(fragment, fragment.sources[self.source_no], taken, now_ms)
-            self.handle.broker.note_deadline(fragment)
+            self.handle.note_deadline(fragment)
 
     def _sorted_out(self, fragment: Fragment, source: Source, slots: list[QueuedMessage]) -> list[QueuedMessage]:
         """Those that go on; the destination has some of the others already, and some may have to expire instead."""
         if self.channel != MAIN or not (source.in_doubt_below or source.elsewhere):
             return slots
-        now_ms = time_of(self.handle.broker)
+        now_ms = self.handle.now_ms_if_leased()
         there: list[QueuedMessage] = []
         rest: list[QueuedMessage] = []
         for slot in slots:
@@ -310,7 +309,7 @@ class Forwarder:
                 rest.append(slot)
         if there:
             self._let_go(there)
-            self.handle.broker.submit(RemoveTransferred(self.handle, self.source_no, None, there))
+            self.handle.submit(RemoveTransferred(self.handle, self.source_no, None, there))
         return rest
 
     # -- making batches -----------------------------------------------------------------------------------------
@@ -340,7 +339,7 @@ class Forwarder:
         if pings:
             # They end here: nobody is ever given one.
             self._let_go(pings)
-            self.handle.broker.submit(RemoveTransferred(self.handle, self.source_no, None, pings))
+            self.handle.submit(RemoveTransferred(self.handle, self.source_no, None, pings))
         if not good:
             return
         batch = SendBatch(0, payloads, False, NOBODY)
@@ -420,11 +419,11 @@ class Forwarder:
         self._in_flight[in_flight] = None
         handle = queue.handle
         group = self._group(in_flight, entity.placement if forward_batch.is_keyless else None)
-        if handle.broker is self.handle.broker:
+        if handle.store is self.handle.store:
             if not self._may_be_known(handle):
                 del group.members[0]
             group.members.insert(0, RemoveTransferred(self.handle, self.source_no, None, forward_batch.slots))
-        handle.broker.submit(group)
+        handle.submit(group)
 
     def _group(self, in_flight: InFlightBatch, placement: Placement | None = None) -> Group:
         """What the destination is to do with a batch: check whether it has the messages, and accept them."""
@@ -465,14 +464,12 @@ class Forwarder:
 
     def _accepted(self, in_flight: InFlightBatch, *, is_here: bool) -> None:
         self._refused_since.pop(in_flight.queue.handle, None)
-        if in_flight.queue.handle.broker is self.handle.broker:
+        if in_flight.queue.handle.store is self.handle.store:
             self._end(in_flight, is_gone=is_here)
             return
         self._service.note_dedup(in_flight.queue.handle)
         if is_here:
-            self.handle.broker.submit(
-                RemoveTransferred(self.handle, self.source_no, in_flight, in_flight.forward_batch.slots)
-            )
+            self.handle.submit(RemoveTransferred(self.handle, self.source_no, in_flight, in_flight.forward_batch.slots))
         else:
             # Its memory was lost meanwhile: the message is there again, and the forward dedup knows it.
             del self._in_flight[in_flight]
@@ -515,7 +512,7 @@ class Forwarder:
         self._later(is_pause=False)
 
     def _is_overdue(self, who: FragmentHandle | None) -> bool:
-        now_ms = time_of(self.handle.broker)
+        now_ms = self.handle.now_ms_if_leased()
         return now_ms is not None and now_ms - self._refused_since.setdefault(who, now_ms) >= TIMEOUT_MS
 
     def _divert(self, slots: list[QueuedMessage], reason: str, description: str) -> None:
@@ -533,7 +530,7 @@ class Forwarder:
             command = DeadLetterTransfer(
                 self.handle, self.source_no, None, slots, reason=reason, description=description
             )
-            self.handle.broker.submit(command)
+            self.handle.submit(command)
 
     def _let_go(self, slots: Iterable[QueuedMessage]) -> None:
         for slot in slots:
@@ -543,12 +540,11 @@ class Forwarder:
     def _give_back(self, slots: list[QueuedMessage]) -> None:
         """Put messages back into their fragment."""
         fragment = self.handle.fragment
-        broker = self.handle.broker
-        now_ms = time_of(broker)
+        now_ms = self.handle.now_ms_if_leased()
         if not slots or fragment is None or fragment is not self._life or now_ms is None:
             return
         self._let_go(slots)
-        broker.follow_up(fragment, transfer.give_back(fragment, fragment.sources[self.source_no], slots, now_ms))
+        self.handle.follow_up(fragment, transfer.give_back(fragment, fragment.sources[self.source_no], slots, now_ms))
 
     def _give_all_back(self) -> None:
         """Everything that is not on its way goes back, so that its life can end and it can take another way."""

@@ -251,7 +251,7 @@ class ForwardingService:
                     origin, list(counts)
                 )
                 if gone:
-                    handle.broker.submit(ForgetForwarded(handle, SOURCE, None, origin=origin, counts=gone))
+                    handle.submit(ForgetForwarded(handle, SOURCE, None, origin=origin, counts=gone))
             if known:
                 self.note_dedup(handle)
 

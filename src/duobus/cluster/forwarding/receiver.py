@@ -236,7 +236,7 @@ class ForwardReceiver:
         """
         found = FragmentAnswers(len(registration.entity.fragments))
         for handle in registration.entity.fragments:
-            handle.broker.submit(QueryForwarded(handle, SOURCE, found, origin=registration.origin))
+            handle.submit(QueryForwarded(handle, SOURCE, found, origin=registration.origin))
         await found.done
         if not self.is_current(registration):
             raise StoreUnavailable(f"This way to '{registration.entity.path}' is not good any more. Land again.")

@@ -148,7 +148,7 @@ class AdminOperations:
                         "entity": entity.path,
                         "kind": entity.kind,
                         "fragment": handle.number,
-                        "store": handle.broker.store_id,
+                        "store": handle.store.store_id,
                         "available": handle.online,
                         # Of a store that is away nobody knows how many it holds.
                         "messages": sum(sum(source.numbers) for source in sources) if handle.online else None,

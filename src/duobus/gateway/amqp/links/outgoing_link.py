@@ -243,7 +243,7 @@ class OutgoingLink(Mailbox, Endpoint):
     def _unlock(self, batch: DeliveryBatch, offset: int, number: int) -> None:
         """Give messages of a batch back that the client never saw."""
         handle, ranges = batch.fragment, [(batch.first_lock + offset, number)]
-        handle.broker.unlock(handle, self.queue.source_no, batch.prefix, ranges, counted=False)
+        handle.unlock(self.queue.source_no, batch.prefix, ranges, counted=False)
 
     def _answer_drain(self) -> None:
         """Drain is answered when nothing that was asked for is under way any more (contract 8.5).
@@ -403,7 +403,7 @@ class OutgoingLink(Mailbox, Endpoint):
         gone: list[tuple[int, int]] = []
         for run, first_id, first_lock, number in found:
             ranges = [(first_lock, number)]
-            lost = set(run.handle.broker.unlock(run.handle, self.queue.source_no, run.prefix, ranges, counted=False))
+            lost = set(run.handle.unlock(self.queue.source_no, run.prefix, ranges, counted=False))
             for offset in range(number):
                 delivery_id = first_id + offset
                 (gone if first_lock + offset in lost else done).append((delivery_id, delivery_id))

@@ -212,11 +212,11 @@ class ManagementNode(RequestNode):
         until: list[Timestamp] = []
         by_fragment = self._locks_of(body)
         for (handle, prefix), locks in by_fragment.items():
-            if not handle.broker.holds(handle, self.queue.source_no, prefix, locks):
+            if not handle.holds(self.queue.source_no, prefix, locks):
                 raise lock_lost()
         ends: dict[tuple[FragmentHandle, bytes], int] = {}
         for (handle, prefix), locks in by_fragment.items():
-            end = handle.broker.renew(handle, self.queue.source_no, prefix, locks)
+            end = handle.renew(self.queue.source_no, prefix, locks)
             if end is None:
                 raise lock_lost()
             ends[handle, prefix] = end
@@ -303,13 +303,13 @@ class ManagementNode(RequestNode):
 
     async def _renew_session_lock(self, body: dict[Any, Any]) -> Answer:
         holder = self._demand_holder(body)
-        until_ms = holder.handle.broker.sessions.renew(holder.handle, holder.lock)
+        until_ms = holder.handle.sessions.renew(holder.lock)
         self.peer.meter(self.queue, RENEW, 1, 0, 1, self.address.sub_queue)
         return 200, {"expiration": Timestamp(until_ms)}
 
     async def _get_session_state(self, body: dict[Any, Any]) -> Answer:
         holder = self._demand_holder(body)
-        return 200, {"session-state": await holder.handle.broker.sessions.state(holder.handle, holder.lock)}
+        return 200, {"session-state": await holder.handle.sessions.state(holder.lock)}
 
     async def _set_session_state(self, body: dict[Any, Any]) -> Answer:
         holder = self._demand_holder(body)

@@ -207,7 +207,7 @@ class CoordinatorLink(Mailbox, Endpoint):
             self.ready.append(group)
             self.wake()
         else:
-            handle.broker.submit(group)
+            handle.submit(group)
 
     def refused(self, event: TransferRefused) -> None:
         """A request that the engine did not take in: too large."""

@@ -200,7 +200,7 @@ class Transactions:
         self._keep(entry, batch.bytes_total + WORK_BYTES * batch.n)
         with _Dooming(self, entry):
             reserve = entry.transaction.schedule(queue, batch)
-        reserve.handle.broker.submit(reserve)
+        reserve.handle.submit(reserve)
         return reserve
 
     def cancel(self, name: bytes, queue: Queue, numbers: list[int]) -> None:
@@ -214,7 +214,7 @@ class Transactions:
         with _Dooming(self, entry):
             commands = queue.cancellations(numbers, None)
             for command in commands:
-                fragment, now_ms = command.handle.broker.present(command.handle)
+                fragment, now_ms = command.handle.present()
                 error = fragment.check(command, now_ms)
                 if error is not None:
                     raise error
@@ -263,7 +263,7 @@ class Transactions:
         with _Dooming(self, entry):
             for command in commands:
                 locks = [lock for first, number in command.ranges for lock in range(first, first + number)]
-                if not command.handle.broker.holds(command.handle, command.source_no, command.prefix, locks):
+                if not command.handle.holds(command.source_no, command.prefix, locks):
                     raise lock_lost()
                 self._keep(entry, WORK_BYTES * (1 + len(command.ranges)))
             entry.transaction.settle(queue, commands)

@@ -59,7 +59,7 @@ COMMIT_TOUCHED_MAX = 500
 PENDING_MAX = 100_000
 
 REOPEN_FIRST_S, REOPEN_MAX_S = 0.1, 5.0
-#: Commits between two looks at the windows: it visits every fragment.
+#: Commits between two checks of the windows: each goes through all fragments.
 WINDOWS_EVERY = 64
 #: Upper bounds of the histogram of commit times.
 COMMIT_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)

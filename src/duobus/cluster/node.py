@@ -182,7 +182,7 @@ class ClusterNode:
             self._spawn(self._leave(store_id))
 
     def _watch(self) -> None:
-        """Drop what has lapsed; the time of leases stops their use anyway, this ends their links."""
+        """Drop leases that have expired; the time of leases stops their use anyway, this ends their links."""
         if not self._is_over:
             self._drop(self.ownership.is_expired(self._clock.monotonic_ms()))
             self._lapsing = self._loop.call_later(_LAPSE_S, self._watch)

@@ -267,7 +267,7 @@ def onward(slot: QueuedMessage, fragment_number: int, path: str, default_ttl_ms:
     """The metadata of a message when it has been forwarded; its bytes are those of ``onward_payload``.
 
     Kept are keys, session, header, annotations, overlay, and the number that it was first given (contract 8.3). Its
-    delivery count begins anew, and so does its life, which the entity may have cut. A dead letter does not expire, so
+    delivery count starts again, and so does its life, which the entity may have cut. A dead letter does not expire, so
     it goes on with the reason why it was dead-lettered and without a life of its own (contract 13.3 and 13.4).
 
     Args:

@@ -1,4 +1,4 @@
-"""What stores keep of their catalog, so that it can be made anew from them (``duobus store adopt``).
+"""What stores keep of their catalog, so that it can be made again from them (``duobus store adopt``).
 
 A record is a row of the catalog under a key, in JSON. Those of an entity are in the stores that have its fragments, all
 others in every store. They are written with commits that a store makes anyway (``belonging.py``): a fragment is never

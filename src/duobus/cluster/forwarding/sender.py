@@ -4,8 +4,8 @@ To a forwarder (``forwarder.py``) an entity of another server is a destination l
 message broker is ``RemoteBroker``: what is submitted there is sent to the server that owns the entity by then, which
 may be this one. The owner's answer says that it is durable (``receiver.py``).
 
-A batch is *in doubt* from the moment at which it may have left this server until its outcome is known. As long
-it stays taken, as it does when a store of this server fails while it writes one: it is sent again, to the
+A batch is *in doubt* from the moment at which it may have left this server until its outcome is known. Until
+then it stays taken, as it does when a store of this server fails while it writes one: it is sent again, to the
 present owner, until the owner knows it or accepts it. Otherwise it would go elsewhere, or expire, and be there as well.
 """
 

@@ -77,7 +77,7 @@ class HttpOwnerDirectory(Protocol):
         """Whether this server can reach what it shares with the others."""
 
     def look_again(self) -> Awaitable[None]:
-        """Read the catalog anew."""
+        """Read the catalog again."""
 
 
 class HttpProxy:

@@ -16,7 +16,7 @@ from duobus.rules.message_view import casefold_name
 from duobus.rules.property_reader import APPLICATION, NO_PROPERTIES, PROPERTIES
 from duobus.rules.system_properties import APPLICATION_SECTION, PROPERTIES_SECTION
 
-#: Names of which it is remembered whether a rule asks for them; beyond, the table starts anew.
+#: Names of which it is remembered whether a rule asks for them; beyond, the table starts again.
 NAMES_MAX: Final = 1024
 
 #: Bytes of a value with its code: what the quick reader reads of these kinds cannot fail.

@@ -29,7 +29,7 @@ from duobus.rules.property_reader import APPLICATION, NO_PROPERTIES, PROPERTIES
 if TYPE_CHECKING:
     from duobus.rules.ruleset import Match
 
-#: Masks for sections of one length and number of properties; beyond, they start anew.
+#: Masks for sections of one length and number of properties; beyond, they start again.
 MASKS_MAX: Final = 4
 #: Bytes of a section before its first property.
 _HEAD_BYTES: Final = 6

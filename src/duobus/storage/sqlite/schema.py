@@ -187,7 +187,7 @@ class Rows:
 
 
 INSERT_ORDINARY = Rows("INSERT INTO messages(id, enqueued_ms, payload, body_sum) VALUES ", "(?,?,?,?)")
-#: Of most messages with a session: nothing else about them is rare.
+#: Of most messages with a session: they have no other metadata.
 INSERT_WITH_METADATA = Rows(
     "INSERT INTO messages(id, enqueued_ms, special, payload, body_sum, state_sum) VALUES ", "(?,?,?,?,?,?)"
 )

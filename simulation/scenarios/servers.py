@@ -27,6 +27,7 @@ from duobus.clock import BrokerTime
 from duobus.cluster.directory import Directory
 from duobus.cluster.leases import BEAT_MS, LEASE_MS
 from duobus.cluster.node import ClusterNode, OpenStore
+from duobus.cluster.router import ClusterRouter
 from duobus.cluster.scale_unit import ClusteredScaleUnit, LeasedTime
 from duobus.errors import ServiceBusError, StoreUnavailable
 from duobus.fragment.fragment import Fragment
@@ -168,7 +169,7 @@ class SimulatedServerProcess:
             unit, Authorizer([rules]), clock=self.clock, entropy=entropy, log=Log("simulation"), metering=metering
         )
         me = NodeEntry(str(entropy.uuid()), f"{self.host}:{world.PORT}", "", is_leaving=False)
-        self.cluster = amqp.owners = cluster = _Beating(
+        self.cluster = cluster = _Beating(
             me,
             unit,
             world.catalog,
@@ -180,6 +181,7 @@ class SimulatedServerProcess:
             thread=lambda _loop, name: self._link(name),
         )
         world.hosts[me.node_id] = self
+        amqp.router_of = partial(ClusterRouter, owners=cluster)
         open_cluster_forwarding(amqp, unit, cluster, self.clock)
         self._listener = await world.loop.create_server(amqp, self.host, world.PORT)
         await cluster.start()

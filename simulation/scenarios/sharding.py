@@ -12,7 +12,8 @@ import msgspec
 
 from duobus.broker import MessageBroker, Queue
 from duobus.broker.entities.placement import slot_of, string_key
-from duobus.cluster.shards import find_sharded_queues, sharded_queue_of
+from duobus.cluster.shards import find_sharded_queues
+from duobus.model.address import sharded_queue_of
 from duobus.model.descriptions import QueueDescription
 from duobus.storage.catalog.memory import MemoryCatalog
 from duobus.storage.catalog_rows import SlotRow

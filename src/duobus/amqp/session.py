@@ -6,7 +6,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import errors as conditions
-from duobus.amqp.attachment import DETACHED, HELD, OFFERED, REQUESTED
 from duobus.amqp.delivery_states import DeliveryState, encode_state
 from duobus.amqp.errors import EngineMisuse, Error, ProtocolViolation
 from duobus.amqp.events import (
@@ -21,7 +20,7 @@ from duobus.amqp.events import (
 )
 from duobus.amqp.frames import HALF, MASK, disposition_frame, flow_frame, serial_difference
 from duobus.amqp.large_delivery import LargeDelivery
-from duobus.amqp.link import Link
+from duobus.amqp.link import DETACHED, HELD, OFFERED, REQUESTED, Link
 from duobus.amqp.performatives import Attach, Begin, Coordinator, Detach, End, Flow, Source, Target, Transfer
 
 if TYPE_CHECKING:

@@ -27,13 +27,11 @@ if TYPE_CHECKING:
     from duobus.broker.deadline_timer import DeadlineTimer
     from duobus.broker.entities.placement import Placement
     from duobus.broker.fair_queue import FairQueue
-    from duobus.broker.fragment_handle import FragmentHandle
     from duobus.broker.freight import Fill, PiggybackWrites
     from duobus.broker.message_broker import MessageBroker
     from duobus.broker.protocols import FragmentPlan, StoreWatcher
     from duobus.clock import BrokerTime, Entropy
     from duobus.fragment.duplicate_detection import MessageIdBudget
-    from duobus.fragment.fragment import Fragment
     from duobus.fragment.source import SourceSettings
     from duobus.storage.interface import CommitBatch, FragmentRow, MessagingStore, SourceRow, Tombstone
     from duobus.storage.writer_pool import StoreWatchdog

@@ -35,7 +35,6 @@ from duobus.broker.fragment_moves.coordinator import FragmentMoves
 from duobus.broker.message_broker import MessageBroker
 from duobus.broker.protocols import LateRefusal
 from duobus.clock import Entropy
-from duobus.cluster.shards import sharded_queue_of
 from duobus.errors import (
     EntityAlreadyExists,
     QuotaExceeded,
@@ -48,7 +47,7 @@ from duobus.errors import (
 )
 from duobus.fragment.commands import Rerun, Run
 from duobus.fragment.fragment import Fragment
-from duobus.model.address import not_found
+from duobus.model.address import not_found, sharded_queue_of
 from duobus.model.assigned_ids import MessageIds
 from duobus.model.descriptions import (
     CLOUD,

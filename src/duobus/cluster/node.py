@@ -18,8 +18,9 @@ from duobus.cluster.http.lists import Listed
 from duobus.cluster.leases import BEAT_MS, StoreLeases
 from duobus.cluster.router import HERE, MOVING, UNKNOWN
 from duobus.cluster.scale_unit import ClusteredScaleUnit
-from duobus.cluster.shards import ShardedQueueMap, sharded_queue_of
+from duobus.cluster.shards import ShardedQueueMap
 from duobus.errors import ServiceBusError, StoreFailed, StoreTooNew
+from duobus.model.address import sharded_queue_of
 from duobus.model.descriptions import QUEUE
 from duobus.storage.catalog.interface import Catalog
 from duobus.storage.catalog.leases import LeaseTable, NodeEntry
@@ -277,11 +278,11 @@ class ClusterNode:
 
     @property
     def own_http_address(self) -> str:
-        """See rest.passing.HttpWhereabouts."""
+        """See HttpOwnerDirectory."""
         return self.ownership.me.http_address
 
     def http_address_at(self, store_id: int) -> str:
-        """See rest.passing.HttpWhereabouts."""
+        """See HttpOwnerDirectory."""
         address = self._http_address(store_id)
         return self.ownership.me.http_address if address is None else address
 
@@ -300,7 +301,7 @@ class ClusterNode:
         return owner.http_address if of_http else owner.address
 
     def http_address_of(self, namespace: str, lower: tuple[str, ...], *, may_be_new: bool) -> str | None:
-        """See rest.passing.HttpWhereabouts; ``?`` when nothing is known of any part of the path."""
+        """See HttpOwnerDirectory; ``?`` when nothing is known of any part of the path."""
         home = self._unit.namespaces.get(namespace.lower())
         for length in range(len(lower), 0, -1):
             key = "/".join(lower[:length])
@@ -313,7 +314,7 @@ class ClusterNode:
         return "?" if store_id is None else self._http_address(store_id)
 
     def listed(self, namespace: str, kind: str) -> Sequence[Listed]:
-        """See rest.passing.HttpWhereabouts."""
+        """See HttpOwnerDirectory."""
         own = self.ownership.me.http_address
         directory = self._unit.directory
         found = [

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from duobus.broker.entities.placement import slot_of
-from duobus.model.address import PATH_LENGTH_MAX, SHARE
+from duobus.model.address import PATH_LENGTH_MAX, SHARE, sharded_queue_of
 from duobus.model.descriptions import QUEUE
 from duobus.storage.catalog_rows import DELETING, LIVE, EntityRow, SlotRow
 
@@ -22,17 +22,6 @@ from duobus.storage.catalog_rows import DELETING, LIVE, EntityRow, SlotRow
 SHARDED: Final = "spread"
 #: Longest name of a sharded queue: what its shards add to it has room.
 SHARDED_NAME_MAX: Final = PATH_LENGTH_MAX - len(f"/{SHARE}/") - 2
-
-
-def shard_path(path: str, number: int) -> str:
-    """The address of a shard."""
-    return f"{path}/{SHARE}/{number}"
-
-
-def sharded_queue_of(key: str) -> str | None:
-    """The lower-case path of the queue of which this is the path of a shard; None when it is none."""
-    segments = key.split("/")
-    return "/".join(segments[:-2]) if len(segments) > 2 and segments[-2] == SHARE else None
 
 
 def assign_shards(fragments: int, stores: Sequence[int], offset: int = 0) -> list[tuple[SlotRow, ...]]:

@@ -19,12 +19,9 @@ from duobus.model.metadata import MessageMetadata, encoded_all
 from duobus.storage.interface import CommitBatch, Put
 
 if TYPE_CHECKING:
-    from duobus.errors import ServiceBusError
-    from duobus.fragment.commands import Run
     from duobus.fragment.fragment import Fragment
     from duobus.fragment.source import Source
     from duobus.model.batches import Mailbox, SendBatch
-    from duobus.storage.interface import CommitBatch, Put
 
 
 # Scheduled messages of a transaction: their sequence numbers are answered at once, the messages come with the commit.

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from duobus.fragment.sessions.sessions import Sessions
     from duobus.fragment.source import Source
     from duobus.model.batches import Mailbox
-    from duobus.storage.interface import CommitBatch
 
 #: Hops of one message (HTTP contract A.6.2); with the next it goes to the transfer dead-letter queue (I41).
 HOPS_MAX: Final = 4

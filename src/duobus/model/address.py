@@ -157,6 +157,17 @@ def without_share(segments: Sequence[str]) -> tuple[str, ...]:
     return wanted[:index] + wanted[index + 2 :]
 
 
+def shard_path(path: str, number: int) -> str:
+    """The address of a share of a queue that is spread over several stores."""
+    return f"{path}/{SHARE}/{number}"
+
+
+def sharded_queue_of(key: str) -> str | None:
+    """The lower-case path of the queue of which this is the path of a share; None when it is none."""
+    segments = key.split("/")
+    return "/".join(segments[:-2]) if len(segments) > 2 and segments[-2] == SHARE else None
+
+
 def check_entity_name(name: str) -> str:
     """Return ``name`` if a queue or topic may be created under it.
 

@@ -230,8 +230,12 @@ class Server:
         )
 
     def _samples(self, started_ms: int) -> Iterator[Sample]:
-        yield from samples(self.unit, self.amqp, started_ms, self._skew.skews)
+        yield from samples(self.unit, self.amqp, started_ms, self._skew.skews, self._numbers_of_cluster())
         yield Sample("duobus_clock_ahead_seconds", (), self._time.ahead_ms / 1000)
+
+    def _numbers_of_cluster(self) -> Iterable[tuple[str, float]]:
+        """Name and value of what a server among others counts beside the rest."""
+        return ()
 
     async def _start_stores(self, contents: CatalogContents) -> list[NamespaceRow]:
         """Open the stores, and create what the configuration asks for; return the namespaces of that."""

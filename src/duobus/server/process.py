@@ -13,7 +13,7 @@ from contextlib import suppress
 from duobus.clock import Clock, Entropy
 from duobus.compiled import compiled_rooms
 from duobus.errors import ConfigurationError
-from duobus.server.access.connection_string import tell
+from duobus.server.access.connection_strings import tell
 from duobus.server.composition import Server
 from duobus.server.metering_writer import MeteringWriter
 from duobus.server.settings import ReadyFile, Settings, ready_members

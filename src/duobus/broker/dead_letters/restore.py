@@ -12,9 +12,9 @@ from duobus.fragment import transfer
 from duobus.fragment.commands import Command, Group
 from duobus.fragment.message import DEAD_LETTER, MAIN, QueuedMessage
 from duobus.fragment.transfer import InsertMessages, RemoveTransferred
+from duobus.model.batches import TEXT as PING_TEXT
+from duobus.model.batches import is_ping
 from duobus.model.metadata import MessageMetadata
-from duobus.model.ping import TEXT as PING_TEXT
-from duobus.model.ping import is_ping
 
 if TYPE_CHECKING:
     from duobus.broker.fragment_handle import FragmentHandle

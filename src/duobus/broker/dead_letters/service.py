@@ -26,12 +26,11 @@ from duobus.fragment.commands import Command, Group, Run
 from duobus.fragment.forward_dedup import RecordForwarded
 from duobus.fragment.message import DEAD_LETTER, FORWARDING, MAIN, TRANSFER_DEAD_LETTER, QueuedCopy, QueuedMessage
 from duobus.fragment.transfer import InsertMessages, RemoveTransferred
-from duobus.model.batches import SendBatch
+from duobus.model.batches import TEXT as PING_TEXT
+from duobus.model.batches import SendBatch, is_ping
 from duobus.model.descriptions import ACTIVE, RECEIVE_DISABLED
 from duobus.model.json.repair import Repair, resendable
 from duobus.model.metadata import MessageMetadata
-from duobus.model.ping import TEXT as PING_TEXT
-from duobus.model.ping import is_ping
 
 if TYPE_CHECKING:
     from duobus.broker.fragment_handle import FragmentHandle

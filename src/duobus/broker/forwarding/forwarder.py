@@ -32,9 +32,8 @@ from duobus.fragment.commands import Group, Run
 from duobus.fragment.forward_dedup import QueryForwarded, RecordForwarded
 from duobus.fragment.message import MAIN, TRANSFER, QueuedMessage
 from duobus.fragment.transfer import DeadLetterTransfer, RemoveTransferred
-from duobus.model.batches import SendBatch
+from duobus.model.batches import SMALL_BYTES, SendBatch, is_ping
 from duobus.model.descriptions import DISABLED, RECEIVE_DISABLED
-from duobus.model.ping import SMALL_BYTES, is_ping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

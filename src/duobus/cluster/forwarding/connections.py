@@ -23,9 +23,10 @@ from duobus.amqp import (
     Transfers,
 )
 from duobus.clock import Clock
-from duobus.cluster.forwarding.endpoint import CHALLENGE, FORWARDING_NODE, PROOF, proof_of, signing_key
+from duobus.cluster.forwarding.endpoint import CHALLENGE, PROOF, proof_of, signing_key
 from duobus.cluster.forwarding.protocol import ForwardReply, Request, decode_reply, encode
 from duobus.errors import Undecodable
+from duobus.gateway.amqp.router import FORWARDING_NODE
 from duobus.gateway.tls import untrusted
 from duobus.model.descriptions import AccessRule
 from duobus.telemetry.logs import Log

@@ -29,10 +29,11 @@ from duobus.cluster.proxy.coordinator import RemoteCoordinator, attach_coordinat
 from duobus.cluster.proxy.link import ProxiedLink, ProxiedSession
 from duobus.codec import build_message
 from duobus.errors import ServiceBusError
+from duobus.gateway.amqp.links.link import begins_with_coordinator
 from duobus.gateway.amqp.management.cbs_node import CBS
-from duobus.gateway.amqp.transactions.coordinator import begins_with_coordinator
 
 if TYPE_CHECKING:
+    from duobus.cluster.router import ClusterRouter
     from duobus.gateway.amqp.peer import Peer
 
 #: Replies of ``$cbs`` that are let in; what they say is not looked at, for a refused token shows in what follows.
@@ -47,10 +48,13 @@ class UpstreamConnection(asyncio.Protocol):
         coordinator: Does the transactions of the client at the owner; None while the client has no coordinator here.
     """
 
-    def __init__(self, peer: Peer, settings: ConnectionSettings, tokens: Mapping[str, str]) -> None:
+    def __init__(
+        self, peer: Peer, router: ClusterRouter, settings: ConnectionSettings, tokens: Mapping[str, str]
+    ) -> None:
         self.is_gone = False
         self.coordinator: RemoteCoordinator | None = None
         self._peer = peer
+        self._router = router
         self._engine = Connection(settings, acceptor=False)
         self._transport: asyncio.Transport | None = None
         self._tokens = dict(tokens)
@@ -129,7 +133,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._is_ready and not self.is_gone and (self.coordinator is None or self.coordinator.is_gone):
             # Where there is no room for it, transactions on this owner's entities are refused.
             with suppress(EngineMisuse):
-                self.coordinator = RemoteCoordinator(self._engine, self._peer.router.coordinated)
+                self.coordinator = RemoteCoordinator(self._engine, self._router.coordinated)
             self.write_soon()
 
     def put_token(self, audience: str, token: str) -> None:
@@ -324,7 +328,7 @@ class UpstreamConnection(asyncio.Protocol):
             if isinstance(endpoint, ProxiedLink)
             for part in endpoint.parts()
             if part.is_of(self)
-        ] + [part for part in self._peer.router.node_links() if part.is_of(self)]
+        ] + [part for part in self._router.node_links() if part.is_of(self)]
 
     def _lose(self, lost: list[ProxiedLink], text: str) -> None:
         for proxied in lost:

@@ -11,26 +11,21 @@ others is stored there with them. Three ways it can be when not all of these are
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from duobus.amqp import DETACHED, Source, Target
 from duobus.amqp import Error as AmqpError
 from duobus.cluster.proxy.link import ProxiedLink
-from duobus.errors import DetachForced
+from duobus.gateway.amqp.attach import VIA_SESSION
+from duobus.gateway.amqp.links.link import first_of, second_entity
 from duobus.gateway.amqp.links.via_link import ViaLink
-from duobus.gateway.amqp.transactions.coordinator import first_of, second_entity, via_entity
 
 if TYPE_CHECKING:
-    from duobus.amqp import Attach, Link, Session, Transfers
-    from duobus.broker import Queue
+    from duobus.amqp import Link, Session, Transfers
     from duobus.cluster.proxy.link import ProxiedSession
     from duobus.cluster.proxy.upstream import UpstreamConnection
     from duobus.cluster.router import OwnerDirectory
     from duobus.gateway.amqp.peer import Peer
-
-#: Property of an attach by another server: what comes on the link is for its address, by way of the session's first
-#: entity.
-VIA_SESSION: Final = "com.duobus:via-session"
 
 
 class BorrowedViaLink(ViaLink):
@@ -100,11 +95,6 @@ class RemoteViaLink(ProxiedLink):
         self._end()
 
 
-def is_via_session(attach: Attach) -> bool:
-    """Whether another server asks for such a link."""
-    return any(str(key) == VIA_SESSION for key in attach.properties or {})
-
-
 def demand_same(peer: Peer, session: Session, path: str, upstream: UpstreamConnection) -> None:
     """Refuse to receive from an entity of another server than the session's first one has (contract 12.4).
 
@@ -113,16 +103,4 @@ def demand_same(peer: Peer, session: Session, path: str, upstream: UpstreamConne
     """
     first = first_of(peer, session)
     if first is not None and not (isinstance(first, ProxiedLink) and first.is_of(upstream)):
-        raise second_entity(first.path if isinstance(first, ProxiedLink) else first.queue.path, path)
-
-
-def demand_first(peer: Peer, session: Session) -> Queue:
-    """The entity by way of which another server's client sends.
-
-    Raises:
-        DetachForced: It is not here, or not any more.
-    """
-    via = via_entity(peer, session)
-    if via is None:
-        raise DetachForced("The session does not begin with a coordinator and an entity of this server. Attach again.")
-    return via
+        raise second_entity(first.path if first.queue is None else first.queue.path, path)

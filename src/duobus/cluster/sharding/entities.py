@@ -17,7 +17,7 @@ from duobus.broker.entities.bulk_creation import differences
 from duobus.broker.entities.destination import check_targets
 from duobus.broker.entities.queue import Queue
 from duobus.broker.fragment_handle import FragmentHandle
-from duobus.cluster.shards import SHARDED, SHARDED_NAME_MAX, assign_shards, shard_path, sharded_queue_of
+from duobus.cluster.shards import SHARDED, SHARDED_NAME_MAX, assign_shards
 from duobus.errors import (
     EntityAlreadyExists,
     NotImplementedYet,
@@ -27,6 +27,7 @@ from duobus.errors import (
     StoreUnavailable,
 )
 from duobus.fragment.message import NEVER, QueuedMessage
+from duobus.model.address import shard_path, sharded_queue_of
 from duobus.model.batches import Mailbox, Refusal, SendBatch
 from duobus.model.descriptions import QUEUE, Profile, QueueDescription, check_queue_update, from_json, to_json
 from duobus.storage.catalog_rows import DELETING, INTENT, LIVE, EntityRow, SlotRow

@@ -18,7 +18,7 @@ from duobus.cluster.proxy.link import ProxiedLink, ProxiedSession
 from duobus.cluster.shards import ShardedQueueMap
 from duobus.errors import DetachForced, NotAllowed, NotImplementedYet, ServerBusy, ServiceBusError
 from duobus.gateway.amqp.links.counting_link import TELLS
-from duobus.gateway.amqp.links.essence import about_entity, summarize_attach
+from duobus.gateway.amqp.links.link import about_entity, summarize_attach
 from duobus.gateway.amqp.links.session_link import wanted_session
 from duobus.model.address import Address, not_found
 from duobus.model.descriptions import QUEUE

@@ -27,7 +27,7 @@ from duobus.errors import (
     ServiceBusError,
     StoreUnavailable,
 )
-from duobus.gateway.amqp.links.essence import about_entity, summarize_attach
+from duobus.gateway.amqp.links.link import about_entity, summarize_attach
 from duobus.gateway.amqp.management.node import (
     PEEK_BYTES_MAX,
     PEEK_MESSAGES_MAX,

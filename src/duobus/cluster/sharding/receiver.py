@@ -32,7 +32,7 @@ class ShardedReceiver(ShardedLink):
     def flow(self) -> None:
         """The client has changed its credit, or wants to drain."""
         for shard_link in self.open_branches:
-            shard_link.pump()
+            shard_link.resume()
             if shard_link.held and not self._removes:
                 shard_link.give_back()
         self.match()
@@ -113,10 +113,10 @@ class ShardedReceiver(ShardedLink):
         shard_link.was_used = shard_link.was_used or not event.settled
         self._doubtful.pop(shard_link.index, None)
 
-    def pump(self) -> None:
+    def resume(self) -> None:
         """See ProxiedLink."""
         for shard_link in self.open_branches:
-            shard_link.pump()
+            shard_link.resume()
 
     def stop(self) -> None:
         """Nothing is taken from a client that receives."""

@@ -26,8 +26,8 @@ from duobus.fragment.message import (
     stored_state,
 )
 from duobus.fragment.source import check_room
+from duobus.model.batches import CONTENT_TYPE, CONTENT_TYPE_FIELD, is_ping
 from duobus.model.metadata import MessageMetadata
-from duobus.model.ping import CONTENT_TYPE, CONTENT_TYPE_FIELD, is_ping
 from duobus.rules import EFFORT_MAX, EFFORT_OF_A_MESSAGE, AlteredCopy, Match, RuleSet
 from duobus.storage.interface import CommitBatch, Put
 

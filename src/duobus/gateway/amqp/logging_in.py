@@ -27,5 +27,7 @@ def log_in(peer: Peer, event: SaslInitReceived) -> tuple[bool, NamespaceRules | 
     except (Unauthorized, UnicodeDecodeError) as error:
         peer.server.refusals.info("login refused", mechanism="PLAIN", reason=type(error).__name__)
         return False, None
-    peer.router.logged_in(name, key)
+    listener = peer.router.listener
+    if listener is not None:
+        listener.logged_in(name, key)
     return True, rules

@@ -42,13 +42,13 @@ from duobus.codec import (
 )
 from duobus.codec import Int as AmqpInt
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, NotAllowed, Undecodable
-from duobus.model import ping
+from duobus.model import batches
 from duobus.model.assigned_ids import MessageIds
 from duobus.model.batches import Mailbox, SendBatch
 from duobus.model.metadata import MessageMetadata, SessionMetadata, has_session_only
 from duobus.model.overlay import Overlay
 
-PING_CONTENT_TYPE: Final = ping.CONTENT_TYPE
+PING_CONTENT_TYPE: Final = batches.CONTENT_TYPE
 #: Contract chapter 15.
 ID_LENGTH_MAX: Final = 128
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.deliveries import DeliveryRun
-    from duobus.gateway.amqp.peer import Endpoint
+    from duobus.gateway.amqp.links.link import Endpoint
 
 #: Between two slices of one connection. The loop's clock ticks in milliseconds when there is nothing else to do.
 REST_S = 0.001

@@ -10,6 +10,7 @@ from duobus.broker import Queue, Throttle, address
 from duobus.codec import BATCH_FORMAT, DecodeError, sent_size, split_batch
 from duobus.errors import MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError, Undecodable
 from duobus.gateway.amqp.entity_status import demand_sending
+from duobus.gateway.amqp.links.link import Claim, Endpoint, via_entity
 from duobus.gateway.amqp.mapping import (
     Incoming,
     envelope_key,
@@ -19,8 +20,8 @@ from duobus.gateway.amqp.mapping import (
     take_apart,
     take_session_apart,
 )
-from duobus.gateway.amqp.transactions.coordinator import via_entity
 from duobus.model.batches import Mailbox, SendBatch
+from duobus.model.descriptions import Right
 from duobus.model.metering import OPERATION_BYTES, PING, SEND, operations_of
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ CREDIT = 2000
 HELD_BACK_S = 0.5
 
 
-class IncomingLink(Mailbox):
+class IncomingLink(Mailbox, Endpoint):
     """One link on which a client sends to a queue."""
 
     __slots__ = (
@@ -51,6 +52,9 @@ class IncomingLink(Mailbox):
         "queue",
         "segments",
     )
+
+    queue: Queue
+    is_entity = True
 
     def __init__(self, peer: Peer, link: Link, queue: Queue, segments: tuple[str, ...]) -> None:
         super().__init__()
@@ -103,7 +107,10 @@ class IncomingLink(Mailbox):
         if self._throttle is not None and event.state is None and not self._admit(event, self._throttle):
             return
         if event.state is not None:
-            self._in_state(event)
+            if self._peer.router.send_via(self._link, event):
+                self._top_up(self._credit // 2)
+            else:
+                self._in_state(event)
         elif event.message_format == BATCH_FORMAT:
             for index, payload in enumerate(event.payloads):
                 self._batch(event.first_delivery_id + index, payload, event.settled)
@@ -154,9 +161,6 @@ class IncomingLink(Mailbox):
         """One delivery with a state: part of a transaction, which keeps it until its discharge (contract 12.3)."""
         delivery_id, (payload,), state = event.first_delivery_id, event.payloads, event.state
         transactions = self._peer.transactions
-        if self._peer.router.send_via(self._link, event):
-            self._top_up(self._credit // 2)
-            return
         try:
             if not isinstance(state, TransactionalState):
                 raise NotImplementedYet("Deliveries are not resumed: send without a state, or in a transaction.")
@@ -373,8 +377,9 @@ class IncomingLink(Mailbox):
         if self._link.credit <= max(below, 1) and self._credit - self._owed > self._link.credit:
             self._link.grant(self._credit - self._owed)
 
-    def pump(self) -> None:
-        """Nothing waits for the socket on an incoming link."""
+    def needs(self) -> tuple[Claim, ...]:
+        """See Endpoint."""
+        return ((self.segments, (Right.SEND,)),)
 
     def close(self) -> None:
         """The link is gone; what it sent is stored all the same, and nobody is told."""

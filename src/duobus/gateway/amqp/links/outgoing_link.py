@@ -22,9 +22,11 @@ from duobus.broker import (
 )
 from duobus.errors import MessageLockLost, NotAllowed, NotImplementedYet, ServiceBusError
 from duobus.gateway.amqp.entity_status import demand_receiving
+from duobus.gateway.amqp.links.link import Claim, Endpoint
 from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker
 from duobus.gateway.amqp.pacing import REST_S, SlowStart
 from duobus.model.batches import DeliveryBatch, Mailbox
+from duobus.model.descriptions import Right
 from duobus.model.metering import EMPTY_RECEIVE, OPERATION_BYTES, RECEIVE, SETTLE, operations_of
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ _ANSWERS: dict[int, DeliveryState] = {
 }
 
 
-class OutgoingLink(Mailbox):
+class OutgoingLink(Mailbox, Endpoint):
     """One link on which a client receives from a queue or one of its sub-queues.
 
     Attributes:
@@ -80,6 +82,9 @@ class OutgoingLink(Mailbox):
         "queue",
         "segments",
     )
+
+    queue: Queue
+    is_entity = True
 
     def __init__(
         self,
@@ -148,6 +153,19 @@ class OutgoingLink(Mailbox):
     def unsent(self) -> int:
         """Messages that lie here and wait for the window, the socket or credit."""
         return self._unsent_number
+
+    def needs(self) -> tuple[Claim, ...]:
+        """See Endpoint."""
+        return ((self.segments, (Right.LISTEN,)),)
+
+    def session_flow(self) -> None:
+        """The client takes more on the session of the link."""
+        self.wake()
+
+    def resume(self) -> None:
+        """The client's socket takes more again: write what waits for the window, the socket or credit."""
+        if self._unsent_number:
+            self.wake()
 
     def available(self) -> int:
         """Messages that the fragments could give to this link now."""

@@ -10,11 +10,12 @@ from duobus.broker import Queue, SessionHolder, SessionReceiver, SettleBatch, se
 from duobus.codec import Described, Symbol, ULong
 from duobus.errors import ArgumentInvalid, OperationTimeout, ServiceBusError
 from duobus.gateway.amqp.entity_status import demand_receiving
-from duobus.gateway.amqp.links.essence import about_entity
+from duobus.gateway.amqp.links.link import Claim, Endpoint, about_entity
 from duobus.gateway.amqp.links.outgoing_link import COUNTED_FROM, OutgoingLink
 from duobus.gateway.amqp.links.session_writer import leave, session_writer_of
 from duobus.gateway.amqp.mapping import ID_LENGTH_MAX
 from duobus.model.batches import DeliveryBatch
+from duobus.model.descriptions import Right
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
@@ -83,7 +84,7 @@ def attach_session(
         raise
 
 
-class PendingSession:
+class PendingSession(Endpoint):
     """A link whose attach is not answered yet, because it has no session.
 
     Attributes:
@@ -91,7 +92,6 @@ class PendingSession:
     """
 
     __slots__ = (
-        "_address",
         "_descriptor",
         "_link",
         "_peer",
@@ -101,12 +101,18 @@ class PendingSession:
         "_wait_ms",
         "queue",
         "receiver",
+        "segments",
     )
+
+    queue: Queue
+    is_entity = True
+    # Those that wait for a session must not get one that the same lost connection frees.
+    closes_first = True
 
     def __init__(self, peer: Peer, link: Link, queue: Queue, address: Address, *, is_removing: bool) -> None:
         self._peer = peer
         self._link = link
-        self._address = address
+        self.segments = address.segments()
         self.queue = queue
         self.receiver = SessionReceiver(removing=is_removing)
         self._timer: asyncio.TimerHandle | None = None
@@ -121,10 +127,9 @@ class PendingSession:
         given_ms = min(int(wait_ms), WAIT_MAX_MS) if is_given else WAIT_DEFAULT_MS  # type: ignore[arg-type]
         self._wait_ms = max(0, given_ms - AHEAD_MS)
 
-    @property
-    def segments(self) -> tuple[str, ...]:
-        """Of the entity's address."""
-        return self._address.segments()
+    def needs(self) -> tuple[Claim, ...]:
+        """See Endpoint."""
+        return ((self.segments, (Right.LISTEN,)),)
 
     def wait(self) -> None:
         """Stand in the queue of those who want any session, until the client's time is up."""
@@ -169,15 +174,6 @@ class PendingSession:
     def demand_enabled(self) -> None:
         """Raise EntityDisabled when the queue's status forbids this link."""
         demand_receiving(self.queue)
-
-    def entity_changed(self) -> None:
-        """It has taken nothing from the queue's properties yet."""
-
-    def deliver_answers(self) -> None:
-        """Nothing comes from the broker while there is no session."""
-
-    def pump(self) -> None:
-        """Nothing waits for the socket."""
 
     def close(self) -> None:
         """The client gave up, or its time did."""

@@ -12,7 +12,8 @@ from duobus.gateway.amqp.management.request_node import Request, RequestLink, Re
 from duobus.model.address import PATH_LENGTH_MAX, Address, not_found, parse_address
 
 if TYPE_CHECKING:
-    from duobus.cluster.router import LocalRouter
+    from duobus.gateway.amqp.links.link import Claim
+    from duobus.gateway.amqp.router import LinkRouter
 
 CBS = "$cbs"
 
@@ -26,6 +27,14 @@ _COORDINATORS = frozenset({"coordinator", "$coordinator", "transaction-coordinat
 
 class CbsNode(RequestNode):
     """Takes tokens; what they allow goes to the connection's grants."""
+
+    is_alone = True
+    request_bytes_max = REQUEST_BYTES_MAX
+
+    def needs(self, segments: tuple[str, ...]) -> tuple[Claim, ...]:
+        """See RequestNode: whoever has no right yet puts a token here."""
+        del segments
+        return ()
 
     def handle(self, request: Request, link: RequestLink) -> None:
         """Answer with 202, 401, or 404 for a good token of an entity that does not exist (contract 4.4).
@@ -77,7 +86,7 @@ class CbsNode(RequestNode):
         self.reply(request, {"status-code": Int(202), "status-description": "Accepted"}, None)
 
 
-def demand_entity(audience: str, home: Namespace, router: LocalRouter) -> None:
+def demand_entity(audience: str, home: Namespace, router: LinkRouter) -> None:
     """Raise EntityNotFound when an audience names an entity that neither this server nor another one has.
 
     Sub-queues and ``$management`` are there with what they belong to; so is everything for the whole namespace.

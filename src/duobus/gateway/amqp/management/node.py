@@ -79,6 +79,8 @@ Participation = ServiceBusError | Callable[[], Awaitable[Answer]]
 class ManagementNode(RequestNode):
     """Management of one queue, or of one of its sub-queues, for one connection."""
 
+    queue: Queue
+
     def __init__(self, peer: Any, name: str, queue: Queue, address: Address) -> None:
         super().__init__(peer, name)
         self.queue = queue

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from duobus.amqp import ACCEPTED, Link, Rejected, Session, TransactionalState, TransferRefused, Transfers
 from duobus.codec import DecodeError, application_properties, build_message, decode, scan
 from duobus.codec.sections import VALUE, Scan, find_section
 from duobus.errors import InternalError, MessageTooLarge, QuotaExceeded, ServiceBusError, Undecodable
+from duobus.gateway.amqp.links.link import ANY_RIGHT, Claim, Endpoint
 
 if TYPE_CHECKING:
+    from duobus.broker import Queue
     from duobus.gateway.amqp.peer import Peer
 
 _Result = TypeVar("_Result")
@@ -66,10 +68,12 @@ class Request:
         return value if isinstance(value, str) else None
 
 
-class RequestLink:
+class RequestLink(Endpoint):
     """The link on which a client sends requests to a node."""
 
     __slots__ = ("link", "node", "peer", "segments")
+
+    node: RequestNode
 
     def __init__(self, peer: Peer, link: Link, node: RequestNode, segments: tuple[str, ...]) -> None:
         self.peer = peer
@@ -107,20 +111,25 @@ class RequestLink:
         if not event.settled:
             self.link.settle(event.delivery_id, event.delivery_id, Rejected(self.peer.error(error, self.node.name)))
 
-    def deliver_answers(self) -> None:
-        """Nothing comes from the broker on a request link."""
+    def needs(self) -> tuple[Claim, ...]:
+        """See Endpoint."""
+        return self.node.needs(self.segments)
 
-    def pump(self) -> None:
-        """Nothing waits for the socket on a request link."""
+    def is_proved(self) -> bool:
+        """See Endpoint."""
+        return self.node.is_proved()
 
-    def close(self) -> None:
-        """The link is gone; requests under way finish without it."""
+    def entity_changed(self) -> None:
+        """See Endpoint."""
+        self.node.entity_changed()
 
 
-class ReplyLink:
+class ReplyLink(Endpoint):
     """The link on which a client receives the replies of a node."""
 
     __slots__ = ("_counter", "_size", "_waiting", "link", "node", "peer", "segments")
+
+    node: RequestNode
 
     def __init__(self, peer: Peer, link: Link, node: RequestNode, segments: tuple[str, ...]) -> None:
         self.peer = peer
@@ -156,8 +165,25 @@ class ReplyLink:
         elif self.link.echo:
             self.link.flow()
 
-    def deliver_answers(self) -> None:
-        """Nothing comes from the broker on a reply link."""
+    def session_flow(self) -> None:
+        """See Endpoint."""
+        self.pump()
+
+    def resume(self) -> None:
+        """See Endpoint."""
+        self.pump()
+
+    def needs(self) -> tuple[Claim, ...]:
+        """See Endpoint."""
+        return self.node.needs(self.segments)
+
+    def is_proved(self) -> bool:
+        """See Endpoint."""
+        return self.node.is_proved()
+
+    def entity_changed(self) -> None:
+        """See Endpoint."""
+        self.node.entity_changed()
 
     def pump(self) -> None:
         """Send what waits, as far as credit goes."""
@@ -179,11 +205,32 @@ class RequestNode:
 
     Attributes:
         name: Its address, for errors.
+        queue: The entity that it is a node of, or None.
+        is_alone: A connection has one link at most on which it sends to such a node.
+        request_bytes_max: Largest request.
     """
+
+    queue: Queue | None = None
+    is_alone: ClassVar[bool] = False
+    request_bytes_max: ClassVar[int] = REQUEST_BYTES_MAX
 
     def __init__(self, peer: Peer, name: str) -> None:
         self.peer = peer
         self.name = name
+
+    def needs(self, segments: tuple[str, ...]) -> tuple[Claim, ...]:
+        """What a client has to be allowed as long as it has links to the node at an address.
+
+        Each operation is checked by itself, but some claim has to be there.
+        """
+        return ((segments, ANY_RIGHT),)
+
+    def is_proved(self) -> bool:
+        """See Endpoint."""
+        return True
+
+    def entity_changed(self) -> None:
+        """The entity has other properties."""
 
     def handle(self, request: Request, link: RequestLink) -> None:
         """Answer a request, now or later."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from duobus.amqp import DeliveryState, Rejected, TransactionalState
 from duobus.broker import CancelScheduled, Queue, Reserve, Run, SettleBatch, Transaction, lock_lost
 from duobus.broker.transaction import OPEN, WORK_BYTES
-from duobus.cluster.proxy.coordinator import lost_with_its_owner, one_entity
 from duobus.errors import (
     DetachForced,
     NotAllowed,
@@ -22,16 +21,17 @@ from duobus.errors import (
     TransactionUnknown,
 )
 from duobus.gateway.amqp.deliveries import split
+from duobus.gateway.amqp.transactions.participant import lost_with_its_owner, one_entity
 from duobus.model.address import MAIN
 from duobus.model.metering import OPERATION_BYTES, SEND, SETTLE, operations_of
 
 if TYPE_CHECKING:
     from duobus.amqp import WorkDropped
-    from duobus.cluster.proxy.coordinator import RemoteCoordinator, RemoteTransaction
     from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
     from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
     from duobus.gateway.amqp.peer import Peer
     from duobus.gateway.amqp.transactions.coordinator import CoordinatorLink
+    from duobus.gateway.amqp.transactions.participant import ParticipantTransaction, TransactionParticipant
     from duobus.model.batches import SendBatch
 
 #: From its declaration to its discharge (contract 12.2).
@@ -65,7 +65,7 @@ class OpenTransaction:
         self.size = 0
         self.named: list[tuple[Deliveries, int, int]] = []
         self.dead_letters: dict[SettleBatch, int] = {}
-        self.remote: RemoteTransaction | None = None
+        self.remote: ParticipantTransaction | None = None
         self.remote_path: str | None = None
 
     def give_up(self) -> None:
@@ -143,7 +143,7 @@ class Transactions:
 
     # -- work on entities of other servers -----------------------------------------------------------------------
 
-    def join(self, name: bytes, coordinator: RemoteCoordinator | None, path: str | None) -> RemoteTransaction:
+    def join(self, name: bytes, coordinator: TransactionParticipant | None, path: str | None) -> ParticipantTransaction:
         """Have a transaction done by the server of an entity, if it is not yet.
 
         Raises:

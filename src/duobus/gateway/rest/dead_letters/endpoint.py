@@ -35,14 +35,13 @@ from duobus.gateway.rest.request_target import Target
 from duobus.gateway.result_waiter import ResultWaiter
 from duobus.model import metering
 from duobus.model.address import Address, parse_address
-from duobus.model.batches import SendBatch
+from duobus.model.batches import SendBatch, is_ping
 from duobus.model.descriptions import ACTIVE, RECEIVE_DISABLED, Right
 from duobus.model.json.messages import form_of
 from duobus.model.json.repair import resendable
 from duobus.model.json.values import time_text
 from duobus.model.metadata import MessageMetadata
 from duobus.model.metering import PEEK, SETTLE, operations_of
-from duobus.model.ping import is_ping
 
 # What an order to the dead-letter service costs (design 3.13): what it shows is handed out, and what it moves is sent
 # to its new place.

@@ -14,8 +14,8 @@ from duobus.clock import Entropy
 from duobus.codec import EncodeError, Symbol, build_message, data_section, encode, with_made_id
 from duobus.errors import ArgumentInvalid, MessageTooLarge
 from duobus.gateway.rest.runtime.broker_properties import BrokerProperties, read_members
+from duobus.model.batches import CONTENT_TYPE
 from duobus.model.metadata import MessageMetadata
-from duobus.model.ping import CONTENT_TYPE
 
 #: Messages of one batch: what 1 MiB holds of small ones.
 BATCH_MESSAGES_MAX: Final = 4_500

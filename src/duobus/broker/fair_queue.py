@@ -1,4 +1,4 @@
-"""Lines: messages that wait for a store, a line for each entity, so that none waits behind all of another's (I62).
+"""FairQueue: messages that wait for a store, a queue for each entity, so that none waits behind all of another's (I62).
 
 What waits for a commit waits in order of its coming. Of one entity that is a quarter of a commit at most; whatever else
 comes for it stands in a line of its own, and moves up as its messages are taken, the lines in turn. So a message of

@@ -1,4 +1,4 @@
-"""Residents: how the fragments of a message broker come and go while it is in use."""
+"""FragmentHost: how the fragments of a message broker come and go while it is in use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Freight: what a message broker's next commit carries beside the decisions of its own fragments.
+"""PiggybackWrites: what a message broker's next commit writes beside the decisions of its own fragments.
 
-A fragment that is moved here from another store comes in such pieces (``moving.py``): they share the commits of all
-others, so that they cost no sync of their own and the numbers of commits stay in one hand.
+A fragment that is moved here from another store comes in such pieces (``fragment_moves/move.py``): they share the
+commits of all others, so that they cost no sync of their own and the numbers of commits stay in one hand.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Undecided: groups whose commit failed, so that only their store can tell whether it holds them.
+"""InDoubtCommits: groups whose commit failed, so that only their store can tell whether it holds them.
 
 A settlement cannot be undone by a tombstone, and a transaction must never be half believed: its client hears "done" or
 "rolled back" when the store has been opened again and its last commit number says which (I8, I18). The same holds for

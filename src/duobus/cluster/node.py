@@ -1,6 +1,6 @@
 """One of several servers that share a catalog: beats, stores that come and go, and who has which entity.
 
-The decisions are ``broker/ownership.py``'s; this carries them out. The table of leases is asked by a thread of its
+The decisions are ``cluster/leases.py``'s; this carries them out. The table of leases is asked by a thread of its
 own, so that neither it nor the catalog can hold up the loop; whatever the table says is acted upon in the loop.
 """
 

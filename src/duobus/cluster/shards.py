@@ -1,4 +1,4 @@
-"""Shares: how a partitioned queue is spread over the stores of a shared catalog. Pure (decision 0029).
+"""Shards: how a partitioned queue is spread over the stores of a shared catalog. Pure (decision 0029).
 
 The fragments that a sharded queue has in one store are a *shard*: in the catalog an entity of its own, ``q/~share/2``,
 which lies whole in its store and is run by the store's owner like any other queue. The queue itself is an entry of the

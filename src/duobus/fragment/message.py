@@ -33,7 +33,7 @@ NEVER: Final = 1 << 62
 GONE: Final = -1
 #: In ``QueuedMessage.lock`` of a message that a commit under way, or about to start, disposes of: no other command may.
 RESERVED: Final = -1
-#: ... of one that is put off until an instant; it stands in no list (``redelivery.py``).
+#: ... of one that is put off until an instant; it stands in no list (``housekeeping.py``).
 DELAYED: Final = -2
 #: ... of one that is being forwarded: it stands in no list until it has left or is given back (``transfer.py``).
 FORWARDING: Final = -3

@@ -91,14 +91,14 @@ class RemoveTransferred(TransferCommand):
     __slots__ = ()
 
     def apply(self, source: Source, now_ms: int, commit: CommitBatch) -> None:
-        """See Departure."""
+        """See TransferCommand."""
         for slot in self.slots:
             slot.lock = RESERVED
         source.uncount(self.slots)
         removals(source, self.slots, commit)
 
     def release(self, fragment: Fragment, source: Source) -> None:
-        """See Departure."""
+        """See TransferCommand."""
         for slot in self.slots:
             source.forget(slot)
         if source.elsewhere:
@@ -130,14 +130,14 @@ class DeadLetterTransfer(TransferCommand):
         self.description = description[:_TEXT_MAX]
 
     def apply(self, source: Source, now_ms: int, commit: CommitBatch) -> None:
-        """See Departure."""
+        """See TransferCommand."""
         for slot in self.slots:
             slot.lock = RESERVED
             _dead_letter_transfer(source, slot, self)
             change(source, slot, commit, deliveries=slot.deliveries)
 
     def release(self, fragment: Fragment, source: Source) -> None:
-        """See Departure."""
+        """See TransferCommand."""
         for slot in self.slots:
             slot.lock = 0
             fragment.place(source, slot, in_order=False)

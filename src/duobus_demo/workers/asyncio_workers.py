@@ -1,4 +1,4 @@
-"""Senders and receivers on the asyncio SDK: what workers.py does, as tasks of one event loop."""
+"""Senders and receivers on the asyncio SDK: what ``sync_workers.py`` does, as tasks of one event loop."""
 
 from __future__ import annotations
 

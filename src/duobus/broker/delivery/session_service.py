@@ -1,4 +1,4 @@
-"""SessionDesk: what a message broker does for those who hold sessions of its fragments (contract chapter 11).
+"""SessionService: what a message broker does for holders of sessions of its fragments (contract chapter 11).
 
 None of it but a state needs a commit: locks of sessions live in memory, like those of messages.
 """

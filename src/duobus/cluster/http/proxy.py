@@ -47,7 +47,7 @@ LIST_TRIES: Final = 3
 
 
 class HttpOwnerDirectory(Protocol):
-    """Who has which entity, for requests; see ``gateway/amqp/passing.py``."""
+    """Who has which entity, for requests; see ``cluster/router.py``."""
 
     node_id: str
     context: SSLContext | None

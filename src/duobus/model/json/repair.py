@@ -33,7 +33,7 @@ class Repair:
         application: Application properties to set.
         removed: Names of application properties to remove, in lower case.
         fields: Index of a field of the properties section to its new value; None unsets it.
-        envelope: The same for members of ``Special``.
+        envelope: The same for members of ``MessageMetadata``.
         patch: Changes to a JSON body.
     """
 

@@ -2,8 +2,8 @@
 
 An order's number or a time makes every message another one, and no rule asks for it. The key is made in one walk over
 the application properties that decodes nothing: names and values stand in it as they are written. The walk makes sure
-of what the quick reader (``quick.py``) would find out about the rest: that it can be read, and that no name comes
-twice. So the promise of ``memo.py`` holds: messages with the same key give the same result.
+of what the quick reader (``property_reader.py``) would find out about the rest: that it can be read, and that no name
+comes twice. So the promise of ``result_cache.py`` holds: messages with the same key give the same result.
 """
 
 from __future__ import annotations

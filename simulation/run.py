@@ -143,7 +143,7 @@ class Result:
 
 
 class SimulatedRun:
-    """The clients and the nemesis of one run; ``sim_moves.py`` adds to it."""
+    """The clients and the nemesis of one run; ``fragment_moves.py`` adds to it."""
 
     forwarding_part = ForwardingClients
 

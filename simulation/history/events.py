@@ -610,7 +610,7 @@ def _canonical(value: Any) -> str:
     return repr(sorted(value)) if isinstance(value, frozenset) else repr(value)
 
 
-# What happened to entities and their numbers: events of history.py that only some runs have.
+# What happened to entities and their numbers: events of ``events.py`` that only some runs have.
 
 
 class NumberTold(Event):

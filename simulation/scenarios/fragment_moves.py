@@ -1,6 +1,6 @@
 """Moves of fragments under faults: the whole simulation, with somebody who moves fragments all the time.
 
-Everything is as in ``simulation.py``, the checkers too: a move must not be seen but as a short outage of the fragment
+Everything is as in ``run.py``, the checkers too: a move must not be seen but as a short outage of the fragment
 (I1, I2, I7, I9, I31, I56). When all is over, a fragment has rows in one store only.
 """
 

@@ -1,8 +1,8 @@
 """Several whole servers over one catalog, in virtual time: killed, stopped, drained, cut off, with clocks that jump.
 
 Each server is the product's own: its AMQP door, the links that it passes on, its unit of owned stores, its beats; the
-table of leases, the catalog and the stores are in a simulated database (``sim_database.py``). Clients are those of
-``simulation.py``, each connection to another server, and the checkers are those of the delivery core: acknowledged
+table of leases, the catalog and the stores are in a simulated database (``world/database.py``). Clients are those of
+``run.py``, each connection to another server, and the checkers are those of the delivery core: acknowledged
 messages are not lost (I1), locks are exclusive (I2, I3), sessions keep their order (I4, I36). Beside them: who hands
 messages out is the owner, by the epoch that the database has (I55); a jump of a wall clock changes none of that (I58);
 and when all is well again every store is served, evenly, within a lease and a few beats (I64).

@@ -1,4 +1,4 @@
-"""Queues that are spread over the stores of several servers, whatever befalls these (``sim_servers.py``, 0029).
+"""Queues that are spread over the stores of several servers, whatever befalls these (``servers.py``, 0029).
 
 Clients, faults and checkers are the same; every scenario has a partitioned queue, and its fragments lie in the stores
 of all servers. To the history a share's fragment is one of the whole queue's.

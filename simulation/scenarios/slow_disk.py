@@ -1,6 +1,6 @@
 """A simulation in which one disk is slow, and sometimes hangs, while the others are well (PE4, I27, I9, I29).
 
-The simulation of ``simulation.py`` has faults of many kinds that strike all disks now and then. Here everything that
+The simulation of ``run.py`` has faults of many kinds that strike all disks now and then. Here everything that
 store 1 is told takes nearly as long as a store may take, again and again, so that it is not given up, or takes longer,
 so that it is. A message without a key has to be stored elsewhere soon, which ``keyless_sends.py`` watches, and
 who takes messages for good gets those of the other stores soon, which ``waiting.py`` watches.

@@ -154,7 +154,7 @@ class StoreUnavailable(ServerBusy):
 
 
 class OperationTimeout(ServiceBusError):
-    """The time given by the client ran out before there was a result, or nobody can say what it is yet. Try again."""
+    """The time given by the client ran out before there was a result, or the result is not known yet. Try again."""
 
     condition = "com.microsoft:timeout"
     http_status = 408

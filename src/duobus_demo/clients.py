@@ -28,7 +28,7 @@ class Endpoint(NamedTuple):
     """One way to reach the broker: a connection string, and what the SDK's client needs beside it.
 
     Attributes:
-        name: The transport; the ledger counts messages by it.
+        name: The transport; the message account counts messages by it.
         connection_string: With key, and for plain connections with ``UseDevelopmentEmulator=true``.
         options: Arguments of the SDK's client.
         sync_library: Module that the synchronous client needs for this transport, empty when none; the asyncio client
@@ -94,7 +94,7 @@ def body_of(message: ServiceBusReceivedMessage) -> bytes:
 
 
 def record_received(account: MessageAccount, message: ServiceBusReceivedMessage) -> None:
-    """Enter a received message into the ledger, with everything that must be as it was sent."""
+    """Enter a received message into the message account, with everything that must be as it was sent."""
     properties = message.application_properties or {}
     # The SDK hands application properties out with keys and values of bytes.
     digest = properties.get(DIGEST_PROPERTY.encode(), properties.get(DIGEST_PROPERTY))

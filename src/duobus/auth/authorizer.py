@@ -333,7 +333,7 @@ class Grants:
         return False
 
     def who(self, segments: Sequence[str], right: int, now_ms: int) -> str:
-        """Name of what gives ``right`` there, the most special first; empty when nothing does."""
+        """Name of what gives ``right`` there, the most specific first; empty when nothing does."""
         wanted = without_share(segments)
         for length in range(len(wanted), -1, -1):
             grant = self._by_audience.get(wanted[:length])

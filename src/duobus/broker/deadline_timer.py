@@ -1,4 +1,4 @@
-"""Alarm: one timer for all fragments of a message broker, set to the earliest of their deadlines."""
+"""DeadlineTimer: one timer for all fragments of a message broker, set to the earliest of their deadlines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Lines: messages that wait for a store, a line for each entity, so that none waits behind all of another's (I62).
+"""FairQueue: messages that wait for a store, a queue for each entity, so that none waits behind all of another's (I62).
 
 What waits for a commit waits in order of its coming. Of one entity that is a quarter of a commit at most; whatever else
-comes for it stands in a line of its own, and moves up as its messages are taken, the lines by turns. So a message of
+comes for it stands in a line of its own, and moves up as its messages are taken, the lines in turn. So a message of
 another entity meets the rest of what waits before it in the next commit or the one after, however much is sent to its
 neighbour, and an entity that has the store for itself fills its commits all the same.
 
@@ -111,7 +111,7 @@ class FairQueue:
             del self._lines[entity]
 
     def move_up(self, pending: deque[Command]) -> None:
-        """Let runs go ahead, one of each entity by turns, until none may."""
+        """Let runs go ahead, one of each entity in turn, until none may."""
         behind = self._behind
         turns = len(behind)
         while turns:

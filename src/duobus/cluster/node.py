@@ -1,6 +1,6 @@
 """One of several servers that share a catalog: beats, stores that come and go, and who has which entity.
 
-The decisions are ``broker/ownership.py``'s; this carries them out. The table of leases is asked by a thread of its
+The decisions are ``cluster/leases.py``'s; this carries them out. The table of leases is asked by a thread of its
 own, so that neither it nor the catalog can hold up the loop; whatever the table says is acted upon in the loop.
 """
 
@@ -183,7 +183,7 @@ class ClusterNode:
             self._spawn(self._leave(store_id))
 
     def _watch(self) -> None:
-        """Drop what has lapsed; the time of leases stops their use anyway, this ends their links."""
+        """Drop leases that have expired; the time of leases stops their use anyway, this ends their links."""
         if not self._is_over:
             self._drop(self.ownership.is_expired(self._clock.monotonic_ms()))
             self._lapsing = self._loop.call_later(_LAPSE_S, self._watch)

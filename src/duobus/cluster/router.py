@@ -98,7 +98,7 @@ class OwnerDirectory(Protocol):
         """Name and value of each metric of this server among the others."""
 
     def look_again(self) -> Awaitable[None]:
-        """Read the catalog anew; several that ask at a time are answered at once."""
+        """Read the catalog again; several that ask at a time are answered at once."""
 
 
 class ClusterRouter:

@@ -1,8 +1,8 @@
-"""Shares: how a partitioned queue is spread over the stores of a shared catalog. Pure (decision 0029).
+"""Shards: how a partitioned queue is spread over the stores of a shared catalog. Pure (decision 0029).
 
 The fragments that a sharded queue has in one store are a *shard*: in the catalog an entity of its own, ``q/~share/2``,
 which lies whole in its store and is run by the store's owner like any other queue. The queue itself is an entry of the
-kind SPREAD, which has no fragments; its one slot names the store whose owner may create and undo it. Fragment numbers
+kind SHARDED, which has no fragments; its one slot names the store whose owner may create and undo it. Fragment numbers
 are those of the whole queue, so that lock tokens and sequence numbers name the shard. The slots of the queue are those
 of its shards one after the other: each has neighbours, so that the hash by which it places a key among its own
 fragments says something new.

@@ -33,7 +33,7 @@ NEVER: Final = 1 << 62
 GONE: Final = -1
 #: In ``QueuedMessage.lock`` of a message that a commit under way, or about to start, disposes of: no other command may.
 RESERVED: Final = -1
-#: ... of one that is put off until an instant; it stands in no list (``redelivery.py``).
+#: ... of one that is put off until an instant; it stands in no list (``housekeeping.py``).
 DELAYED: Final = -2
 #: ... of one that is being forwarded: it stands in no list until it has left or is given back (``transfer.py``).
 FORWARDING: Final = -3
@@ -71,7 +71,7 @@ class QueuedMessage:
         count: Lower 48 bits of the sequence number.
         payload: The bare message, exactly the bytes that came.
         enqueued_ms: Broker time of its acceptance (of its activation, when it was scheduled).
-        expires_ms: Set while the slot stands in the expiry index; 0 otherwise. A message with no time to live
+        expires_ms: Set while the message is in the expiry index; 0 otherwise. A message with no time to live
             of its own waits first in, first out and is not in that index.
         deliveries: Earlier deliveries that counted, as on the wire (0 on first delivery).
         state: ``state_of(sub_queue, kind)``, or GONE.
@@ -125,7 +125,7 @@ class QueuedCopy(QueuedMessage):
 
 
 def message_like(slot: QueuedMessage) -> QueuedMessage:
-    """A slot for the same message, in the state of a new one."""
+    """Another object for the same message, in the state of a new one."""
     if isinstance(slot, QueuedCopy):
         return QueuedCopy(slot.count, slot.payload, slot.enqueued_ms, slot.origin)
     return QueuedMessage(slot.count, slot.payload, slot.enqueued_ms)

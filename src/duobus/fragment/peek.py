@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: Counts looked at in one go: about a millisecond.
 SPAN = 20_000
 #: Counts from which on it is worth while to look for the next one that is there: a restored backup leaves out as many
-#: as may have been given out since (stores/restoring.py).
+#: as may have been given out since (``storage/backup/restore.py``).
 HOLE_LEAST: Final = 1 << 32
 #: What a message takes in a reply beside its own bytes, about: header, annotations, and a place in a list.
 ENVELOPE_BYTES = 200

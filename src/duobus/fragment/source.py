@@ -113,7 +113,7 @@ class SubQueue:
 
     Attributes:
         ready: Never delivered since recovery, ascending.
-        returned: Heap of (count, slot): came back from a receiver, or entered out of order.
+        returned: Heap of (count, message): came back from a receiver, or entered out of order.
         stale: Slots in either list that are GONE and still to be dropped.
         promised: Messages that receive-and-delete commands in waiting will take.
     """
@@ -135,7 +135,7 @@ class SubQueue:
         heappush(self.returned, (slot.count, slot))
 
     def drop_stale(self) -> None:
-        """Forget the slots that are GONE, and the bytes that they hold."""
+        """Forget the messages that are GONE, and the bytes that they hold."""
         self.ready = deque(slot for slot in self.ready if slot.state != GONE)
         self.returned = [entry for entry in self.returned if entry[1].state != GONE]
         heapify(self.returned)
@@ -194,7 +194,7 @@ class Source:
         cold_due: Counts of paged messages whose time to live has ended; they are fetched to be disposed of.
         history: Message ids of late, with duplicate detection; else None.
         sessions: The sessions of a source that requires them, instead of the main sub-queue's lists; None otherwise.
-        transfers: Lower-case path to a heap of (count, slot): what was sent via this entity and waits for that one.
+        transfers: Lower-case path to a heap of (count, message): what was sent via this entity and waits for that one.
         transferring: Messages of that kind, those that are on their way included.
         dedup: What it has taken over from sources of other stores.
         in_doubt_below: Messages with lower counts may have been sent on in an earlier life, and their destination has
@@ -393,7 +393,7 @@ class Source:
     def withdraw(self, slot: QueuedMessage) -> QueuedMessage:
         """Take an available message out of the middle of its list and return its successor.
 
-        The old slot stays behind as GONE until its list comes across it, so this costs no search.
+        The old object stays behind as GONE until its list comes across it, so this costs no search.
         """
         if self.sessions is not None and sub_queue_of(slot.state) == MAIN:
             self.sessions.withdrawn(slot)

@@ -91,14 +91,14 @@ class RemoveTransferred(TransferCommand):
     __slots__ = ()
 
     def apply(self, source: Source, now_ms: int, commit: CommitBatch) -> None:
-        """See Departure."""
+        """See TransferCommand."""
         for slot in self.slots:
             slot.lock = RESERVED
         source.uncount(self.slots)
         removals(source, self.slots, commit)
 
     def release(self, fragment: Fragment, source: Source) -> None:
-        """See Departure."""
+        """See TransferCommand."""
         for slot in self.slots:
             source.forget(slot)
         if source.elsewhere:
@@ -130,14 +130,14 @@ class DeadLetterTransfer(TransferCommand):
         self.description = description[:_TEXT_MAX]
 
     def apply(self, source: Source, now_ms: int, commit: CommitBatch) -> None:
-        """See Departure."""
+        """See TransferCommand."""
         for slot in self.slots:
             slot.lock = RESERVED
             _dead_letter_transfer(source, slot, self)
             change(source, slot, commit, deliveries=slot.deliveries)
 
     def release(self, fragment: Fragment, source: Source) -> None:
-        """See Departure."""
+        """See TransferCommand."""
         for slot in self.slots:
             slot.lock = 0
             fragment.place(source, slot, in_order=False)
@@ -266,7 +266,7 @@ def onward(slot: QueuedMessage, fragment_number: int, path: str, default_ttl_ms:
     """The metadata of a message when it has been forwarded; its bytes are those of ``onward_payload``.
 
     Kept are keys, session, header, annotations, overlay, and the number that it was first given (contract 8.3). Its
-    delivery count begins anew, and so does its life, which the entity may have cut. A dead letter does not expire, so
+    delivery count starts again, and so does its life, which the entity may have cut. A dead letter does not expire, so
     it goes on with the reason why it was dead-lettered and without a life of its own (contract 13.3 and 13.4).
 
     Args:

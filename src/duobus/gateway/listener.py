@@ -1,7 +1,7 @@
-"""Listeners: sockets, and telling TLS, AMQP and HTTP apart by the first bytes.
+"""Listeners: sockets, and which of TLS, AMQP and HTTP the first bytes are.
 
 The very first byte is looked at and left in the socket (``MSG_PEEK``), so that nothing but public asyncio interfaces
-is needed for TLS behind it. Plain or after TLS, a ``Switch`` then tells AMQP from HTTP.
+is needed for TLS behind it. Plain or after TLS, a ``ProtocolSwitch`` then decides between AMQP and HTTP.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""JoinedServer: one of several servers over one catalog in PostgreSQL; put together of the same parts as a lone one."""
+"""ClusterServer: one of several servers over one catalog in PostgreSQL; made of the same parts as a lone one."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class CatalogMark:
 
     Attributes:
         identity, revision, last_id: See ``Belonging``. Identity 0: stores are told nothing, and not asked.
-        copies: What stores are to keep of its rows (``catalog_copy.py``); None: nothing.
+        copies: What stores are to keep of its rows (``catalog_records.py``); None: nothing.
         advice: What to do when a store does not fit.
     """
 

@@ -77,7 +77,7 @@ def store_path(store_id: int) -> str:
 class MoveRow(msgspec.Struct, frozen=True):
     """A fragment that is being moved to another store.
 
-    Where the fragment is, its slot says, always: as long as that names ``from_store``, what ``to_store`` has of it is
+    Its slot always says where the fragment is: as long as that names ``from_store``, what ``to_store`` has of it is
     to be deleted should the move end; from then on, what ``from_store`` has.
     """
 

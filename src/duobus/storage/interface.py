@@ -448,10 +448,10 @@ class MessagingStore(ABC):
 
     @abstractmethod
     def probe(self) -> None:
-        """Make one ordinary durable commit that changes no message."""
+        """Make one plain durable commit that changes no message."""
 
     def records(self) -> Mapping[str, Kept] | None:
-        """Return what the store keeps of its catalog's rows (``catalog_copy.py``); None: this kind keeps nothing."""
+        """Return what the store keeps of its catalog's rows (``catalog_records.py``); None: this kind keeps nothing."""
         return None
 
     def keep_records(self) -> None:  # noqa: B027 - what keeps nothing has nothing to write

@@ -1,7 +1,7 @@
 """Turns of the interpreter: how long a thread that computes keeps it while another waits for it (decision 0039).
 
-It is one setting for all threads of the process, so only a server changes it (``take_turns``); where the broker is part
-of somebody else's program, and in the simulation, which has one thread, it stays as it is.
+It is one setting for all threads of the process, so only a server changes it (``set_switch_interval``); where the
+broker is part of somebody else's program, and in the simulation, which has one thread, it stays as it is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Crew: the threads of the stores that share a disk. One of them works, from store to store, as long as each is quick.
+"""WriterPool: the threads of the stores that share a disk. One works, from store to store, as long as each is quick.
 
 With a thread each, four stores under load are four threads that ask for the interpreter at every statement, beside the
 loop's: each commit takes longer, and the disk has one sync at a time for the most part all the same. So one thread, the

@@ -33,7 +33,7 @@ _SIGNATURES = re.compile(r"(?i)(shared_?access_?signature[ =]+)([^\s\"';,]+)")
 _AUTHORIZATIONS = re.compile(r"(?i)((?:proxy-|servicebus|servicebussupplementary)?authorization[\"']?\s*[:=]\s*).*")
 _SCHEMES = re.compile(r"\b((?i:Bearer|Basic|Negotiate|Digest|NTLM)\s+)([^\s\"',;]{8,})")
 _JSON_WEB_TOKENS = re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*")
-#: Whatever one of these patterns finds has one of these words in it, its case folded.
+#: Whatever one of these patterns finds has one of these words in it, in lower case.
 _SECRET_WORDS = ("key", "password", "sig", "eyj", "authorization", "bearer", "basic", "negotiate", "digest", "ntlm")
 
 

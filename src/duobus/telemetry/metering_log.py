@@ -2,7 +2,7 @@
 
 ``MeteringCounts`` is touched on the hot path, once a batch; ``MeteringLog`` writes files and blocks, so its calls
 belong on a thread. A record is one JSON line that ends with a checksum over the rest of it. Counts of the running
-minute are kept in a journal that survives the process (``metering_journal``).
+minute are kept in a journal that survives the process (``metering_journal.py``).
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class ExpectedCopy(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """One copy of a message at one outlet.
+    """One copy of a message at one receive path.
 
     Attributes:
         message_id: Of the message.
@@ -261,7 +261,7 @@ def looks_of(messages: Iterable[Outgoing]) -> dict[str, ExpectedCopy]:
 
 
 def expected_of(looks: Mapping[str, ExpectedCopy]) -> dict[str, dict[Copy, ExpectedCopy]]:
-    """Return the copies that each outlet has to hand out, with their looks."""
+    """Return the copies that each receive path has to hand out, with their looks."""
     expected: dict[str, dict[Copy, ExpectedCopy]] = {}
     for subscription in SUBSCRIPTIONS:
         copies = expected.setdefault(subscription.receive_path, {})

@@ -65,7 +65,7 @@ def _is_published(
 
 
 def run_subscriber(run: RunState, endpoint: Endpoint, book: FanoutExpectations, receive_path: str) -> None:
-    """Receive from one outlet and complete until the run ends."""
+    """Receive from one receive path and complete until the run ends."""
     with endpoint.client() as client:
         while not run.stopping.is_set():
             receiver = _receiver(client, receive_path)

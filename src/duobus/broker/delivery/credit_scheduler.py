@@ -173,7 +173,7 @@ class CreditScheduler:
                 watcher.offered()
 
     def match(self) -> None:
-        """Lend credit to fragments, by turns on both sides, until one side has nothing left."""
+        """Lend credit to fragments, in turn on both sides, until one side has nothing left."""
         offers = self._offers
         waiting = self._waiting
         while offers and waiting:

@@ -81,7 +81,7 @@ class SessionReceiver(LockOwner):
         self.offer()
 
     def offer(self) -> None:
-        """Take what there is, as far as credit goes. See Owner."""
+        """Take what there is, as far as credit goes. See LockOwner."""
         lock = self.lock
         available = sessions.available(lock)
         if available <= 0 or not self.wanted or self._is_offering:
@@ -127,7 +127,7 @@ class SessionReceiver(LockOwner):
         self.offer()
 
     def lost(self) -> None:
-        """See Owner."""
+        """See LockOwner."""
         self.wanted = 0
         if not self.is_closed:
             self.mailbox.session_lost()

@@ -1,4 +1,4 @@
-"""Outlets: whoever holds many sessions is told of their messages once a turn, and given them in one batch.
+"""Session groups: a client with many sessions gets their messages once in a loop iteration, in one batch.
 
 What is done per link costs as much as what is done per message, where a turn has one or two for each of a thousand.
 """

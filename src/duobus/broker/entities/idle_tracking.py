@@ -98,7 +98,7 @@ class IdleDeletion:
         """Delete what has been idle for too long, and set the timer for the next look."""
         now_ms = self._now_ms()
         earliest = None
-        # First, so that the time of one that cannot be deleted now can begin anew.
+        # First, so that the time of one that cannot be deleted now can start again.
         self.stop()
         for queue in list(self._queues()):
             clocks = [one for one in (queue.idle, queue.top.idle) if one is not None and one.limit_ms is not None]

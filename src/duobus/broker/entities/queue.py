@@ -1,4 +1,4 @@
-"""Queue: an entity's front door for those who send to it, receive from it, and settle.
+"""Queue: what clients use of an entity: send to it, receive from it, and settle.
 
 A link finds its queue once, when it attaches; the hot path never looks anything up by name.
 """
@@ -82,7 +82,7 @@ class Queue:
 
     #: What it is called in texts.
     kind = "queue"
-    #: Its messages are in shares, each an entity of its own.
+    #: Its messages are in shards, each an entity of its own.
     is_sharded = False
 
     def __init__(

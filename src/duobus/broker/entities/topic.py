@@ -2,7 +2,7 @@
 
 A subscription is a source of its own in the fragments of its topic. To those who receive from it, it is a queue; to
 those who send to a topic, that is one too. Which messages a subscription gets is decided in the fragment
-(``fragment/fanout.py``).
+(``fragment/topics/fanout.py``).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ To a forwarder (``forwarder.py``) an entity of another server is a destination l
 message broker is ``RemoteBroker``: what is submitted there is sent to the server that owns the entity by then, which
 may be this one. The owner's answer says that it is durable (``receiver.py``).
 
-A batch is *in doubt* from the moment at which it may have left this server until its outcome is known. As long
-it stays taken, as it does when a store of this server fails while it writes one: it is sent again, to the
+A batch is *in doubt* from the moment at which it may have left this server until its outcome is known. Until
+then it stays taken, as it does when a store of this server fails while it writes one: it is sent again, to the
 present owner, until the owner knows it or accepts it. Otherwise it would go elsewhere, or expire, and be there as well.
 """
 
@@ -314,7 +314,7 @@ class RemoteForwarder:
     # -- destinations -------------------------------------------------------------------------------------------
 
     def find(self, namespace: str, path: str) -> RemoteEntity | None:
-        """See namespace.Abroad."""
+        """See namespace.RemoteEntities."""
         key = namespace.lower(), path.lower()
         where = self._where(*key)
         if where == UNKNOWN:
@@ -331,11 +331,11 @@ class RemoteForwarder:
         return found
 
     def knows(self, namespace: str, path: str) -> bool:
-        """See namespace.Abroad."""
+        """See namespace.RemoteEntities."""
         return self._unit.directory.store_of(namespace, path.lower()) is not None
 
     def is_sharded(self, namespace: str, path: str) -> bool:
-        """See namespace.Abroad."""
+        """See namespace.RemoteEntities."""
         return (namespace.lower(), path.lower()) in self._unit.directory.sharded
 
     def _where(self, namespace: str, key: str) -> str:
@@ -353,7 +353,7 @@ class RemoteForwarder:
         return self._looks > missed[0]
 
     async def look(self) -> None:
-        """See namespace.Abroad."""
+        """See namespace.RemoteEntities."""
         if self._owners is not None:
             await self._owners.look_again()
         self._looks += 1
@@ -474,13 +474,13 @@ class RemoteForwarder:
                 raise ConnectionError("it has moved")
 
     def arrived(self, origin: Origin, epoch: int) -> None:
-        """See namespace.Abroad."""
+        """See namespace.RemoteEntities."""
         self._unit.receiver.arrived(origin, epoch)
 
     # -- what origins have --------------------------------------------------------------------------------------
 
     def gone(self, origin: Origin, counts: list[int]) -> list[int]:
-        """See namespace.Abroad: what was heard since it was asked last time; and ask again for the rest."""
+        """See namespace.RemoteEntities: what was heard since it was asked last time; and ask again for the rest."""
         found = self._gone.pop(origin, set())
         gone = [count for count in counts if count in found]
         rest = [count for count in counts if count not in found][:ASKED_MAX]

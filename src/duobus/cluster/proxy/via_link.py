@@ -3,7 +3,7 @@
 A session that began with a coordinator works on the first entity that it attaches to, and what its transactions send to
 others is stored there with them. Three ways it can be when not all of these are this server's own:
 
-- the first entity is here and the other is not: ``Borrowed`` takes what a transaction sends on the passed link;
+- the first entity is here and the other is not: ``BorrowedViaLink`` takes what a transaction sends on the proxied link;
 - the first is another server's: it gets a link beside the client's, ``RemoteViaLink``, for what transactions send;
 - both are of the same other server, which does all of it: its session begins with a coordinator, too (``upstream.py``).
 """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from duobus.fragment.fragment import Fragment
     from duobus.fragment.source import Source
 
-#: Heaps with more outdated entries than this are made anew.
+#: Heaps with more outdated entries than this are made again.
 COMPACT_FROM: Final = 1024
 #: How long a holder without unsettled messages keeps its link after the end of its lock, unless somebody else accepts
 #: the session (contract chapter E, 11.5). Clients that wait for messages with a limit of their own, 5 s in the

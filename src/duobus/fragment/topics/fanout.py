@@ -2,7 +2,8 @@
 
 Source 0 is the topic itself: it counts the messages, knows their ids, and keeps those that are scheduled. Every
 subscription is a source of its own. All copies of a message are decided together and written in one commit (I24); its
-body is kept once (``stores/bodies.py``), and what a rule changes lies beside it (design decision 8, 3.12).
+body is kept once (``storage/sqlite/shared_bodies.py``), and what a rule changes lies beside it (design decision 8,
+3.12).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Peer: one AMQP connection. Bytes to the engine, events to links, and one write per turn back.
 
-It is an ``asyncio.Protocol`` without a task of its own (design 3.8): what the broker releases lands in a link's
+It is an ``asyncio.Protocol`` without a task of its own (design 3.8): what the broker releases gets into a link's
 mailbox, whose ``wake`` puts the link on a list that is worked off once at the end of the turn.
 """
 

@@ -1,4 +1,4 @@
-"""AmqpDoor: what all AMQP connections of a server share, and the second-hand that watches over them."""
+"""AmqpServer: what all AMQP connections of a server share, and the second-hand that watches over them."""
 
 from __future__ import annotations
 

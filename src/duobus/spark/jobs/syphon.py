@@ -92,7 +92,7 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None
         tell: Told where the job is.
 
     Returns:
-        The summary: delivered, held and buried, and the paths of each.
+        The summary: delivered, held and dead-lettered, and the paths of each.
 
     Raises:
         OptionError: A setting is wrong.

@@ -1,4 +1,4 @@
-"""The table of leases that servers share beside their catalog; what it is for is in broker/ownership.py."""
+"""The table of leases that servers share beside their catalog; what it is for is in cluster/leases.py."""
 
 from __future__ import annotations
 

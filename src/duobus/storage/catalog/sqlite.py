@@ -1,4 +1,4 @@
-"""The catalog in one SQLite file; what it holds and means is in catalog.py."""
+"""The catalog in one SQLite file; what it holds and means is in ``interface.py``."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ class NewRows:
     """The rows of new messages for one COPY.
 
     Args:
-        homes: See ``bodies.homes_of``.
+        homes: See ``shared_bodies.topic_keys_of``.
 
     Attributes:
         number: How many rows.

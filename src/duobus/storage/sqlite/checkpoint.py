@@ -14,7 +14,7 @@ No step takes SQLite's write lock, so none can make a commit wait for a lock.
 
 Each pass syncs twice, which delays the commits of all stores of a disk. So the thread looks less often where little is
 written: four stores that share a load are then copied as often as one that has all of it. It also sees to it that the
-log is laid out ahead (``log_room.py``).
+log is laid out ahead (``log_space.py``).
 """
 
 from __future__ import annotations

@@ -20,14 +20,14 @@ CREATE TABLE IF NOT EXISTS histories(
     id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, ids BLOB NOT NULL, row_sum INTEGER NOT NULL);
 """
 
-#: Which catalog the file belongs to (``belonging.py``), made when it is first told. A version that does not know of it
-#: leaves it alone, and the file is as safe with it as it was: it needs no format of its own.
+#: Which catalog the file belongs to (``catalog_identity.py``), made when it is first told. A version that does not know
+#: of it leaves it alone, and the file is as safe with it as it was: it needs no format of its own.
 CREATE_BELONGING = """
 CREATE TABLE IF NOT EXISTS belonging(
     id INTEGER PRIMARY KEY CHECK (id = 1), identity INTEGER NOT NULL, revision INTEGER NOT NULL,
     highest_id INTEGER NOT NULL, is_prepared INTEGER NOT NULL, row_sum INTEGER NOT NULL);
 """
-#: What the store keeps of its catalog's rows (``catalog_copy.py``).
+#: What the store keeps of its catalog's rows (``catalog_records.py``).
 CREATE_RECORDS = """
 CREATE TABLE IF NOT EXISTS records(
     name TEXT PRIMARY KEY, revision INTEGER NOT NULL, text BLOB NOT NULL, row_sum INTEGER NOT NULL) WITHOUT ROWID;
@@ -135,8 +135,8 @@ FEW_ROWS = 256
 #: Without an upper bound: only a row that verifies may say that the source has ended.
 LOAD_MANY = f"SELECT {_ALL_COLUMNS} FROM messages WHERE id >= ? ORDER BY id"
 LOAD_FEW = f"SELECT {_SMALL_COLUMNS} FROM messages WHERE id >= ? ORDER BY id"
-#: Rows that one step of a statement puts together (columns.py), and what the payload of each may have: a stretch is in
-#: memory as a whole, 16 MiB at most. Fewer rows meet the interpreter lock more often.
+#: Rows that one step of a statement puts together (``column_pages.py``), and what the payload of each may have: a
+#: stretch is in memory as a whole, 16 MiB at most. Fewer rows meet the interpreter lock more often.
 STRETCH, STRETCH_PAYLOAD_MAX = 256, 16 << 10
 #: Bits of a length behind the time in the marks of a stretch. A time that leaves no room for them is no integer then.
 LENGTH_BITS = 16
@@ -187,7 +187,7 @@ class Rows:
 
 
 INSERT_ORDINARY = Rows("INSERT INTO messages(id, enqueued_ms, payload, body_sum) VALUES ", "(?,?,?,?)")
-#: Of most messages with a session: nothing else about them is rare.
+#: Of most messages with a session: they have no other metadata.
 INSERT_WITH_METADATA = Rows(
     "INSERT INTO messages(id, enqueued_ms, special, payload, body_sum, state_sum) VALUES ", "(?,?,?,?,?,?)"
 )

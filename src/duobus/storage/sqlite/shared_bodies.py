@@ -2,7 +2,7 @@
 
 A row of a source other than 0 begins with eight bytes: the count that its message had in source 0 of the fragment.
 The highest bit set means that nothing follows, since the body is a plain row with that count and a negative key
-that stands for source 0 (``shelf_of``): whoever reads a source never meets one. New copies of a message may first
+that stands for source 0 (``body_key_of``): whoever reads a source never meets one. New copies of a message may first
 stand in one row together (``packed_refs.py``), until they get such rows or are gone. A row of ``shares`` says how many
 copies a body has, and the one with count 0 what all bodies and copies of the fragment take up; both are written in the
 transaction that adds or removes copies. The references lie in a narrow table of their own so that settling a copy
@@ -58,7 +58,7 @@ class Changes:
     """What one transaction does to copies and to the bodies that they share.
 
     Args:
-        homes: See ``homes_of``.
+        homes: See ``topic_keys_of``.
         shared: What the copies of each fragment take up before it, by the key of its source 0.
         packed: The copies without rows; changed as soon as the transaction is under way.
     """

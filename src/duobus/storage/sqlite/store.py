@@ -124,7 +124,7 @@ class SqliteStore(MessagingStore):
         self._next_meta = self._meta  # what it becomes when the running transaction is through
         self._fragments: dict[int, FragmentRow] = {}
         self._sources: dict[int, SourceRow] = {}
-        #: Of topics: see ``bodies.homes_of``, what their copies take up, and those without rows.
+        #: Of topics: see ``shared_bodies.topic_keys_of``, what their copies take up, and those without rows.
         self._homes: dict[int, int] = {}
         self._shared: dict[int, int] = {}
         self._packed = packed.PackedRefs()
@@ -335,7 +335,7 @@ class SqliteStore(MessagingStore):
             return bodies.read(db, self._quarantine, self._homes, source_key, state, first_count, limit)
 
     def occupied(self, states: Iterable[int]) -> set[tuple[int, int]]:
-        """Return which states of which sources have rows; see ``occupied.py``."""
+        """Return which states of which sources have rows; see the top of this module."""
         with self._operation("look for messages") as db:
             return states_of_sources(db, states)
 

@@ -1,4 +1,4 @@
-"""BranchLink: a receiving link that tells its client how many messages there are, and so needs no credit to wait.
+"""CountingLink: a receiving link that tells its client how many messages there are, and so needs no credit to wait.
 
 Another server attaches it to one shard of a sharded queue (``cluster/sharding/link.py``). It gives credit, always to be
 drained, only when it was told that something is available; so credit never lies where nothing is, and a client's credit

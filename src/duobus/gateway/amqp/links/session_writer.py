@@ -1,4 +1,4 @@
-"""SessionOutlet: the links of one AMQP session that hold sessions of one queue, written to and settled together.
+"""SessionWriter: the links of one AMQP session that hold sessions of one queue, written to and settled together.
 
 A client may hold thousands of sessions, each with a link of its own, and a turn has one or two messages for each. What
 belongs to no link in particular is done once for all of them: one pass over the transfers of a turn, one settlement

@@ -33,6 +33,7 @@ from duobus.amqp import (
 )
 from duobus.broker import lock_lost
 from duobus.cluster import directory
+from duobus.cluster.connection import CONNECT_S, FRAME_SIZE, IDLE_MS, connect
 from duobus.cluster.proxy.link import ProxiedLink
 from duobus.cluster.proxy.upstream import UpstreamConnection
 from duobus.cluster.proxy.via_link import BorrowedViaLink, RemoteViaLink, demand_same
@@ -58,12 +59,6 @@ if TYPE_CHECKING:
 PROXIED: Final = "com.duobus:passed-by"
 #: Tokens that are kept to be shown to owners: those put last.
 TOKENS_MAX: Final = 100
-#: How long a server may take to accept a connection, in seconds.
-CONNECT_S: Final = 5.0
-#: A connection between two servers that is silent for twice as long is lost: neither a client nor the locks of one may
-#: wait for as long as a client's own connection is believed in.
-IDLE_MS: Final = 3_000
-_FRAME_SIZE: Final = 65_536
 
 #: What ``OwnerDirectory.where`` says beside an owner's address.
 HERE: Final = directory.HERE
@@ -294,7 +289,7 @@ class ClusterRouter:
         return ConnectionSettings(
             container_id=self._peer.engine.settings.container_id,
             hostname=self._hostname,
-            max_frame_size=_FRAME_SIZE,
+            max_frame_size=FRAME_SIZE,
             idle_time_out_ms=IDLE_MS,
             mechanisms=(mechanism,),
             sasl_response=response,
@@ -302,18 +297,9 @@ class ClusterRouter:
         )
 
     async def _connect(self, upstream: UpstreamConnection, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        context = self._owners.context
-        name = host if context else None
         try:
             async with asyncio.timeout(CONNECT_S):
-                await self._peer.server.loop.create_connection(
-                    lambda: upstream,
-                    host.strip("[]"),
-                    int(port),
-                    ssl=context,
-                    server_hostname=name,
-                )
+                await connect(upstream, address, self._owners.context)
         except SSLCertVerificationError as error:
             upstream.fail(untrusted(address, error))
         except (OSError, TimeoutError) as error:

@@ -139,7 +139,7 @@ def is_short(address: object) -> bool:
     return isinstance(address, str) and len(address) <= ADDRESS_MAX
 
 
-# -- the links of a session that is for transactions across entities (contract 12.4) ----------------------------
+# -- the links of a session that is for transactions across entities ------------------------------------------------
 
 
 def begins_with_coordinator(peer: Peer, session: Session) -> bool:

@@ -1,4 +1,4 @@
-"""Deterministic simulation of the whole broker: ``python -m simulation.campaign --seed 7`` (reliability 3).
+"""Deterministic simulation of the whole broker: ``python -m simulation.campaign --seed 7``.
 
 A seed draws a scenario: queues, stores, clients and which faults may strike how often (swarm). Two phases: faults on,
 then everything is healed and drained. The history is checked for the invariants of the delivery core. The same seed

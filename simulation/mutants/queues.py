@@ -1,4 +1,4 @@
-"""Planted bugs: real classes of mistakes, put in by the test that wants to see them caught (reliability 3.5).
+"""Planted bugs: real classes of mistakes, put in by the test that wants to see them caught.
 
 Each replaces a piece of the product while its context lasts; the product itself has no switch for any of them.
 """

@@ -2,7 +2,7 @@
 
 Each class carries its renderings (AMQP condition, HTTP status) and its advice (``transient``: whether
 sending the same request again can help), so that a server never decides. The conditions and what the
-official SDKs make of them are listed in the wire contract, chapter 14. An unknown symbol is retried by
+official SDKs make of them are listed in Azure: AMQP error codes. An unknown symbol is retried by
 every SDK for long, so no class here invents one.
 """
 
@@ -58,7 +58,7 @@ class Unauthorized(ServiceBusError):
     transient = False
 
     def __init__(self, text: str, sub_code: int = 40100) -> None:
-        """``sub_code``: what HTTP clients are told beside the text (HTTP contract A.8)."""
+        """``sub_code``: what HTTP clients are told beside the text (Azure: Service Bus REST API)."""
         super().__init__(text)
         self.sub_code = sub_code
 

@@ -52,7 +52,7 @@ class Endpoint(NamedTuple):
 
 
 def endpoints_of(server: ServerProcess) -> list[Endpoint]:
-    """Return plain TCP, and TLS and WebSocket with the broker's certificate verified (AMQP contract 1.4, 1.5)."""
+    """Return plain TCP, and TLS and WebSocket with the broker's certificate verified (AMQP 1.0 WebSocket binding)."""
     tls = {
         "custom_endpoint_address": server.tls_endpoint,
         "transport_type": TransportType.Amqp,
@@ -114,7 +114,7 @@ def message_id_of(message: ServiceBusReceivedMessage) -> str:
 
 
 def number_of(message: ServiceBusReceivedMessage) -> int:
-    """Return the sequence number, which every received message has (AMQP contract 8.3)."""
+    """Return the sequence number, which every received message has (Azure: AMQP protocol guide)."""
     return message.sequence_number or 0
 
 

@@ -433,7 +433,7 @@ class Connection(FrameReader):
 
     def _on_disposition(self, session: Session, disposition: Disposition, events: list[Event]) -> None:
         first = disposition.first
-        # Null means the first, and so does the 0 of clients that never set it (wire contract 7.2).
+        # Null means the first, and so does the 0 of clients that never set it (AMQP 1.0 part 2, 2.7.6).
         last = disposition.last or first
         if (last - first) & MASK > MASK // 2:
             text = f"a disposition's last {last} is before its first {first}"
@@ -598,7 +598,7 @@ class Connection(FrameReader):
 
     def _write_close(self, error: Error | None) -> None:
         if not self._open_sent:
-            # A close needs an open before it (wire contract 3.1).
+            # A close needs an open before it (AMQP 1.0 part 2, 2.7.1).
             self._write_open(None, None)
         for session in list(self._local.values()):
             session.connection_gone()
@@ -652,7 +652,7 @@ class Connection(FrameReader):
     # Time.
 
     def _heartbeat_due(self) -> int | None:
-        # At most half of what the peer tolerates (wire contract 16); two fifths leave room for late timers.
+        # At most half of what the peer tolerates (AMQP 1.0 part 2, 2.4); two fifths leave room for late timers.
         if self._peer_idle_ms is None or not self._open_sent or self._close_sent:
             return None
         return self._last_write_ms + max(self._peer_idle_ms * 2 // 5, _HEARTBEAT_MIN_MS)

@@ -290,7 +290,7 @@ class Link:
         self.delivery_count = initial
 
     def refuse(self, condition: str, description: str | None = None, info: Mapping[str, Any] | None = None) -> bool:
-        """Refuse the peer's attach: an attach without termini, then a detach with the error (wire contract 6.3).
+        """Refuse the peer's attach: an attach without termini, then a detach with the error (AMQP 1.0 part 2, 2.6.3).
 
         Returns:
             False when the link is gone already, which is no error.
@@ -419,7 +419,7 @@ class Link:
             self.session.write_flow(self.handle, self.delivery_count, self.credit, available=self.available)
 
     def drained(self) -> None:
-        """Answer a drain: all credit is used up, nothing is available (wire contract 8.5)."""
+        """Answer a drain: all credit is used up, nothing is available (AMQP 1.0 part 2, 2.6.7)."""
         self.delivery_count = (self.delivery_count + self.credit) & MASK
         self.credit = 0
         self.drain = self.echo = False
@@ -433,7 +433,7 @@ class Link:
     def on_flow(self, flow: Flow) -> bool:
         """Take the link's part of a flow; return whether the owner wants to know.
 
-        Ignores credit on links that we receive on: pyamqp sends it there, too (wire contract 8.1).
+        Ignores credit on links that we receive on: pyamqp sends it there, too (AMQP 1.0 part 2, 2.6.7).
         """
         if not self.is_sender:
             return self._on_sender_flow(flow)
@@ -592,7 +592,7 @@ class Link:
             raise ProtocolViolation(conditions.RESOURCE_LIMIT_EXCEEDED, text, self)
 
     def _refuse_partial(self, partial: _Partial, reason: str) -> None:
-        """Stop buffering at once; the rest of the delivery is only counted (wire contract 7.4)."""
+        """Stop buffering at once; the rest of the delivery is only counted (AMQP 1.0 part 2, 2.6.14)."""
         self.session.connection.partial_bytes -= partial.cost
         partial.forget()
         partial.refused = True
@@ -612,8 +612,8 @@ class Link:
     def send_run(self, prefix: bytes, first: int, heads: list[bytes], payloads: list[Any], settled: bool) -> int:
         """Write one delivery for each head and payload; return the first delivery id, the others follow by one.
 
-        Message-format is 0. Delivery tags are 16 bytes, and empty when settled (contract chapter 8.1). What the peer's
-        window does not let through waits in the session; stay within ``sendable`` and it is one run at most.
+        Message-format is 0. Delivery tags are 16 bytes, and empty when settled (AMQP 1.0 part 2, 2.6.7). What the
+        peer's window does not let through waits in the session; stay within ``sendable`` and it is one run at most.
 
         Args:
             prefix: First 8 bytes of every tag.

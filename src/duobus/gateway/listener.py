@@ -17,7 +17,7 @@ from duobus.telemetry.logs import Log
 
 #: First byte of a TLS record that carries a handshake.
 TLS_HANDSHAKE = 0x16
-#: A connection that says nothing is dropped (reliability T9).
+#: A connection that says nothing is dropped.
 FIRST_BYTE_TIMEOUT_S = 10.0
 TLS_HANDSHAKE_TIMEOUT_S = 5.0
 BACKLOG = 1024

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 #: A connection says what it wants within this time: the protocol's first bytes, for HTTP the whole head of the first
-#: request, however slowly it drips (reliability T9).
+#: request, however slowly it drips.
 FIRST_BYTES_S: Final = 10.0
 #: A head of more bytes is handed on as it is; the HTTP server goes on counting bytes and time (``rest/head_limit``).
 HEAD_BYTES_MAX: Final = 65_536
@@ -28,7 +28,8 @@ ProtocolFactory = Callable[[], asyncio.Protocol]
 def protocol_of(data: bytes) -> int:
     """Return AMQP, HTTP, or IN_DOUBT while more bytes are needed.
 
-    What is neither goes to AMQP, whose engine answers with the header that it supports and closes (contract 1.2).
+    What is neither goes to AMQP, whose engine answers with the header that it supports and closes (AMQP 1.0 part 2,
+    2.2).
     """
     start = bytes(data[:_START_SIZE])
     if start in _METHODS:

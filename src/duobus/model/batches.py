@@ -19,7 +19,7 @@ class Mailbox:
     """Where the broker leaves what it released for one link or one waiting call.
 
     The broker appends to ``ready`` and calls ``wake``; the owner looks at ``ready`` at the end of the turn.
-    ``wake`` takes no argument, must not block, and must be harmless when called again (design 3.8).
+    ``wake`` takes no argument, must not block, and must be harmless when called again.
     """
 
     __slots__ = ("ready",)

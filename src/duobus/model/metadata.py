@@ -1,7 +1,7 @@
 """MessageMetadata: everything but the payload of one message, as the fragment keeps it beside the payload.
 
-A plain message has none. The store keeps the encoded form without looking into it (design 2, row 8,
-and 3.12: the bare message stays the bytes that came; what is changed lies beside it as an overlay).
+A plain message has none. The store keeps the encoded form without looking into it (3.12: the bare message stays the
+bytes that came; what is changed lies beside it as an overlay).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Actions: SET and REMOVE on one copy of a message, giving an overlay (HTTP contract E.5)."""
+"""Actions: SET and REMOVE on one copy of a message, giving an overlay (Azure: SQL rule action syntax)."""
 
 from __future__ import annotations
 
@@ -330,7 +330,7 @@ _KEYS: Final = frozenset((SESSION_ID, PARTITION_KEY))
 
 
 def _check_size(message: MessageView, overlay: Overlay) -> None:
-    """Hold the copy to the limits of a message that is sent (E.7, wire contract chapter 15)."""
+    """Hold the copy to the limits of a message that is sent (E.7, Azure: quotas)."""
     added = 0
     try:
         for name, value in overlay.application.items():

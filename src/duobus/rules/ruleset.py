@@ -1,4 +1,4 @@
-"""RuleSet: all rules of one topic, matched against a message in one pass (HTTP contract E.1)."""
+"""RuleSet: all rules of one topic, matched against a message in one pass (Azure: topic filters)."""
 
 from __future__ import annotations
 

@@ -398,7 +398,7 @@ class Server:
         return pool.writer()
 
     async def _create_entities(self, config: NamespaceConfig) -> None:
-        """What the file asks for and is missing is created; what differs is named and left alone (design 6)."""
+        """What the file asks for and is missing is created; what differs is named and left alone."""
         home = self.unit.namespace(config.name)
         missing = []
         for description in config.queues:
@@ -477,7 +477,7 @@ class Server:
             may_read_metrics=self._may_read_metrics,
         )
         http = await self.rest.open()
-        # Every port serves everything (design 5); the names say what clients look for there.
+        # Every port serves everything; the names say what clients look for there.
         await self._listen("amqp", http, settings.port, tls)
         if tls is not None:
             await self._listen("tls", http, settings.tls_port, tls)

@@ -1,4 +1,4 @@
-"""Writes what the servers counted into files, at the end of each minute (design 3.13)."""
+"""Writes what the servers counted into files, at the end of each minute."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def _announce(server: Server, ready: ReadyFile | None, log: Log) -> None:
     ports = {name: listener.port for name, listener in server.listeners.items()}
     log.info("ready", namespace=server.default.name, compiled=",".join(compiled_rooms()) or "no", **ports)
     if server.new_key or settings.emulator:
-        # A new one here and nowhere else (design 5).
+        # A new one here and nowhere else.
         tell(
             str(members["connection_string"]),
             is_public=settings.emulator,

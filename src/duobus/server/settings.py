@@ -29,7 +29,7 @@ __all__ = [
     "ready_members",
 ]
 
-#: Key of the default rule in emulator mode: the emulator's well-known text (HTTP contract D.2).
+#: Key of the default rule in emulator mode: the emulator's well-known text (the emulator's documentation).
 EMULATOR_KEY = "SAS_KEY_VALUE"
 
 #: Where everything listens unless the user says otherwise. Plain AMQP carries tokens and logins in clear text,
@@ -174,7 +174,7 @@ def load_settings(options: Settings) -> Settings:
 
 
 def _partitioned(namespace: NamespaceConfig) -> NamespaceConfig:
-    """A namespace of the file where every entity is partitioned, whatever the file says (HTTP contract A.6.1).
+    """A namespace of the file where every entity is partitioned, whatever the file says (Azure: partitioned entities).
 
     Elsewhere an entity of which the file does not say is not partitioned, as in the emulator, whose format it is.
     """

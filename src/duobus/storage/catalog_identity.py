@@ -5,7 +5,7 @@ one, gives the same numbers to other entities, whose clients would then be hande
 catalog has an identity, drawn when it is made, and a revision, raised with every change of it. Each store keeps both,
 with the highest number it has seen, written down in commits that it makes anyway: at its opening, and when fragments
 come or go. The catalog is durable first, always; so a store that is ahead of its catalog shows that the catalog is not
-the one it was (design, decision 5).
+the one it was.
 """
 
 from __future__ import annotations

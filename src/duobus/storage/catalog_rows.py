@@ -12,7 +12,7 @@ import msgspec
 from duobus.errors import StoreFailed
 from duobus.model.descriptions import AccessRule
 
-#: Name of the rule that every namespace has (HTTP contract B.2.4).
+#: Name of the rule that every namespace has (Azure: shared access signatures).
 DEFAULT_RULE_NAME = "RootManageSharedAccessKey"
 
 #: States of an entity: recorded but not finished, usable, being deleted.
@@ -117,7 +117,7 @@ class CatalogContents(msgspec.Struct, frozen=True):
 
 
 def row_sum(values: Iterable[object]) -> int:
-    """Checksum of a row in a database: over all of its other values, in order (design, decision 5)."""
+    """Checksum of a row in a database: over all of its other values, in order."""
     return zlib.crc32(json.dumps(list(values), separators=(",", ":")).encode())
 
 

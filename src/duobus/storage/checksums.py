@@ -1,4 +1,4 @@
-"""Our own checksum for every row of a store: SQLite does not notice a flipped payload bit (reliability 1.2, L2).
+"""Our own checksum for every row of a store: SQLite does not notice a flipped payload bit.
 
 All are CRC-32: any flipped bit, and any burst of up to 32 bits, changes it for certain. Key and numbers of
 a row enter as the *starting value* of the CRC over its bytes, so that a plain message costs one C call

@@ -25,7 +25,7 @@ FORMAT_VERSION_MIN = 1
 
 #: A row's integer key is ``source_key << COUNT_BITS | count``: 2**44 messages a source are 5.5 years at
 #: 100,000 a second; 2**19 sources a store are left. A composite key without rowid measured 41 us a row
-#: against 7 (reference/performance.md).
+#: against 7.
 COUNT_BITS = 44
 SOURCE_KEY_MAX = (1 << 19) - 1
 COUNT_MAX = (1 << COUNT_BITS) - 1

@@ -1,7 +1,7 @@
 """Who calls a messaging store: one thread per store, or, in simulation, the loop itself after a virtual delay.
 
 A hand-over costs one queue entry in and one ``call_soon_threadsafe`` out, per commit and never per message
-(reference/performance.md 5.2).
+.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def new_tracking_id(entropy: Entropy) -> str:
 
 
 def tracking_suffix(tracking_id: str, system: str, host: str, path: str, now_ms: int) -> str:
-    """Return what follows the sentence of an error text, in the service's form (wire contract 5.2)."""
+    """Return what follows the sentence of an error text, in the service's form (Azure: AMQP protocol guide)."""
     where = escape_controls(f"{host}:{path}")
     return f" TrackingId:{tracking_id}_{system}, SystemTracker:{where}, Timestamp:{timestamp(now_ms)[:19]}"
 

@@ -1,4 +1,4 @@
-"""Metering: counts per namespace, entity, kind and key, added per batch and written once a minute (design 3.13).
+"""Metering: counts per namespace, entity, kind and key, added per batch and written once a minute.
 
 ``MeteringCounts`` is touched on the hot path, once a batch; ``MeteringLog`` writes files and blocks, so its calls
 belong on a thread. A record is one JSON line that ends with a checksum over the rest of it. Counts of the running

@@ -15,7 +15,7 @@ TOPIC = "library"
 #: The queue at the end of the hop.
 END = "end"
 
-#: The user property by which a changed copy names its rule (HTTP contract E.5).
+#: The user property by which a changed copy names its rule (Azure: SQL rule action syntax).
 RULE_NAME = "RuleName"
 
 #: Messages, and bytes of one: the part is to take seconds.
@@ -88,7 +88,7 @@ class Rule(NamedTuple):
     changes: Callable[[ExpectedCopy], ExpectedCopy] | None = None
 
     def configured(self) -> dict[str, Any]:
-        """As the configuration has it (HTTP contract D.1)."""
+        """As the configuration has it (the emulator's documentation)."""
         action = {"Action": {"SqlExpression": self.action}} if self.action else {}
         return {"Name": self.name, "Properties": {**self.condition, **action}}
 

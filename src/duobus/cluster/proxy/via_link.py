@@ -1,4 +1,4 @@
-"""Transactions across entities of several servers: they send by way of the session's first entity (contract 12.4).
+"""Transactions across entities of several servers: they send by way of the session's first entity.
 
 A session that began with a coordinator works on the first entity that it attaches to, and what its transactions send to
 others is stored there with them. Three ways it can be when not all of these are this server's own:
@@ -96,7 +96,7 @@ class RemoteViaLink(ProxiedLink):
 
 
 def demand_same(peer: Peer, session: Session, path: str, upstream: UpstreamConnection) -> None:
-    """Refuse to receive from an entity of another server than the session's first one has (contract 12.4).
+    """Refuse to receive from an entity of another server than the session's first one has.
 
     Raises:
         OperationCancelled: It is of another one; whether it is the same entity is for a common owner to say.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from duobus.cluster.router import OwnerDirectory
     from duobus.gateway.amqp.peer import Peer
 
-#: In the properties of an attach: messages are for another entity (contract 12.4).
+#: In the properties of an attach: messages are for another entity (Azure: transaction processing).
 TRANSFER_DESTINATION: Final = "com.microsoft:transfer-destination-address"
 #: How long an attach waits for the owner of any shard: they find each other within a lease and some beats.
 ATTACH_MS: Final = 5_000
@@ -267,7 +267,7 @@ class ShardedLink(ProxiedLink):
             remote = self.link.remote
             assert remote is not None
             if isinstance(remote.source, Source):
-                # What is not honoured is left out of the echo (contract chapter 17).
+                # What is not honoured is left out of the echo.
                 remote.source.filter = None
             properties: dict[str, Any] = {**about_entity(QUEUE)}
             if not self.link.is_sender:

@@ -1,4 +1,4 @@
-"""What an attach asks for, whether it may have it, and the endpoint that serves it (contract chapters 5 and 6)."""
+"""What an attach asks for, whether it may have it, and the endpoint that serves it."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from duobus.gateway.amqp.links.link import Endpoint
     from duobus.gateway.amqp.peer import Peer
 
-#: From the TCP connection to ``open`` (reliability T9) and to the first token (contract 4.5).
+#: From the TCP connection to ``open`` and to the first token (Azure: AMQP protocol guide).
 HANDSHAKE_MS, TOKEN_MS = 10_000, 20_000
 
 SETTLED = 1
 MAX_BATCH_SIZE = "com.microsoft:max-message-batch-size"
-#: Asks that messages be sent on to another entity when they are committed (contract 12.4).
+#: Asks that messages be sent on to another entity when they are committed (Azure: transaction processing).
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 #: Property of an attach by another server: what comes on the link is for its address, by way of the session's first
 #: entity.
@@ -52,7 +52,7 @@ SELECTOR, SELECTOR_CODE = "apache.org:selector-filter:string", 0x468C_0000_0004
 
 
 def attach(peer: Peer, link: Link, *, is_last: bool = False) -> None:
-    """Accept a link and start it, or refuse it with the error that the SDK needs (contract 6.3).
+    """Accept a link and start it, or refuse it with the error that the SDK needs (AMQP 1.0 part 2, 2.6.3).
 
     Or pass it on: its entity is another server's. ``is_last``: the catalog was just read for it.
     """
@@ -102,7 +102,7 @@ def _address_text(link: Link) -> str | None:
     terminus = remote.source if link.is_sender else remote.target
     address = getattr(terminus, "address", None)
     if address is None and link.is_sender is False:
-        # JavaScript's $cbs and $management senders leave one terminus empty (contract 4.1).
+        # JavaScript's $cbs and $management senders leave one terminus empty (Azure: AMQP protocol guide).
         address = getattr(remote.source, "address", None) if not isinstance(terminus, Target) else None
     return address if isinstance(address, str) else None
 
@@ -242,7 +242,7 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
         attach_session(peer, link, queue, address, session_id, is_removing=is_removing)
         return
     if isinstance(filters, dict):
-        # What is not honoured is left out of the echo, so that clients notice (contract chapter 17).
+        # What is not honoured is left out of the echo, so that clients notice.
         source.filter = None
     maker = CountingLink if wants_telling(_remote(link)) else OutgoingLink
     endpoint = maker(

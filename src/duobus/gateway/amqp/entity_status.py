@@ -1,4 +1,4 @@
-"""What an entity's status allows, and what becomes of live links when it changes or goes (HTTP contract A.8.2)."""
+"""What an entity's status allows, and what becomes of live links when it changes or goes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def demand_receiving(queue: Queue, sub_queue: int = MAIN) -> None:
 
     Raises:
         EntityDisabled: By its status.
-        NotAllowed: It forwards them (HTTP contract A.7).
+        NotAllowed: It forwards them (Azure: autoforwarding).
     """
     _demand(queue, _RECEIVING)
     target = queue.description.forward_to

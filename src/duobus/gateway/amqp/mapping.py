@@ -1,7 +1,7 @@
 """AMQP message sections and the broker's columns: the only place that knows both.
 
 In: header and annotations are taken off and understood as far as the broker needs; the bare message stays the
-bytes that came (design 3.12). Out: a new header and annotations in front of those bytes.
+bytes that came. Out: a new header and annotations in front of those bytes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ DEFERRED_IN: Final = Symbol("x-opt-duobus-deferred-in")
 #: for ever, and break whoever reads the time of it.
 SCHEDULED_MS_MAX: Final = 253_402_300_800_000
 
-#: Annotations that are the broker's to give; whatever a sender puts there is dropped (contract 8.3).
+#: Annotations that are the broker's to give; whatever a sender puts there is dropped (Azure: AMQP protocol guide).
 _OWN: Final = frozenset(
     {
         ENQUEUED_TIME,
@@ -240,7 +240,7 @@ _ORDINARY: Final = MessageMetadata()
 
 
 def envelope_key(found: Scan) -> bytes | None:
-    """The placement key that a batch's envelope names (contract 7.3)."""
+    """The placement key that a batch's envelope names."""
     key = _text(found.annotations, PARTITION_KEY) if found.annotations else None
     return None if key is None else string_key(key)
 
@@ -540,7 +540,7 @@ def _annotations_of(
     if metadata.enqueued_sequence_number is not None:
         annotations[ENQUEUE_SEQUENCE_NUMBER] = metadata.enqueued_sequence_number
     elif isinstance(slot, QueuedCopy) or sub_queue_of(slot.state) != MAIN:
-        # The topic has handed it on, or it was dead-lettered (contract chapter 8.3).
+        # The topic has handed it on, or it was dead-lettered (Azure: AMQP protocol guide).
         annotations[ENQUEUE_SEQUENCE_NUMBER] = fragment_number << COUNT_BITS | _origin_of(slot)
     if locked_until_ms:
         annotations[LOCKED_UNTIL] = Timestamp(locked_until_ms)
@@ -575,7 +575,7 @@ def _origin_of(slot: QueuedMessage) -> int:
 
 
 def _wire_ttl(ttl_ms: int | None) -> int | None:
-    # The header holds 32 bits; a longer life is not told (contract 7.5).
+    # The header holds 32 bits; a longer life is not told (AMQP 1.0 part 3, 3.2.4).
     return ttl_ms if ttl_ms is not None and ttl_ms < 1 << 32 else None
 
 

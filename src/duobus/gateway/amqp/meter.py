@@ -1,4 +1,4 @@
-"""Counts what one connection does, in the name of the key that allows it (design 3.13)."""
+"""Counts what one connection does, in the name of the key that allows it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Peer: one AMQP connection. Bytes to the engine, events to links, and one write per turn back.
 
-It is an ``asyncio.Protocol`` without a task of its own (design 3.8): what the broker releases gets into a link's
+It is an ``asyncio.Protocol`` without a task of its own: what the broker releases gets into a link's
 mailbox, whose ``wake`` puts the link on a list that is worked off once at the end of the turn.
 """
 
@@ -150,11 +150,11 @@ class Peer(asyncio.Protocol):
                 self.see_to_reading()
 
     def eof_received(self) -> bool:
-        """See asyncio.Protocol: a half-closed peer is treated as gone (contract chapter 16)."""
+        """See asyncio.Protocol: a half-closed peer is treated as gone (AMQP 1.0 part 2, 2.4)."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release every lock at once, each delivery counted (design 3.11, I20)."""
+        """Release every lock at once, each delivery counted (I20)."""
         self.is_gone = True
         self.can_write = False
         self._partial = 0
@@ -259,7 +259,7 @@ class Peer(asyncio.Protocol):
         """End what takes longer than it may, and what has no right any more."""
         age_ms = monotonic_ms - self._since_ms
         if self._is_closing or self.engine.is_closed or self.engine.is_closing:
-            # What is written already goes out, unless the other side does not read it (contract chapter 16).
+            # What is written already goes out, unless the other side does not read it (AMQP 1.0 part 2, 2.4).
             self._closing_ms = self._closing_ms or monotonic_ms
             if monotonic_ms - self._closing_ms >= CLOSE_MS:
                 self.abort()
@@ -298,7 +298,7 @@ class Peer(asyncio.Protocol):
         return bool(self._tasks) or any(endpoint.owes for endpoint in self._endpoints.values())
 
     def shut_down(self) -> None:
-        """Detach every link and close the connection, both as transient (contract chapter 16)."""
+        """Detach every link and close the connection, both as transient (AMQP 1.0 part 2, 2.4)."""
         self._is_closing = True
         if not self.engine.is_open:
             self.abort()
@@ -542,7 +542,7 @@ class Peer(asyncio.Protocol):
 
 
 def _log_in(peer: Peer, event: SaslInitReceived) -> tuple[bool, NamespaceRules | None]:
-    """Whether a client may go on by its SASL login (contract 1.3), and the namespace that the login is for.
+    """Whether a client may go on by its SASL login (AMQP 1.0 part 5, 5.3), and the namespace that the login is for.
 
     The namespace is None when tokens are to follow.
     """

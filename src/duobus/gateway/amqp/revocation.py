@@ -1,4 +1,4 @@
-"""What ends when a token has expired, or a key or a right was taken away (contract 4.5, T14).
+"""What ends when a token has expired, or a key or a right was taken away (Azure: AMQP protocol guide, T14).
 
 An access rule changes with its entity or with the namespace. The connections that hold a grant by it are looked at
 then, in slices, and no others: nobody looks over all links again and again.

@@ -157,7 +157,7 @@ class AmqpServer:
         )
 
     def error(self, error: ServiceBusError, path: str, **about: object) -> AmqpError:
-        """The wire form of an error, with a tracking id that is also in the log (contract chapter 14)."""
+        """The wire form of an error, with a tracking id that is also in the log (Azure: AMQP error codes)."""
         tracking_id = new_tracking_id(self.entropy)
         about.update(tracking_id=tracking_id, condition=error.condition, path=path, reason=str(error))
         self.refusals.info("refused", **about)

@@ -1,4 +1,4 @@
-"""What those who run the server ask of it over HTTP: its stores, its fragments, and drills (design 6; PE4, IN1).
+"""What those who run the server ask of it over HTTP: its stores, its fragments, and drills (PE4, IN1).
 
 Addresses begin with ``/$duobus``, which no entity can be called. Everything demands the right Manage on the namespace.
 """

@@ -126,7 +126,7 @@ def resendable(
     for name, value in repair.envelope.items():
         setattr(new, name, value)
     if new.session_id is not None and new.partition_key is not None and new.session_id != new.partition_key:
-        # As a sender is told (contract 13.1): both say where it belongs.
+        # As a sender is told (Azure: message sequencing): both say where it belongs.
         new.partition_key = new.session_id
     return bare, new
 

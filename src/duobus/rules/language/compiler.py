@@ -1,4 +1,4 @@
-"""Tree to closures, once for each rule (HTTP contract E.4).
+"""Tree to closures, once for each rule (Azure: SQL filter syntax).
 
 A closure takes a MessageView whose sections were decoded and returns a value; None is unknown. What the compiler knows
 beforehand it doesn't leave to the closure: whether a part can fail at all, whether it can only be a boolean, and which

@@ -1,4 +1,4 @@
-"""Index: finds the rules whose equalities a message fulfils, without looking at the others (HTTP contract E.6).
+"""Index: finds the rules whose equalities a message fulfils, without looking at the others (Azure: topic filters).
 
 Rules that name the same fields form a group, a hash table by the values of these fields. A group is looked at only for
 messages that have its *anchor*, one of its fields: the one with the fewest groups when it was made, so that neither

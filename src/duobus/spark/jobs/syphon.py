@@ -1,4 +1,4 @@
-"""``syphon``: large backlogs to the entities that their messages were meant for (spark-pipeline.md 8.3).
+"""``syphon``: large backlogs to the entities that their messages were meant for.
 
 For normal operation there is ``duobus syphon``, which needs no Spark. This one drains many backlog queues at the same
 time. A message is settled when its batch is done; until then a crash leaves it claimed, and the same query carries it

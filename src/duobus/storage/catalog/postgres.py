@@ -183,7 +183,7 @@ def _guarded(
 class PostgresCatalog(Catalog):
     """The catalog in a schema of a PostgreSQL database, which several servers use at the same time.
 
-    Every row carries a checksum over all of it, verified at ``read`` (design, decision 5).
+    Every row carries a checksum over all of it, verified at ``read``.
     """
 
     def __init__(self, place: PostgresAddress) -> None:

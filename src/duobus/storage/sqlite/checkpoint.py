@@ -2,7 +2,7 @@
 
 SQLite's own automatic checkpoint runs inside a commit: send p99 of 33 to 39 ms against a median of 5 ms. A
 passive one every 50 ms on a connection of its own brings p99 to 1.0-2.8 ms, but never lets the log restart
-while commits go on, and it grew to 186 MB (reference/performance.md 3, observation 5). So there are two steps:
+while commits go on, and it grew to 186 MB (observation 5). So there are two steps:
 
     commits   ──────────────────────────────┬─ finish ─┬──────────   the writer's thread
     log       ▁▂▃▄▅▆▇█ over the limit        │          ▁▂▃ restarts

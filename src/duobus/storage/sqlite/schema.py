@@ -1,7 +1,7 @@
 """The SQL of the SQLite store: tables, and statements of many rows made once.
 
 One integer key per message (``source_key << COUNT_BITS | count``): a composite key without rowid measured
-41 us a row against 7 (reference/performance.md). No index that a plain message enters.
+41 us a row against 7. No index that a plain message enters.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 APPLICATION_ID = 0x64756F62
 
 #: Rows per statement. More gain next to nothing (100 measured 4 % slower at commits of 100, 250 measured 2 %
-#: faster at commits of 500), fewer meet the interpreter lock more often (reference/performance.md 3.6).
+#: faster at commits of 500), fewer meet the interpreter lock more often.
 ROWS_PER_STATEMENT = 50
 
 #: Blocks of message ids, appended at a source's end and deleted from its beginning: no index of random ids is on the
-#: way of a message (reference/performance.md 5.3). Its own text, for files that were made before there was one.
+#: way of a message. Its own text, for files that were made before there was one.
 CREATE_HISTORIES = """
 CREATE TABLE IF NOT EXISTS histories(
     id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, ids BLOB NOT NULL, row_sum INTEGER NOT NULL);
@@ -80,7 +80,7 @@ CREATE TABLE tombstones(
 META_COLUMNS = "store_id, generation, last_commit_no, broker_ms, rows, next_fragment_key, next_source_key, probes"
 READ_META = f"SELECT format, {META_COLUMNS}, row_sum FROM meta WHERE id = 1"
 INSERT_META = f"INSERT INTO meta(id, format, {META_COLUMNS}, row_sum) VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-#: The condition is the fence: whoever lost the store to another owner changes no row (design 3.4, L9).
+#: The condition is the fence: whoever lost the store to another owner changes no row (L9).
 UPDATE_META = (
     "UPDATE meta SET generation = ?, last_commit_no = ?, broker_ms = ?, rows = ?, next_fragment_key = ?,"
     " next_source_key = ?, probes = ?, row_sum = ? WHERE id = 1 AND generation = ? AND last_commit_no = ?"

@@ -2,7 +2,7 @@
 
 The writing half of the work is here; ``database.py`` opens the file safely, ``rows.py`` reads and verifies rows,
 ``schema.py`` holds the SQL. Speed comes from few long calls into the driver: 50 rows a statement, every statement
-prepared once, ranges deleted as ranges (reference/performance.md 5.4).
+prepared once, ranges deleted as ranges.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: credit is not what it waits for.
 CREDIT = 2000
 #: How long a client that was refused for its namespace's rate gets no further credit: less than the second after which
-#: JavaScript gives up (contract 0.16).
+#: JavaScript gives up.
 HELD_BACK_S = 0.5
 
 
@@ -78,7 +78,7 @@ class IncomingLink(Mailbox, Endpoint):
         return self._owed > 0
 
     def start(self) -> None:
-        """Give the first credit, at once (contract 0.16)."""
+        """Give the first credit, at once."""
         self._link.grant(self._credit)
 
     def stop(self) -> None:
@@ -158,7 +158,10 @@ class IncomingLink(Mailbox, Endpoint):
         return MessageTooLarge(f"The message has more than the {limit} bytes that '{self.queue.path}' allows.")
 
     def _in_state(self, event: Transfers) -> None:
-        """One delivery with a state: part of a transaction, which keeps it until its discharge (contract 12.3)."""
+        """One delivery with a state.
+
+        Part of a transaction, which keeps it until its discharge (AMQP 1.0 part 4, 4.4).
+        """
         delivery_id, (payload,), state = event.first_delivery_id, event.payloads, event.state
         transactions = self._peer.transactions
         try:
@@ -184,7 +187,8 @@ class IncomingLink(Mailbox, Endpoint):
     def _send_in(self, txn_id: bytes, batch: SendBatch | None) -> None:
         """Add messages to a transaction.
 
-        On a session for transactions across entities those to another than its first go via that one (contract 12.4).
+        On a session for transactions across entities those to another than its first go via that one (Azure:
+        transaction processing).
         """
         via = via_entity(self._peer, self._link.session)
         if via is None or via is self.queue or batch is None:
@@ -269,7 +273,7 @@ class IncomingLink(Mailbox, Endpoint):
         return batch
 
     def _batch(self, delivery_id: int, payload: bytes, settled: bool) -> None:
-        """One batch transfer: its inner messages are stored as a whole or not at all (contract 7.3)."""
+        """One batch transfer: its inner messages are stored as a whole or not at all."""
         try:
             batch = self._whole(delivery_id, payload, is_batch=True)
         except ServiceBusError as error:
@@ -443,7 +447,7 @@ def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Neighbouring ranges as one; never over ids that are not in them (contract 7.2: keep ranges tight)."""
+    """Neighbouring ranges as one; never over ids that are not in them (AMQP 1.0 part 2, 2.7.6: keep ranges tight)."""
     if len(ranges) <= 1:
         return ranges
     ranges.sort()

@@ -168,7 +168,7 @@ def via_entity(peer: Peer, session: Session) -> Queue | None:
 
 
 def demand_one_entity(peer: Peer, session: Session, queue: Queue) -> None:
-    """Refuse a second entity to receive from on a session for transactions across entities (contract 12.4).
+    """Refuse a second entity to receive from on a session for transactions across entities.
 
     Raises:
         OperationCancelled: The session is one of those, and has another entity already.

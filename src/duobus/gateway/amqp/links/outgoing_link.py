@@ -43,7 +43,7 @@ COUNTED_FROM = 1 << 20
 DEAD_LETTER_REASON = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
 
-#: The answer to a disposition names the outcome that was asked for (contract 0.3 and 9.3).
+#: The answer to a disposition names the outcome that was asked for (AMQP 1.0 part 3, 3.4).
 _ANSWERS: dict[int, DeliveryState] = {
     COMPLETE: ACCEPTED,
     ABANDON: Modified(None, None, None),
@@ -246,7 +246,7 @@ class OutgoingLink(Mailbox, Endpoint):
         handle.unlock(self.queue.source_no, batch.prefix, ranges, counted=False)
 
     def _answer_drain(self) -> None:
-        """Drain is answered when nothing that was asked for is under way any more (contract 8.5).
+        """Drain is answered when nothing that was asked for is under way any more (AMQP 1.0 part 2, 2.6.7).
 
         Outcomes go first: the JavaScript SDK drains, closes the link, and waits for settlements until it times out.
         """
@@ -463,7 +463,7 @@ class OutgoingLink(Mailbox, Endpoint):
         self._receiver.close()
 
     def close(self) -> None:
-        """The link is gone: what was never written goes back uncounted; what was keeps its locks (design 3.11).
+        """The link is gone: what was never written goes back uncounted; what was keeps its locks.
 
         Outcomes that are still owed are told all the same; a client that detached hears our answer after them.
         """
@@ -481,7 +481,7 @@ class OutgoingLink(Mailbox, Endpoint):
 
 
 def write_outcome(session: Session, ranges: list[tuple[int, int]], state: DeliveryState) -> None:
-    """Dispositions to the client, neighbours merged, never over ids in between (contract 7.2)."""
+    """Dispositions to the client, neighbours merged, never over ids in between (AMQP 1.0 part 2, 2.7.6)."""
     if not ranges:
         return
     ranges.sort()
@@ -510,11 +510,11 @@ def _ids(found: list[tuple[DeliveryRun, int, int, int]]) -> list[tuple[int, int]
 
 
 def _outcome_of(state: DeliveryState | None) -> int | None:
-    # A receiver that settles without a state means accepted (contract chapter 17).
+    # A receiver that settles without a state means accepted.
     if state is ACCEPTED or state is None:
         return COMPLETE
     if isinstance(state, Modified):
-        # Only undeliverable-here decides; Python says delivery-failed true, JavaScript null (contract 9.1).
+        # Only undeliverable-here decides; Python says delivery-failed true, JavaScript null (AMQP 1.0 part 3, 3.4).
         return DEFER if state.undeliverable_here else ABANDON
     if isinstance(state, Rejected):
         return DEAD_LETTER_OUTCOME
@@ -532,7 +532,7 @@ def _detail_of(state: DeliveryState | None) -> SettleDetail | None:
         reason = info.pop(DEAD_LETTER_REASON, None)
         description = info.pop(DEAD_LETTER_DESCRIPTION, None)
         if error.condition != "com.microsoft:dead-letter" and reason is None:
-            # A plain client's rejection: its condition is the reason (contract 9.1).
+            # A plain client's rejection: its condition is the reason (AMQP 1.0 part 3, 3.4).
             reason = str(error.condition)
         if description is None:
             description = error.description
@@ -541,7 +541,7 @@ def _detail_of(state: DeliveryState | None) -> SettleDetail | None:
 
 
 def _properties(annotations: dict[Any, Any]) -> dict[str, Any]:
-    """Keys arrive as symbols and become strings (contract 9.1)."""
+    """Keys arrive as symbols and become strings (AMQP 1.0 part 3, 3.4)."""
     return {str(key): value for key, value in annotations.items()}
 
 

@@ -1,4 +1,4 @@
-"""SessionLink: a client receives the messages of one session; and how a link comes to one (contract chapter 11)."""
+"""SessionLink: a client receives the messages of one session; and how a link comes to one (Azure: message sessions)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ SESSION_FILTER = Symbol("com.microsoft:session-filter")
 LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
 TIMEOUT = "com.microsoft:timeout"
 #: Go describes the filter's value, and reads no answer whose value is bare: it closes the connection. Python, JS and
-#: .NET read bare ones only, as they ask (contract 11.1).
+#: .NET read bare ones only, as they ask (Azure: message sessions).
 _DESCRIPTORS = (ULong(0x000000137000000C), SESSION_FILTER)
-#: How long an attach waits for a session when the client does not say, and at most (contract 11.2).
+#: How long an attach waits for a session when the client does not say, and at most (Azure: message sessions).
 WAIT_DEFAULT_MS, WAIT_MAX_MS = 65_000, 3_600_000
 #: How long before the time that the client gives it is told that there is none: Go's own timer ends then, at once or
 #: up to 100 ms later, and a client that gives up first learns nothing of the reason.
@@ -39,7 +39,7 @@ _TICKS_EPOCH, _TICKS_PER_MS = 621_355_968_000_000_000, 10_000
 
 
 def wanted_session(filters: object) -> tuple[bool, str | None]:
-    """Whether a source's filter asks for a session, and which; None: the next available (contract 11.1).
+    """Whether a source's filter asks for a session, and which; None: the next available (Azure: message sessions).
 
     Raises:
         ArgumentInvalid: It asks for something that is no session id.
@@ -272,7 +272,7 @@ class SessionLink(OutgoingLink, SessionHolder):
         return commands, answer
 
     def session_lost(self) -> None:
-        """See Holder: the client learns by a detach (contract 11.5).
+        """See Holder: the client learns by a detach (Azure: message sessions).
 
         What it has not settled is refused before that: settlements may be on their way, and clients wait for answers.
         """
@@ -292,7 +292,7 @@ class SessionLink(OutgoingLink, SessionHolder):
     def close(self) -> None:
         """The link is gone, and its session free at once: what the client has of it goes back, in order.
 
-        Deliveries count when the connection died, not when the client closed the link (contract 11.5).
+        Deliveries count when the connection died, not when the client closed the link (Azure: message sessions).
         """
         super().close()
         self.receiver.give_back(counted=self._peer.is_gone)

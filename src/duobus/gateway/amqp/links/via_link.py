@@ -1,4 +1,4 @@
-"""ViaLink: a client sends to one entity by way of another, which stores the messages first (contract 12.4)."""
+"""ViaLink: a client sends to one entity by way of another, which stores the messages first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``$cbs`` node: put-token (contract chapter 4)."""
+"""The ``$cbs`` node: put-token (Azure: AMQP protocol guide)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CbsNode(RequestNode):
         return ()
 
     def handle(self, request: Request, link: RequestLink) -> None:
-        """Answer with 202, 401, or 404 for a good token of an entity that does not exist (contract 4.4).
+        """Answer with 202, 401, or 404 for a good token of an entity that does not exist (Azure: AMQP protocol guide).
 
         A missing right is refused at attach.
         """
@@ -83,7 +83,7 @@ class CbsNode(RequestNode):
         token = request.body.decode("utf-8", "replace") if isinstance(request.body, bytes) else request.body
         if len(demand(token, str, _NO_TOKEN)) > TOKEN_LENGTH_MAX:
             raise ArgumentInvalid(_NO_TOKEN)
-        # The label in 'type' is not trusted: Python calls a shared access signature 'jwt' (contract 0.18).
+        # The label in 'type' is not trusted: Python calls a shared access signature 'jwt'.
         self.peer.put_token(audience, token)
         self.reply(request, {"status-code": Int(202), "status-description": "Accepted"}, None)
 

@@ -1,4 +1,7 @@
-"""The ``$management`` node of an entity (contract chapter 10): one function per operation, in a table."""
+"""The ``$management`` node of an entity (Azure: AMQP request-response operations).
+
+One function per operation, in a table.
+"""
 
 from __future__ import annotations
 
@@ -57,17 +60,17 @@ TIMEOUT_DEFAULT_MS, TIMEOUT_MAX_MS = 60_000, 600_000
 #: A reply of peek stays below it, however many messages are asked for (PE20).
 PEEK_BYTES_MAX = 256 * 1024
 PEEK_MESSAGES_MAX = 1000
-#: Messages that one request may delete: Premium's limit (contract 10.9).
+#: Messages that one request may delete: Premium's limit (Azure: AMQP request-response operations).
 DELETED_MAX = 4000
 #: A purge answers after this long and says whether more is left: sooner than any client gives up.
 PURGE_MS = 5_000
 #: Sessions of one page of get-message-sessions (Python asks for 100).
 SESSIONS_PAGE_MAX = 1000
-#: The instant that asks for sessions with active messages or a state, whenever that was set (contract 10.7 and chapter
-#: E); later ones are no times of .NET.
+#: The instant that asks for sessions with active messages or a state, whenever that was set (Azure: AMQP
+#: request-response operations and chapter E); later ones are no times of .NET.
 ACTIVE_SESSIONS_MS = 253_402_300_799_000
 
-#: Where a condition's HTTP status is another over AMQP (contract 10.10).
+#: Where a condition's HTTP status is another over AMQP (Azure: AMQP request-response operations).
 _STATUS = {MessageTooLarge: 403, QuotaExceeded: 403, NotAllowed: 400, EntityDisabled: 400}
 
 _DISPOSITIONS = {
@@ -110,7 +113,10 @@ class ManagementNode(RequestNode):
         self.peer.spawn(self._answer(request, participation), request.weight)
 
     def _join(self, request: Request, txn_id: bytes) -> Participation:
-        """Make an operation part of a transaction (contract 12.3); what waits for its answer, or why it cannot be."""
+        """Make an operation part of a transaction (AMQP 1.0 part 4, 4.4).
+
+        What waits for its answer, or why it cannot be.
+        """
         transactions = self.peer.transactions
         try:
             transactions.find(txn_id)
@@ -197,7 +203,7 @@ class ManagementNode(RequestNode):
         return name, self._with_session(request), function
 
     def _with_session(self, request: Request) -> dict[Any, Any]:
-        """The body with the session that it is about: Go names only the link that holds it (contract 10.7)."""
+        """The body with the session that it is about: Go names only the link that holds it."""
         body: dict[Any, Any] = request.body
         if not self._needs_session or body.get("session-id") is not None:
             return body
@@ -274,7 +280,7 @@ class ManagementNode(RequestNode):
         """The receiver that holds the session of a request on this connection; None when the request names none.
 
         Raises:
-            SessionLockLost: This connection does not hold the session (contract 10.7).
+            SessionLockLost: This connection does not hold the session (Azure: AMQP request-response operations).
         """
         session_id = text_of(body, "session-id")
         if session_id is None or not self._needs_session:
@@ -289,7 +295,8 @@ class ManagementNode(RequestNode):
 
         Raises:
             NotAllowed: The entity has no sessions.
-            SessionLockLost: The request names neither a session nor a link that has one (contract 10.7).
+            SessionLockLost: The request names neither a session nor a link that has one (Azure: AMQP request-response
+            operations).
         """
         if not self._needs_session:
             raise NotAllowed(f"'{self.name}' has no sessions: the entity does not require them.")
@@ -317,7 +324,7 @@ class ManagementNode(RequestNode):
         if state is not None:
             demand(state, bytes, "'session-state' must be binary, or null to clear it.")
         waiting = ResultWaiter()
-        # Empty is none: Go sends that for nil (contract chapter E, 10).
+        # Empty is none: Go sends that for nil (Azure: AMQP request-response operations).
         self.queue.set_session_state(holder.handle, holder.lock, state or None, waiting)
         (command,) = await waiting.results(1)
         if command.error is not None:
@@ -409,7 +416,7 @@ class ManagementNode(RequestNode):
 
 
 async def _batch_delete(node: ManagementNode, body: dict[Any, Any]) -> Answer:
-    """Delete available messages that were enqueued before a time (contract 10.9)."""
+    """Delete available messages that were enqueued before a time (Azure: AMQP request-response operations)."""
     limit = integer_of(body, "message-count", None)
     if not 1 <= limit <= DELETED_MAX:
         raise ArgumentOutOfRange(f"'message-count' is {limit}; it must be from 1 to {DELETED_MAX}.")
@@ -486,7 +493,7 @@ def _messages_in(operation: str, body: dict[Any, Any]) -> int:
 
 
 def tokens_of(body: dict[Any, Any]) -> list[bytes]:
-    """Lock tokens as they stand in delivery tags: .NET byte order (contract 8.2)."""
+    """Lock tokens as they stand in delivery tags: .NET byte order."""
     items = items_of(body.get("lock-tokens"))
     if not 0 < len(items) <= NUMBERS_MAX:
         raise ArgumentInvalid(f"'lock-tokens' must be an array of 1 to {NUMBERS_MAX} UUIDs.")

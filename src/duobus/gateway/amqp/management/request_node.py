@@ -83,7 +83,7 @@ class RequestLink(Endpoint):
         self.segments = segments
 
     def start(self) -> None:
-        """Give the first credit, at once (contract 4.1)."""
+        """Give the first credit, at once (Azure: AMQP protocol guide)."""
         self.link.grant(CREDIT)
 
     def transfers(self, event: Transfers) -> None:
@@ -142,7 +142,7 @@ class ReplyLink(Endpoint):
 
     @property
     def names(self) -> Iterable[str | None]:
-        """What a reply-to may call it: the link's name or its target address (contract 10.1)."""
+        """What a reply-to may call it: the link's name or its target address."""
         target = getattr(self.link.remote, "target", None)
         return (self.link.name, getattr(target, "address", None))
 
@@ -256,7 +256,7 @@ class RequestNode:
         if target is None:
             self.peer.log_debug("reply without link", node=self.name)
             return
-        # The correlation id is the request's message id with the same type (contract 0.4).
+        # The correlation id is the request's message id with the same type.
         fields = [None, None, request.scan.reply_to, None, None, request.scan.message_id]
         target.send(build_message(fields, properties, body_value=body))
 

@@ -1,4 +1,4 @@
-"""The operations of ``$management`` that add, remove and list a subscription's rules (contract 10.8)."""
+"""The operations of ``$management`` that add, remove and list a subscription's rules."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ _RULE_OPERATIONS: Final = ("com.microsoft:add-rule", "com.microsoft:remove-rule"
 
 
 def demand_known(queue: Queue, name: str, *, is_sub_queue: bool) -> None:
-    """Refuse operations that an entity of this kind has not (contract 5.2).
+    """Refuse operations that an entity of this kind has not (Azure: AMQP protocol guide).
 
     Raises:
-        ArgumentInvalid: It is peek, at a topic (contract 10.5).
+        ArgumentInvalid: It is peek, at a topic (Azure: AMQP request-response operations).
         NotImplementedYet: It is any other.
     """
     if queue.kind == "topic" and name == "com.microsoft:peek-message":

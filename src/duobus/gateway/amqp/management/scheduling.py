@@ -1,4 +1,4 @@
-"""The operations of ``$management`` that schedule messages and cancel them, in a transaction or not (contract 10.6)."""
+"""The operations of ``$management`` that schedule messages and cancel them, in a transaction or not."""
 
 from __future__ import annotations
 

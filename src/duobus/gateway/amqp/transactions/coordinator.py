@@ -1,4 +1,4 @@
-"""CoordinatorLink: the link on which a client declares and discharges transactions (contract 12.2).
+"""CoordinatorLink: the link on which a client declares and discharges transactions (AMQP 1.0 part 4, 4.3).
 
 A discharge that commits is one ``Group``: a message broker checks all of it, writes all of it in one commit, and only
 then it is answered. When that commit fails the store itself knows whether it holds it; the answer waits for that.
@@ -41,7 +41,7 @@ from duobus.model.batches import Mailbox
 if TYPE_CHECKING:
     from duobus.gateway.amqp.peer import Peer
 
-#: What a coordinator offers (contract 12.2).
+#: What a coordinator offers (AMQP 1.0 part 4, 4.3).
 LOCAL_TRANSACTIONS: Final = "amqp:local-transactions"
 #: Declares and discharges that a link may have under way.
 CREDIT: Final = 100

@@ -1,4 +1,4 @@
-"""The open transactions of one connection: what they hold, and what becomes of it (contract chapter 12).
+"""The open transactions of one connection: what they hold, and what becomes of it (AMQP 1.0 part 4).
 
 A transaction lives in memory until its discharge, so whatever ends its connection or its coordinator link rolls it
 back by doing nothing: its messages were never stored, its settlements never made, its locks still held.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from duobus.gateway.amqp.transactions.participant import ParticipantTransaction, TransactionParticipant
     from duobus.model.batches import SendBatch
 
-#: From its declaration to its discharge (contract 12.2).
+#: From its declaration to its discharge (AMQP 1.0 part 4, 4.3).
 TRANSACTION_MS: Final = 120_000
 #: Open transactions of one connection.
 TRANSACTIONS_MAX: Final = 100
@@ -323,7 +323,7 @@ class Transactions:
             coordinator.tick(monotonic_ms)
 
     def end_all_of(self, coordinator: CoordinatorLink) -> None:
-        """A coordinator link is gone: roll back everything that it declared (contract 12.2)."""
+        """A coordinator link is gone: roll back everything that it declared (AMQP 1.0 part 4, 4.3)."""
         gone = [name for name, entry in self._open.items() if entry.coordinator is coordinator]
         for name in gone:
             entry = self._open.pop(name)

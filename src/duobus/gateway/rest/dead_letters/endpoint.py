@@ -43,7 +43,7 @@ from duobus.model.json.values import time_text
 from duobus.model.metadata import MessageMetadata
 from duobus.model.metering import PEEK, SETTLE, operations_of
 
-# What an order to the dead-letter service costs (design 3.13): what it shows is handed out, and what it moves is sent
+# What an order to the dead-letter service costs: what it shows is handed out, and what it moves is sent
 # to its new place.
 #
 # A client that moves dead letters by receiving and sending them pays for both; here the server moves them, and no
@@ -102,7 +102,7 @@ ORDERS_MAX: Final = 16
 _STOP_S: Final = 2.0
 
 _STATES: Final = ("active", "deferred", "scheduled")
-#: Where the token of another resource stands, as for forwarding (HTTP contract A.7).
+#: Where the token of another resource stands, as for forwarding (Azure: autoforwarding).
 _OTHER_TOKEN: Final = "ServiceBusSupplementaryAuthorization"
 
 T = TypeVar("T")
@@ -311,7 +311,7 @@ def _spelled(path: str | None, home: Namespace) -> str | None:
 
 
 def _lasting(metadata: MessageMetadata) -> MessageMetadata:
-    """A dead letter does not expire, and is not scheduled (contract 13.3)."""
+    """A dead letter does not expire, and is not scheduled (Azure: dead-letter queues)."""
     metadata.scheduled_ms = None
     return metadata
 

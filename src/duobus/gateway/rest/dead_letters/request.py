@@ -24,7 +24,7 @@ _BRINGING: Final = (RESTORE, SEND)
 
 #: Messages of one request when it does not say.
 LIMIT_DEFAULT: Final = 100
-#: Longest text of a reason or description (contract chapter 15).
+#: Longest text of a reason or description (Azure: quotas).
 REASON_LENGTH_MAX: Final = 4_096
 
 _MEMBERS: Final = frozenset(

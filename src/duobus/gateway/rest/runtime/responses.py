@@ -1,4 +1,4 @@
-"""From a message to a response: body, BrokerProperties and headers (HTTP contract B.1.1, B.1.2, B.1.6)."""
+"""From a message to a response: body, BrokerProperties and headers (Azure: Service Bus REST API)."""
 
 from __future__ import annotations
 

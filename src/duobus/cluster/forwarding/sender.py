@@ -120,12 +120,13 @@ class RemoteBroker:
 class RemoteFragment:
     """The one fragment that an entity of another server seems to have; see FragmentHandle."""
 
-    __slots__ = ("broker", "fragment")
+    __slots__ = ("broker", "fragment", "store", "submit")
 
     online: Final = True
 
     def __init__(self, broker: RemoteBroker) -> None:
-        self.broker = broker
+        self.broker = self.store = broker
+        self.submit = broker.submit
         self.fragment = None
 
 

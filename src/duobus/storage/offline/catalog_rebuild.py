@@ -48,8 +48,7 @@ from duobus.storage.catalog_rows import (
     store_path,
 )
 from duobus.storage.folder_lock import FolderLock
-from duobus.storage.offline.found_store import FoundStore
-from duobus.storage.offline.store_search import PostgresSearch
+from duobus.storage.offline.store_search import FoundStore, PostgresSearch
 from duobus.storage.postgres.address import PostgresAddress
 from duobus.storage.sqlite import rows
 from duobus.storage.sqlite.file import DRIVER_ERRORS, StoreOptions, check_format, close, connect, store_failed

@@ -8,7 +8,7 @@ import psycopg
 
 from duobus.errors import StoreFailed, StoreTooNew
 from duobus.storage.interface import FragmentRow, SourceRow
-from duobus.storage.offline.found_store import FoundStore
+from duobus.storage.offline.store_search import FoundStore
 from duobus.storage.postgres import schema
 from duobus.storage.postgres.address import PostgresAddress
 from duobus.storage.postgres.reader import belonging_of, meta_of, records_in, verified

@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from duobus.errors import ConfigurationError, StoreFailed
-from duobus.storage.catalog_records import LOST, STORE, key_of
-from duobus.storage.offline.found_store import FoundStore
+from duobus.storage.catalog_identity import Belonging
+from duobus.storage.catalog_records import LOST, STORE, Kept, key_of
+from duobus.storage.interface import FragmentRow, SourceRow, StoreContents
 from duobus.storage.postgres.address import PostgresAddress, is_postgres, parse
 
 if TYPE_CHECKING:
     from duobus.storage.offline.postgres_search import Finder
+
+
+# What a store was found to hold, offline, that tells of its catalog.
+
+
+class FoundStore(msgspec.Struct, frozen=True):
+    """What a store holds that tells of its catalog."""
+
+    store_id: int
+    path: str
+    belonging: Belonging
+    fragments: list[FragmentRow]
+    sources: list[SourceRow]
+    records: Mapping[str, Kept]
+
+    @property
+    def places(self) -> set[tuple[int, int]]:
+        """Entity id and number of each fragment."""
+        return {(row.entity_id, row.fragment_no) for row in self.fragments}
+
+    @property
+    def contents(self) -> StoreContents:
+        """As if it had been opened."""
+        return StoreContents(0, 0, 0, self.fragments, self.sources, [], None, self.belonging)
 
 
 def finder() -> Finder:

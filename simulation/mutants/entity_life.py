@@ -9,8 +9,8 @@ from unittest import mock
 
 from duobus.broker import Queue, ScaleUnit
 from duobus.broker import fragment_host as residents
-from duobus.fragment import settlement as settlement
-from duobus.fragment import source
+from duobus.fragment import send, settlement
+from duobus.fragment.topics import fanout
 from duobus.storage.catalog.memory import MemoryCatalog
 from simulation.world.stores import CrashingStore
 
@@ -59,7 +59,10 @@ def quota_not_counted_back() -> Iterator[None]:
 @contextmanager
 def quota_ignored() -> Iterator[None]:
     """An entity takes more than its size allows."""
-    with mock.patch.object(source, "check", return_value=None):
+    with (
+        mock.patch.object(send, "check_room", return_value=None),
+        mock.patch.object(fanout, "check_room", return_value=None),
+    ):
         yield
 
 

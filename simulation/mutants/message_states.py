@@ -8,9 +8,7 @@ from typing import Any
 from unittest import mock
 
 from duobus.broker import Queue
-from duobus.fragment import housekeeping
-from duobus.fragment import peek as peek
-from duobus.fragment import settlement as settlement
+from duobus.fragment import housekeeping, peek, settlement
 from duobus.fragment.commands import Housekeeping
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.message import DEFERRED, QueuedMessage, kind_of

@@ -16,7 +16,7 @@ from duobus.broker.delivery import session_groups as outlets
 from duobus.broker.entities import placement
 from duobus.broker.scale_unit import ScaleUnit
 from duobus.fragment import duplicate_detection as duplicates
-from duobus.fragment import settlement as settlement
+from duobus.fragment import settlement
 from duobus.fragment.commands import DEFER, Command, Run, SettleBatch, TakeAndRemove
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.message import ACTIVE, MAIN, QueuedMessage, kind_of

@@ -21,7 +21,7 @@ from duobus.broker.store_lifecycle import StoreLifecycle
 from duobus.clock import BrokerTime, Witness
 from duobus.errors import ServiceBusError
 from duobus.fragment import duplicate_detection as duplicates
-from duobus.fragment import settlement as settlement
+from duobus.fragment import settlement
 from duobus.fragment.commands import Housekeeping, Run, TakeAndRemove
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.message import DEFERRED, QueuedMessage, kind_of

@@ -10,7 +10,7 @@ from duobus.broker import recovery
 from duobus.broker.protocols import FragmentPlan
 from duobus.errors import ServiceBusError
 from duobus.fragment import paged_tail as cold_tail
-from duobus.fragment import peek as peek
+from duobus.fragment import peek
 from duobus.fragment.commands import Command, Run, SettleBatch, SettleDetail
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.message import NEVER, QueuedMessage, state_in_memory

@@ -11,7 +11,7 @@ from duobus.broker import DEAD_LETTER_OUTCOME, Queue
 from duobus.broker.entities.queue import COUNT_BITS
 from duobus.errors import StoreUnavailable
 from duobus.fragment import fragment as fragment_module
-from duobus.fragment import peek as peek
+from duobus.fragment import peek
 from duobus.fragment import source as source_module
 from duobus.fragment.message import DEAD_LETTER, MAIN
 from duobus.fragment.peek import ENVELOPE_BYTES

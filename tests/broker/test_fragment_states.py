@@ -10,7 +10,7 @@ from fragment_kit import NUMBER, START_MS, Box, Driver
 
 from duobus.codec import decode
 from duobus.errors import MessageLockLost, MessageNotFound, NotAllowed, QuotaExceeded
-from duobus.fragment import peek as peek
+from duobus.fragment import peek
 from duobus.fragment.commands import (
     ABANDON,
     COMPLETE,

@@ -25,7 +25,7 @@ from hostile_kit import (
 from duobus.amqp.frames import frame
 from duobus.amqp.performatives import Detach, Flow
 from duobus.codec import build_message
-from duobus.gateway.amqp import server as server
+from duobus.gateway.amqp import server
 from duobus.gateway.amqp.management import request_node
 
 LIMIT = "amqp:resource-limit-exceeded"

@@ -11,7 +11,7 @@ from duobus.amqp.frames import AMQP_HEADER, SASL_HEADER, TYPE_SASL, frame
 from duobus.amqp.performatives import Begin, End, Open, SaslInit
 from duobus.gateway import listener
 from duobus.gateway import protocol_switch as switch
-from duobus.gateway.amqp import server as server
+from duobus.gateway.amqp import server
 
 UNAUTHORIZED = "amqp:unauthorized-access"
 INIT = frame(0, SaslInit(mechanism="ANONYMOUS", initial_response=b"", hostname="localhost").to_bytes(), TYPE_SASL)

@@ -185,7 +185,7 @@ def test_what_stands_for_an_invariant_exists(number: int) -> None:
     assert shown.checker or (shown.tests and shown.because)
     if shown.checker:
         module, _, name = shown.checker.partition(".")
-        folder = Path(planted_life.__file__).parent / "checkers"
+        folder = Path(planted_life.__file__).parents[1] / "checkers"
         assert name in _names(folder / f"{module}.py")
     if number in CHECKERS:
         assert shown.checker == f"{CHECKERS[number].__module__.rpartition('.')[2]}.{CHECKERS[number].__name__}"

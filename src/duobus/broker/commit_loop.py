@@ -415,7 +415,7 @@ class CommitLoop:
         fresh = sorted(fragment.fresh)
         fragment.fresh.clear()
         for key in fresh:
-            part = handle.part(key[0])
+            part = handle.parts.get(key[0], handle)
             scheduler = part.schedulers.get(key)
             if scheduler is not None:
                 scheduler.offer(part)

@@ -133,7 +133,7 @@ class FragmentHost:
     def forget_all(self) -> list[LockOwner]:
         """The memory of all fragments is lost; returns those who have lost locks and are to be told."""
         for fragment in self.fragments.values():
-            _handle_of(fragment).become(None)
+            handle_of(fragment).become(None)
         owners = [owner for fragment in self.fragments.values() for owner in sessions.forget_locks(fragment)]
         self.fragments = {}
         self.id_room = MessageIdBudget(self.id_room.limit)
@@ -141,7 +141,7 @@ class FragmentHost:
 
     def adopt(self, fragment: Fragment) -> None:
         """A fragment is in memory from now on."""
-        handle = _handle_of(fragment)
+        handle = handle_of(fragment)
         self.fragments[fragment.fragment_key] = fragment
         handle.become(fragment)
         plan = self.plans.get((handle.entity_id, handle.number))
@@ -288,7 +288,7 @@ class FragmentHost:
             self._lifecycle.fail(StoreFailed("the store is read again, because a fragment came back to it"))
 
 
-def _handle_of(fragment: Fragment) -> FragmentHandle:
+def handle_of(fragment: Fragment) -> FragmentHandle:
     """The handle of a fragment, which itself does not look at it."""
     handle = fragment.handle
     assert isinstance(handle, FragmentHandle)

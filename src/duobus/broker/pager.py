@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from duobus.broker.fragment_handle import FragmentHandle
 from duobus.fragment import paged_tail as cold_tail
-from duobus.fragment import peek as peek
+from duobus.fragment import peek
 from duobus.fragment.fragment import WINDOW_BYTES, Fragment
 from duobus.fragment.message import MAIN, NEVER, QueuedMessage
 from duobus.fragment.paged_tail import TailPage
@@ -18,7 +19,6 @@ from duobus.fragment.source import Source
 from duobus.storage.interface import MessagingStore, StoredMessage, is_end
 
 if TYPE_CHECKING:
-    from duobus.broker.fragment_handle import FragmentHandle
     from duobus.broker.message_broker import MessageBroker
     from duobus.storage.writers import Writer
 
@@ -108,7 +108,8 @@ class PageLoader:
         """Whether the fragment is still alive, and the source part of it."""
         if self.fragment.sources.get(self.source.source_no) is not self.source:
             return False
-        return self.fragment.handle.fragment is self.fragment  # type: ignore[attr-defined]
+        handle = self.fragment.handle
+        return isinstance(handle, FragmentHandle) and handle.fragment is self.fragment
 
     def ask(self) -> bool:
         """Ask for the next page, if there is one for this way of reading and room for it; whether that was done."""

@@ -34,7 +34,7 @@ from duobus.broker.fragment_handle import FragmentHandle
 from duobus.broker.fragment_moves.coordinator import FragmentMoves
 from duobus.broker.message_broker import MessageBroker
 from duobus.broker.protocols import LateRefusal
-from duobus.clock import Entropy
+from duobus.clock import BrokerTime, Entropy
 from duobus.errors import (
     EntityAlreadyExists,
     QuotaExceeded,
@@ -116,7 +116,7 @@ class ScaleUnit:
         # Tombstones for which no store is there, with the refusals that wait for them.
         self._homeless: list[tuple[Tombstone, LateRefusal]] = []
         self._followers: list[Callable[[Queue], None]] = []
-        self.idle_watch = IdleDeletion(self._queues, self.now_ms, self._delete_idle)
+        self.idle_watch = IdleDeletion(self._queues, lambda: self.time, self._delete_idle)
         self.moves = FragmentMoves(self)
         self.topics = TopicLife(self)
         self._records = RecordKeeping(self)
@@ -321,9 +321,14 @@ class ScaleUnit:
         for follower in list(self._followers):
             follower(queue)
 
+    @property
+    def time(self) -> BrokerTime:
+        """What gives broker time."""
+        return next(iter(self.brokers.values())).commit_loop.time
+
     def now_ms(self) -> int:
         """Broker time."""
-        return next(iter(self.brokers.values())).now_ms()
+        return self.time.now_ms()
 
     def _queues(self) -> Iterator[Queue]:
         for space in self.namespaces.values():

@@ -17,11 +17,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from duobus.broker import admission, recovery
 from duobus.broker.delivery.credit_scheduler import CreditScheduler
-from duobus.broker.fragment_handle import FragmentHandle
+from duobus.broker.fragment_host import handle_of
 from duobus.errors import ServiceBusError, StoreFailed, StoreUnavailable
 from duobus.fragment.commands import Command, Group, Run, TakeAndRemove
 from duobus.fragment.send import Reserve
@@ -32,6 +32,7 @@ from duobus.storage.writer_pool import CLOSE_S, ENDLESS_S, StoreWatchdog
 
 if TYPE_CHECKING:
     from duobus.broker.entities.placement import Placement
+    from duobus.broker.fragment_handle import FragmentHandle
     from duobus.broker.message_broker import MessageBroker
     from duobus.broker.protocols import StoreWatcher
     from duobus.clock import BrokerTime, Entropy
@@ -173,7 +174,7 @@ class StoreLifecycle:
             if error is not None:
                 future.set_exception(error)
             else:
-                future.set_result(result)  # type: ignore[arg-type]
+                future.set_result(cast("T", result))
 
         self.watchdog.submit(call, done, timeout_s)
         return future
@@ -291,8 +292,7 @@ class StoreLifecycle:
     def see_prompt(self) -> None:
         """The store has answered after it was late: those who passed it over may have what is there."""
         for fragment in list(self._broker.host.fragments.values()):
-            handle = fragment.handle
-            assert isinstance(handle, FragmentHandle)
+            handle = handle_of(fragment)
             for part in (handle, *handle.parts.values()):
                 for taker in list(part.schedulers.values()):
                     if isinstance(taker, CreditScheduler) and taker.passes_over:

@@ -107,9 +107,10 @@ class ClusteredScaleUnit(ScaleUnit):
         self._time = time
         self._adopting = asyncio.Lock()
 
-    def now_ms(self) -> int:
-        """Broker time, also while no store is here."""
-        return self._time.now_ms()
+    @property
+    def time(self) -> BrokerTime:
+        """What gives broker time, also while no store is here."""
+        return self._time
 
     def namespace(self, name: str) -> Namespace:
         """See ScaleUnit; others have entities of it, too."""

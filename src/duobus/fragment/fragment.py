@@ -16,9 +16,8 @@ from typing import Final
 
 from duobus.errors import MessageNotFound, ServiceBusError
 from duobus.fragment import duplicate_detection as duplicates
-from duobus.fragment import forward_dedup, housekeeping, send, transfer
+from duobus.fragment import forward_dedup, housekeeping, send, settlement, transfer
 from duobus.fragment import purge as clearing
-from duobus.fragment import settlement as settlement
 from duobus.fragment.commands import (
     CancelScheduled,
     Command,

@@ -17,7 +17,7 @@ from duobus.server.access.connection_strings import tell
 from duobus.server.composition import Server
 from duobus.server.metering_writer import MeteringWriter
 from duobus.server.settings import ReadyFile, Settings, ready_members
-from duobus.storage.switch_interval import set_switch_interval
+from duobus.storage.writers import set_switch_interval
 from duobus.telemetry.bounded_log import BoundedLog, tell_faults
 from duobus.telemetry.logs import Log, set_up_logs
 

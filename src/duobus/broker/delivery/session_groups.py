@@ -5,7 +5,7 @@ What is done per link costs as much as what is done per message, where a turn ha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from duobus.fragment.sessions.delivery_batches import take_for_sessions
 from duobus.model.batches import DeliveryBatch, Mailbox
@@ -88,7 +88,7 @@ class SessionGroup(Mailbox):
 
 def notify_holders(fragment: Fragment, notified: list[SessionLock]) -> None:
     """Give the holders of these sessions what there is of them, or let them take it."""
-    home: FragmentHandle = fragment.handle  # type: ignore[assignment]
+    home = cast("FragmentHandle", fragment.handle)
     if home.fragment is fragment:
         notified = hand_out_all(fragment, notified)
     else:
@@ -110,7 +110,7 @@ def hand_out_all(fragment: Fragment, notified: list[SessionLock]) -> list[Sessio
     Returns:
         Those whose holders are in no group: these are still to be notified.
     """
-    home: FragmentHandle = fragment.handle  # type: ignore[assignment]
+    home = cast("FragmentHandle", fragment.handle)
     # Time may have passed since: what has run out is found now, and not handed out.
     home.present()
     alone: list[SessionLock] = []

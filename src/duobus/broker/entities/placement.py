@@ -70,7 +70,7 @@ class Placement:
 
     def commit_started(self, handle: FragmentHandle) -> None:
         """Advance, if keyless messages were going to this fragment until now."""
-        if self.current is not handle:
+        if len(self._order) == 1 or self.current is not handle:
             return
         self._at += 1
         if self._at == len(self._order):

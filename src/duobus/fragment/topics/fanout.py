@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from duobus.errors import NoMatchingSubscription, QuotaExceeded, ServiceBusError
 from duobus.fragment import duplicate_detection as duplicates
-from duobus.fragment import settlement as settlement
+from duobus.fragment import settlement
 from duobus.fragment.commands import Copies, Housekeeping, Run
 from duobus.fragment.message import (
     ACTIVE,

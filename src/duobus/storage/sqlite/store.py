@@ -55,7 +55,7 @@ from duobus.storage.sqlite.file import (
 )
 from duobus.storage.sqlite.log_watch import LogWatch
 from duobus.storage.sqlite.read_ahead import Ahead
-from duobus.storage.switch_interval import switch_interval_for
+from duobus.storage.writers import switch_interval_for
 
 # Which states of which sources have rows, found in as many steps as there are such pairs.
 #

@@ -79,7 +79,7 @@ INVARIANTS: dict[int, Shown] = {
     ),
     # That a dead letter has the body of its message is part of I16, which looks at every delivery.
     23: Shown(
-        "graves.dead_letter_closure",
+        "dead_letters.dead_letter_closure",
         ("dead-letter-expires", "reason-lost", "dead-letter-without-record"),
         tests=(
             (STATES, "test_a_dead_letter_cannot_be_dead_lettered_again"),

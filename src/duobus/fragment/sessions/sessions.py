@@ -19,7 +19,8 @@ from duobus.errors import MessageNotFound, ServiceBusError, SessionLockLost
 from duobus.fragment.commands import ABANDON, Command, Housekeeping, SettleBatch
 from duobus.fragment.message import ACTIVE, DEFERRED, MAIN, QueuedMessage, sub_queue_of
 from duobus.fragment.sessions.lock_owner import LockOwner
-from duobus.fragment.sessions.session import Session, SessionLock
+from duobus.fragment.sessions.session import Session as Session
+from duobus.fragment.sessions.session import SessionLock as SessionLock
 
 if TYPE_CHECKING:
     from duobus.fragment.fragment import Fragment

@@ -25,7 +25,7 @@ from simulation.scenarios import fragment_moves as sim_moves
 
 TESTS = Path(__file__).parents[1]
 
-LIFE, FANOUT = "life.check_life", "fanout.check_fanout"
+LIFE, FANOUT = "entity_life.check_life", "fanout.check_fanout"
 STATES, BROWSING = "broker/test_fragment_states.py", "broker/test_browsing.py"
 LENDING, MOVING = "broker/test_lending.py", "broker/test_moving.py"
 DRILL = "test_a_store_lost_in_traffic_costs_its_fragments_only_and_comes_back_with_everything"

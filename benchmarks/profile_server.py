@@ -40,7 +40,7 @@ from duobus.clock import Clock, Entropy
 from duobus.server.composition import Server
 from duobus.server.process import GC_THRESHOLD
 from duobus.server.settings import Settings, load_settings
-from duobus.storage.switch_interval import set_switch_interval
+from duobus.storage.writers import set_switch_interval
 
 QUEUE = "profiled"
 WARM_UP_SECONDS = 0.5

@@ -1,4 +1,4 @@
-"""Deterministic simulation of the whole broker: ``python -m simulation.campaign --seed 7`` (reliability 3).
+"""Deterministic simulation of the whole broker: ``python -m simulation.campaign --seed 7``.
 
 A seed draws a scenario: queues, stores, clients and which faults may strike how often (swarm). Two phases: faults on,
 then everything is healed and drained. The history is checked for the invariants of the delivery core. The same seed
@@ -143,7 +143,7 @@ class Result:
 
 
 class SimulatedRun:
-    """The clients and the nemesis of one run; ``sim_moves.py`` adds to it."""
+    """The clients and the nemesis of one run; ``fragment_moves.py`` adds to it."""
 
     forwarding_part = ForwardingClients
 

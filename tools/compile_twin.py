@@ -55,7 +55,7 @@ def is_fresh(twin: Path, source: Path = ROOT / "src") -> bool:
 
 def is_built_for_this_python(twin: Path) -> bool:
     """Whether a twin holds extension modules that this interpreter loads."""
-    return any((twin / "duobus" / "codec").glob(f"decode{EXTENSION_SUFFIXES[0]}"))
+    return any((twin / "duobus" / "codec").glob(f"decoder{EXTENSION_SUFFIXES[0]}"))
 
 
 def compile_into(twin: Path, engine_twin: Path, root: Path = ROOT) -> None:
@@ -85,7 +85,8 @@ def compile_into(twin: Path, engine_twin: Path, root: Path = ROOT) -> None:
 
 def _without_fragment(folder: str, names: list[str]) -> list[str]:
     # The mapping reads the fragment's slots and knows the compiled ones only.
-    if Path(folder).parts[-2:] not in (("broker", "fragment"), ("gateway", "amqp")):
+    package = Path(folder).as_posix().rpartition("/src/duobus/")[2]
+    if package.split("/")[0] != "fragment" and package != "gateway/amqp":
         return []
     return [name for name in names if name.endswith(tuple(EXTENSION_SUFFIXES))]
 

@@ -196,6 +196,7 @@ class MutantServer:
             os.killpg(trial.pid, signal.SIGKILL)
         if state == "timeout":
             os.waitpid(trial.pid, 0)
+        end_those_of(trial.folder)
         os.close(trial.pipe)
         shutil.rmtree(trial.folder, ignore_errors=True)
         found = {"state": state, "tests": len(trial.tests), "left_out": trial.left_out}
@@ -296,6 +297,7 @@ class MutantServer:
             time.sleep(0.05)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
+        end_those_of(folder)
         found: dict[str, Any] = json.loads(result.read_text()) if result.exists() else {}
         shutil.rmtree(folder, ignore_errors=True)
         return found
@@ -351,6 +353,16 @@ def _alone(folder: Path) -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + MEMORY_MORE
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def end_those_of(folder: Path) -> None:
+    """Kill the servers that a child left behind: each has a session of its own, and its data in the child's folder."""
+    within = os.fsencode(folder) + b"/"
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        # One that has ended meanwhile, or is of another user, is none of ours.
+        with contextlib.suppress(OSError):
+            if any(word.startswith(within) for word in path.read_bytes().split(b"\0")):
+                os.kill(int(path.parent.name), signal.SIGKILL)
 
 
 def _processor_s(pid: int) -> float:

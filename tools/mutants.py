@@ -65,7 +65,7 @@ def _modules(folder: str, *names: str) -> tuple[str, ...]:
 
 ROOMS: Final = {
     "fragment": Room(
-        ("src/duobus/broker/fragment/*.py",),
+        ("src/duobus/fragment/*.py", "src/duobus/fragment/*/*.py"),
         (
             "tests/broker",
             "tests/testing",
@@ -78,11 +78,9 @@ ROOMS: Final = {
     ),
     "sqlite": Room(
         (
-            *_modules(
-                "stores", "ahead", "bodies", "body_faults", "checkpoint", "checks", "checksums", "columns", "crew"
-            ),
-            *_modules("stores", "database", "folded", "freed", "held", "history_rows", "log_room", "rows"),
-            *_modules("stores", "schema", "snapshot", "sqlite", "turns", "writer"),
+            "src/duobus/storage/sqlite/*.py",
+            *_modules("storage", "checksums", "commit_checks", "switch_interval", "writer_pool", "writers"),
+            *_modules("storage/backup", "snapshot"),
         ),
         ("tests/stores", "tests/durability", "tests/faults/test_flipped_bits.py"),
         (_tests("tests/durability", "tests/cli/test_backup_and_restore.py"),),
@@ -91,8 +89,8 @@ ROOMS: Final = {
     ),
     "deliveries": Room(
         (
-            *_modules("gateway/amqp", "budget", "deliveries", "essence", "incoming_link", "mapping", "meter"),
-            *_modules("gateway/amqp", "outgoing_link", "session_link", "session_outlet", "slices"),
+            *_modules("gateway/amqp", "byte_budget", "deliveries", "mapping", "meter", "pacing"),
+            *_modules("gateway/amqp/links", "incoming_link", "outgoing_link", "session_link", "session_writer"),
         ),
         ("tests/gateway", "tests/mutants/seeds.py"),
         (
@@ -126,7 +124,11 @@ ROOMS: Final = {
         marks="",
     ),
     "spark": Room(
-        _modules("spark", "attempts", "claimer", "claims", "extents", "offsets", "tickets"),
+        (
+            *_modules("spark/claims", "attempts", "engine", "lock_handles", "runner"),
+            *_modules("spark/source", "extents"),
+            *_modules("spark", "offsets"),
+        ),
         (
             "tests/spark/test_claim_one_checkpoint.py",
             "tests/spark/test_claim_protocol.py",

@@ -1,4 +1,4 @@
-"""Checkers: what every run of the broker must obey, read from its history (reliability 2).
+"""Checkers: what every run of the broker must obey, read from its history.
 
 ``check`` runs them all; each checker is a function from Facts to Violations and may be run alone. Time is linear in
 the history, but for sorting. An operation without an answer branches its own message only, never the run.

@@ -1,4 +1,4 @@
-"""What the life of an entity promises its clients: status, size quota, and an end (HTTP contract A.8.2; I33, I16).
+"""What the life of an entity promises its clients: status, size quota, and an end.
 
 The history here is small: what was asked for and answered, with times. A change lasts from the call to its return;
 meanwhile the old and the new may both hold, and what is on its way when it returns still arrives.

@@ -441,7 +441,7 @@ class Facts:
                     pairs[place].append((ok.index, send.index))
         for settle in self.settles:
             ok, settled = self.end(settle).ok, self.by_token.get(settle.token)
-            # A release is answered without a commit: nothing of it has to be durable (design 3.11).
+            # A release is answered without a commit: nothing of it has to be durable.
             if ok is not None and settled is not None and settle.outcome != RELEASE:
                 pairs[settled.entity, settled.fragment].append((ok.index, settle.index))
         commits = {}

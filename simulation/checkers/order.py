@@ -27,9 +27,9 @@ _Wait = tuple[int, int, Delivery, Delivery]
 def delivery_count(facts: Facts) -> Iterator[Violation]:
     """I6: counts are 1, 2, 3 ... and end at the maximum; the dead-letter queue gets a message once, and counts nothing.
 
-    A crash may forget deliveries since the fragment's last commit and nothing else (design 3.9). Deliveries that
+    A crash may forget deliveries since the fragment's last commit and nothing else. Deliveries that
     no client saw, because a connection or process died, leave gaps; an outcome ``released`` does not count, and
-    neither does a deferral (wire contract 8.4).
+    neither does a deferral (AMQP 1.0 part 3, 3.2.1).
     """
     for (entity, subqueue, _), row in facts.by_message.items():
         if subqueue == MAIN:
@@ -66,7 +66,7 @@ def _counts(facts: Facts, delivery: Delivery) -> tuple[int, int]:
     count = delivery.delivery_count
     notice = facts.lock_ended.get(delivery.token or b"")
     if notice is not None and notice.cause == "closed":
-        # A session that its holder gives back counts no deliveries (wire contract 11.5).
+        # A session that its holder gives back counts no deliveries (Azure: message sessions).
         return count - 1, count - 1
     if any(facts.end(begin).ok is not None for begin in releases):
         return count - 1, count - 1

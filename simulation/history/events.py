@@ -1,4 +1,4 @@
-"""What happened, in the order in which it was seen: the input of the checkers (reliability 2.1).
+"""What happened, in the order in which it was seen: the input of the checkers.
 
 Clients, broker and nemesis append events; nothing is changed or removed. A send, a settlement, a renewal or a
 cancellation begins once and ends in exactly one of ok (a positive answer was seen), fail (a definite negative
@@ -610,7 +610,7 @@ def _canonical(value: Any) -> str:
     return repr(sorted(value)) if isinstance(value, frozenset) else repr(value)
 
 
-# What happened to entities and their numbers: events of history.py that only some runs have.
+# What happened to entities and their numbers: events of ``events.py`` that only some runs have.
 
 
 class NumberTold(Event):

@@ -1,4 +1,4 @@
-"""What happened to sessions: the events of history.py that only queues with sessions have."""
+"""What happened to sessions: the events of ``events.py`` that only queues with sessions have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was seen of a queue at rest: an event of history.py that only the end of a run has."""
+"""What was seen of a queue at rest: an event of ``events.py`` that only the end of a run has."""
 
 from __future__ import annotations
 

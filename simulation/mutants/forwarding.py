@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+from duobus.broker.commit_loop import CommitLoop
 from duobus.broker.forwarding.batches import InFlightBatch
 from duobus.broker.forwarding.forwarder import Forwarder
-from duobus.broker.message_broker import MessageBroker
 from duobus.fragment import transfer
 from duobus.fragment.commands import Command, Group
 from duobus.fragment.forward_dedup import ForwardDedup, RecordForwarded
@@ -41,9 +41,9 @@ def dedup_lost_at_restart() -> Iterator[None]:
 @contextmanager
 def removed_before_accepted() -> Iterator[None]:
     """Over stores a message leaves its origin when its acceptance is asked for, not when it is durable."""
-    original = MessageBroker.submit
+    original = CommitLoop.submit
 
-    def submit(self: MessageBroker, command: Command) -> None:
+    def submit(self: CommitLoop, command: Command) -> None:
         in_flight = command.reply
         if (
             isinstance(command, Group)
@@ -51,22 +51,22 @@ def removed_before_accepted() -> Iterator[None]:
             and isinstance(command.members[0], RecordForwarded)
         ):
             origin = in_flight._forwarder.handle
-            origin.broker.submit(RemoveTransferred(origin, 0, None, in_flight.forward_batch.slots))
+            origin.submit(RemoveTransferred(origin, 0, None, in_flight.forward_batch.slots))
         original(self, command)
 
     def accepted(self: Forwarder, in_flight: InFlightBatch, *, is_here: bool) -> None:
         self._end(in_flight, is_gone=is_here)
 
-    with mock.patch.object(MessageBroker, "submit", submit), mock.patch.object(Forwarder, "_accepted", accepted):
+    with mock.patch.object(CommitLoop, "submit", submit), mock.patch.object(Forwarder, "_accepted", accepted):
         yield
 
 
 @contextmanager
 def forward_in_two_commits() -> Iterator[None]:
     """Within one store a message is stored there in one commit and removed here in the next, without an entry."""
-    original = MessageBroker.submit
+    original = CommitLoop.submit
 
-    def submit(self: MessageBroker, command: Command) -> None:
+    def submit(self: CommitLoop, command: Command) -> None:
         in_flight = command.reply
         if (
             isinstance(command, Group)
@@ -81,7 +81,7 @@ def forward_in_two_commits() -> Iterator[None]:
             return
         original(self, command)
 
-    with mock.patch.object(MessageBroker, "submit", submit):
+    with mock.patch.object(CommitLoop, "submit", submit):
         yield
 
 

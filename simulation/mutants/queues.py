@@ -1,4 +1,4 @@
-"""Planted bugs: real classes of mistakes, put in by the test that wants to see them caught (reliability 3.5).
+"""Planted bugs: real classes of mistakes, put in by the test that wants to see them caught.
 
 Each replaces a piece of the product while its context lasts; the product itself has no switch for any of them.
 """
@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+from duobus.broker.commit_loop import CommitLoop
 from duobus.broker.delivery import session_groups as outlets
 from duobus.broker.entities import placement
-from duobus.broker.message_broker import MessageBroker
 from duobus.broker.scale_unit import ScaleUnit
 from duobus.fragment import duplicate_detection as duplicates
 from duobus.fragment.commands import Command
@@ -43,9 +43,9 @@ from simulation.world.stores import CrashingStore
 @contextmanager
 def acknowledge_before_commit() -> Iterator[None]:
     """Answers go out when a commit starts instead of when it is durable."""
-    original = MessageBroker._decide_all
+    original = CommitLoop._decide_all
 
-    def decide_all(self: MessageBroker, now_ms: int, commit: CommitBatch) -> list[Command]:
+    def decide_all(self: CommitLoop, now_ms: int, commit: CommitBatch) -> list[Command]:
         work = original(self, now_ms, commit)
         for command in work:
             if isinstance(command, (Run, SettleBatch)) and command.reply is not None:
@@ -54,7 +54,7 @@ def acknowledge_before_commit() -> Iterator[None]:
                 command.reply = None
         return work
 
-    with mock.patch.object(MessageBroker, "_decide_all", decide_all):
+    with mock.patch.object(CommitLoop, "_decide_all", decide_all):
         yield
 
 
@@ -128,9 +128,9 @@ def ping_delivered() -> Iterator[None]:
 @contextmanager
 def removed_after_transfer() -> Iterator[None]:
     """Receive-and-delete shows messages when the commit that removes them starts."""
-    original = MessageBroker._decide_all
+    original = CommitLoop._decide_all
 
-    def decide_all(self: MessageBroker, now_ms: int, commit: CommitBatch) -> list[Command]:
+    def decide_all(self: CommitLoop, now_ms: int, commit: CommitBatch) -> list[Command]:
         work = original(self, now_ms, commit)
         for command in work:
             if isinstance(command, TakeAndRemove) and command.slots:
@@ -140,7 +140,7 @@ def removed_after_transfer() -> Iterator[None]:
                 command.receiver = _Nobody()
         return work
 
-    with mock.patch.object(MessageBroker, "_decide_all", decide_all):
+    with mock.patch.object(CommitLoop, "_decide_all", decide_all):
         yield
 
 
@@ -256,9 +256,9 @@ def batch_half_stored() -> Iterator[None]:
 @contextmanager
 def store_kept_open() -> Iterator[None]:
     """A failed commit is taken for one that never happened: memory goes on as if nothing was."""
-    original = MessageBroker._committed
+    original = CommitLoop._committed
 
-    def committed(self: MessageBroker, life: int, error: BaseException | None, commit: CommitBatch) -> None:
+    def committed(self: CommitLoop, life: int, error: BaseException | None, commit: CommitBatch) -> None:
         original(self, life, None, commit)
 
     def kept(self: CrashingStore, batch: CommitBatch) -> None:
@@ -268,7 +268,7 @@ def store_kept_open() -> Iterator[None]:
             self._usable = True
 
     commit = CrashingStore.commit
-    with mock.patch.object(MessageBroker, "_committed", committed), mock.patch.object(CrashingStore, "commit", kept):
+    with mock.patch.object(CommitLoop, "_committed", committed), mock.patch.object(CrashingStore, "commit", kept):
         yield
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from unittest import mock
 
 from duobus.broker import Queue
-from duobus.broker.message_broker import MessageBroker
+from duobus.broker.commit_loop import CommitLoop
+from duobus.broker.store_lifecycle import InDoubtCommits
 from duobus.broker.transaction import Transaction
-from duobus.broker.undecided import InDoubtCommits
 from duobus.errors import ServiceBusError
 from duobus.fragment.commands import Command, Group
 from duobus.fragment.purge import CancelScheduled
@@ -25,16 +25,16 @@ from duobus.storage.interface import CommitBatch
 class _Then(Mailbox):
     """Submits the second half of a group when the first is done."""
 
-    def __init__(self, broker: MessageBroker, rest: Group) -> None:
+    def __init__(self, loop: CommitLoop, rest: Group) -> None:
         super().__init__()
-        self._broker = broker
+        self._commit_loop = loop
         self._rest = rest
 
     def wake(self) -> None:
         """See Mailbox."""
         for first in self.ready:
             if first.error is None:
-                self._broker.submit(self._rest)
+                self._commit_loop.submit(self._rest)
             elif self._rest.reply is not None:
                 self._rest.error = first.error
                 self._rest.reply.ready.append(self._rest)
@@ -45,9 +45,9 @@ class _Then(Mailbox):
 @contextmanager
 def transaction_in_two_commits() -> Iterator[None]:
     """A discharge is written in two commits, one half of the work after the other."""
-    original = MessageBroker.submit
+    original = CommitLoop.submit
 
-    def submit(self: MessageBroker, command: Command) -> None:
+    def submit(self: CommitLoop, command: Command) -> None:
         if isinstance(command, Group) and len(command.members) > 1 and not isinstance(command.reply, _Then):
             half = len(command.members) // 2
             rest, command.members = command.members[half:], command.members[:half]
@@ -57,7 +57,7 @@ def transaction_in_two_commits() -> Iterator[None]:
             return
         original(self, command)
 
-    with mock.patch.object(MessageBroker, "submit", submit):
+    with mock.patch.object(CommitLoop, "submit", submit):
         yield
 
 
@@ -164,7 +164,7 @@ def scheduled_before_discharge() -> Iterator[None]:
         reserve = original(self, name, queue, batch)
         run = self.find(name).transaction.work.pop()
         run.reply = None
-        run.handle.broker.submit(run)
+        run.handle.submit(run)
         return reserve
 
     with mock.patch.object(Transactions, "schedule", schedule):
@@ -181,7 +181,7 @@ def cancelled_before_discharge() -> Iterator[None]:
         transaction = self.find(name).transaction
         for command in [found for found in transaction.work if isinstance(found, CancelScheduled)]:
             transaction.work.remove(command)
-            command.handle.broker.submit(command)
+            command.handle.submit(command)
 
     with mock.patch.object(Transactions, "cancel", cancel):
         yield

@@ -62,7 +62,8 @@ class KeylessWatch:
             return
         waits: dict[tuple[int, int], _Wait] = {}
         for broker in world.unit.brokers.values():
-            for command in (*broker._pending, *broker._lines, *(broker._work or ())):
+            loop = broker.commit_loop
+            for command in (*loop.pending, *loop.lines, *(loop.work or ())):
                 if isinstance(command, Run) and command.placement is not None:
                     self._look(command, waits, now, until)
         self._waits = waits
@@ -71,7 +72,7 @@ class KeylessWatch:
         # Sent elsewhere it becomes another command, of the same batch and indices.
         key = (id(run.batch), id(run.indices))
         wait = waits[key] = self._waits.get(key) or _Wait((run.batch, run.indices), now)
-        brokers = {handle.broker.store_id for handle in run.placement.fragments}
+        brokers = {handle.store.store_id for handle in run.placement.fragments}
         sick = [since for number in brokers if (since := self._health.sick_since(number)) is not None]
         if len(sick) == len(brokers):
             # There is no other: its time begins when one comes back.
@@ -81,4 +82,4 @@ class KeylessWatch:
         if waited_s >= LIMIT_S and not wait.is_told:
             wait.is_told = True
             entity = self._world.path_of(run.handle)
-            self._world.history.append(KeylessLate(entity, run.handle.broker.store_id, round(waited_s * 1000)))
+            self._world.history.append(KeylessLate(entity, run.handle.store.store_id, round(waited_s * 1000)))

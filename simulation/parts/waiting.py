@@ -93,7 +93,7 @@ class WaitWatch:
                 counts = (one.available(source_no, sub_queue) for one in present if one is not None)
                 available += sum(max(0, count) for count in counts)
                 continue
-            for command in broker._work or ():
+            for command in broker.commit_loop.work or ():
                 if isinstance(command, TakeAndRemove) and command.receiver is receiver:
                     in_use += command.credit
         if available and endpoint.link.credit > in_use:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest import mock
 
-from duobus.broker import MessageBroker
+from duobus.broker.commit_loop import CommitLoop
 from duobus.broker.fair_queue import FairQueue
 from duobus.broker.fragment_handle import FragmentHandle
 from duobus.fragment.send import Run
@@ -59,19 +59,19 @@ class FairWatch:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Look at message brokers and links while the context lasts."""
-        submit, decide, write = MessageBroker.submit, MessageBroker._decide, OutgoingLink._write
+        submit, decide, write = CommitLoop.submit, CommitLoop._decide, OutgoingLink._write
 
-        def submitted(broker: MessageBroker, command: Any) -> None:
+        def submitted(loop: CommitLoop, command: Any) -> None:
             if isinstance(command, Run) and self._is_quiet(command.handle):
-                self._since[id(command)] = command, broker._commit_no
-            submit(broker, command)
+                self._since[id(command)] = command, loop.commit_no
+            submit(loop, command)
 
-        def decided(broker: MessageBroker, command: Any, now_ms: int, commit: Any, touched: Any) -> bool:
-            self.waiting = max(self.waiting, len(broker._pending) + len(broker._lines))
+        def decided(loop: CommitLoop, command: Any, now_ms: int, commit: Any, touched: Any) -> bool:
+            self.waiting = max(self.waiting, len(loop.pending) + len(loop.lines))
             since = self._since.pop(id(command), None)
             if since is not None:
                 self._decided(commit.commit_no - since[1])
-            return decide(broker, command, now_ms, commit, touched)
+            return decide(loop, command, now_ms, commit, touched)
 
         def written(link: OutgoingLink, *rest: Any) -> None:
             if link.queue.path == QUIET:
@@ -79,8 +79,8 @@ class FairWatch:
             write(link, *rest)
 
         with (
-            mock.patch.object(MessageBroker, "submit", submitted),
-            mock.patch.object(MessageBroker, "_decide", decided),
+            mock.patch.object(CommitLoop, "submit", submitted),
+            mock.patch.object(CommitLoop, "_decide", decided),
             mock.patch.object(OutgoingLink, "_write", written),
         ):
             yield

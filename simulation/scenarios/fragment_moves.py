@@ -1,6 +1,6 @@
 """Moves of fragments under faults: the whole simulation, with somebody who moves fragments all the time.
 
-Everything is as in ``simulation.py``, the checkers too: a move must not be seen but as a short outage of the fragment
+Everything is as in ``run.py``, the checkers too: a move must not be seen but as a short outage of the fragment
 (I1, I2, I7, I9, I31, I56). When all is over, a fragment has rows in one store only.
 """
 
@@ -13,10 +13,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Final
 from unittest import mock
 
+from duobus.broker.commit_loop import CommitLoop
 from duobus.broker.fragment_host import FragmentHost
 from duobus.broker.fragment_moves.copy_tracker import SourceCopyTracker
 from duobus.broker.fragment_moves.move import FragmentMove
-from duobus.broker.message_broker import MessageBroker
 from duobus.broker.protocols import FragmentPlan
 from duobus.errors import ServiceBusError
 from duobus.fragment.send import Run
@@ -47,7 +47,7 @@ class _MovingRun(SimulatedRun):
             if unit is None or queue is None:
                 continue
             handle = rng.choice(queue.fragments)
-            others = [number for number in unit.brokers if number != handle.broker.store_id]
+            others = [number for number in unit.brokers if number != handle.store.store_id]
             with suppress(ServiceBusError):
                 self.world.node.call(unit.moves.start, queue.namespace, queue.path, handle.number, rng.choice(others))
 
@@ -60,23 +60,23 @@ class _Watch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        take_out, take_in = FragmentHost.take_out, FragmentHost.take_in
+        take_out, take_in = FragmentHost.export_fragment, FragmentHost.import_fragment
 
-        def taken_out(broker: FragmentHost, plan: FragmentPlan) -> list[Run]:
+        def taken_out(host: FragmentHost, plan: FragmentPlan) -> list[Run]:
             held = self._named(plan)
-            runs = take_out(broker, plan)
+            runs = take_out(host, plan)
             self._world.history.append(h.Crash(self._world.broker_ms(), held))
             self._world.history.append(h.FragmentsDown(held))
             return runs
 
-        async def taken_in(broker: FragmentHost, plan: FragmentPlan, *rest: Any) -> None:
-            await take_in(broker, plan, *rest)
+        async def taken_in(host: FragmentHost, plan: FragmentPlan, *rest: Any) -> None:
+            await take_in(host, plan, *rest)
             if plan.handle.online:
                 self._world.history.append(h.FragmentsUp(self._named(plan)))
 
         with (
-            mock.patch.object(FragmentHost, "take_out", taken_out),
-            mock.patch.object(FragmentHost, "take_in", taken_in),
+            mock.patch.object(FragmentHost, "export_fragment", taken_out),
+            mock.patch.object(FragmentHost, "import_fragment", taken_in),
         ):
             yield
 
@@ -154,19 +154,19 @@ def open_in_both() -> Iterator[None]:
     def take_out(_broker: FragmentHost, _plan: FragmentPlan) -> list[Run]:
         return []
 
-    def decide(self: MessageBroker, command: Any, now_ms: int, commit: CommitBatch, touched: dict[object, Any]) -> bool:
+    def decide(self: CommitLoop, command: Any, now_ms: int, commit: CommitBatch, touched: dict[object, Any]) -> bool:
         # Nor does it look whose the fragment is by now.
         handle = command.handle if hasattr(command, "handle") else None
-        if handle is not None and handle.fragment is not None and handle.broker is not self:
-            handle.broker, moved = self, handle.broker
+        if handle is not None and handle.fragment is not None and handle.broker is not self._broker:
+            handle.broker, moved = self._broker, handle.broker
             try:
                 return original(self, command, now_ms, commit, touched)
             finally:
                 handle.broker = moved
         return original(self, command, now_ms, commit, touched)
 
-    original = MessageBroker._decide
-    with mock.patch.object(FragmentHost, "take_out", take_out), mock.patch.object(MessageBroker, "_decide", decide):
+    original = CommitLoop._decide
+    with mock.patch.object(FragmentHost, "export_fragment", take_out), mock.patch.object(CommitLoop, "_decide", decide):
         yield
 
 

@@ -1,8 +1,8 @@
 """Several servers over one table of leases, as objects: killed, paused, cut off, with clocks that jump (I55, I58).
 
-Each server runs the real ``Ownership`` with its own monotonic and wall clock; the table is the reference one, on the
+Each server runs the real ``StoreLeases`` with its own monotonic and wall clock; the table is the reference one, on the
 clock of its database. Every message between them takes its time, as does every commit to a store. A store takes a
-commit from its latest generation only; a server hands messages out while ``Ownership`` allows it. What must never be:
+commit from its latest generation only; a server hands messages out while ``StoreLeases`` allows it. What must never be:
 
 - a store takes a commit of an earlier generation behind one of a later, or loses what was acknowledged;
 - two servers hand out messages of one store at the same time;
@@ -61,7 +61,7 @@ class SimStore:
 
 
 class SimNode:
-    """One server: an ``Ownership`` and what hangs on it."""
+    """One server: a ``StoreLeases`` and what hangs on it."""
 
     def __init__(self, world: SimWorld, name: str) -> None:
         self.world = world

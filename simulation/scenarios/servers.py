@@ -1,8 +1,8 @@
 """Several whole servers over one catalog, in virtual time: killed, stopped, drained, cut off, with clocks that jump.
 
 Each server is the product's own: its AMQP door, the links that it passes on, its unit of owned stores, its beats; the
-table of leases, the catalog and the stores are in a simulated database (``sim_database.py``). Clients are those of
-``simulation.py``, each connection to another server, and the checkers are those of the delivery core: acknowledged
+table of leases, the catalog and the stores are in a simulated database (``world/database.py``). Clients are those of
+``run.py``, each connection to another server, and the checkers are those of the delivery core: acknowledged
 messages are not lost (I1), locks are exclusive (I2, I3), sessions keep their order (I4, I36). Beside them: who hands
 messages out is the owner, by the epoch that the database has (I55); a jump of a wall clock changes none of that (I58);
 and when all is well again every store is served, evenly, within a lease and a few beats (I64).
@@ -27,6 +27,7 @@ from duobus.clock import BrokerTime
 from duobus.cluster.directory import Directory
 from duobus.cluster.leases import BEAT_MS, LEASE_MS
 from duobus.cluster.node import ClusterNode, OpenStore
+from duobus.cluster.router import ClusterRouter
 from duobus.cluster.scale_unit import ClusteredScaleUnit, LeasedTime
 from duobus.errors import ServiceBusError, StoreUnavailable
 from duobus.fragment.fragment import Fragment
@@ -168,7 +169,7 @@ class SimulatedServerProcess:
             unit, Authorizer([rules]), clock=self.clock, entropy=entropy, log=Log("simulation"), metering=metering
         )
         me = NodeEntry(str(entropy.uuid()), f"{self.host}:{world.PORT}", "", is_leaving=False)
-        self.cluster = amqp.owners = cluster = _Beating(
+        self.cluster = cluster = _Beating(
             me,
             unit,
             world.catalog,
@@ -180,6 +181,7 @@ class SimulatedServerProcess:
             thread=lambda _loop, name: self._link(name),
         )
         world.hosts[me.node_id] = self
+        amqp.router_of = partial(ClusterRouter, owners=cluster)
         open_cluster_forwarding(amqp, unit, cluster, self.clock)
         self._listener = await world.loop.create_server(amqp, self.host, world.PORT)
         await cluster.start()
@@ -303,7 +305,7 @@ class ServersWorld(World):
         assert isinstance(handle, FragmentHandle)
         # By the time of the server that grants.
         super()._note_grants(fragment, first, slots, handle.broker.now_ms(), until_ms)
-        state = self.disks[handle.broker.store_id].seen
+        state = self.disks[handle.store.store_id].seen
         key = find_fragment(state, handle.entity_id, fragment.number)
         epoch = 0 if key is None else state.fragments[key][2]
         if epoch != fragment.epoch:

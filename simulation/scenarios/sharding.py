@@ -1,4 +1,4 @@
-"""Queues that are spread over the stores of several servers, whatever befalls these (``sim_servers.py``, 0029).
+"""Queues that are spread over the stores of several servers, whatever befalls these (``servers.py``, 0029).
 
 Clients, faults and checkers are the same; every scenario has a partitioned queue, and its fragments lie in the stores
 of all servers. To the history a share's fragment is one of the whole queue's.
@@ -12,7 +12,8 @@ import msgspec
 
 from duobus.broker import MessageBroker, Queue
 from duobus.broker.entities.placement import slot_of, string_key
-from duobus.cluster.shards import find_sharded_queues, sharded_queue_of
+from duobus.cluster.shards import find_sharded_queues
+from duobus.model.address import sharded_queue_of
 from duobus.model.descriptions import QueueDescription
 from duobus.storage.catalog.memory import MemoryCatalog
 from duobus.storage.catalog_rows import SlotRow

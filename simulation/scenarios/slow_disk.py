@@ -1,6 +1,6 @@
 """A simulation in which one disk is slow, and sometimes hangs, while the others are well (PE4, I27, I9, I29).
 
-The simulation of ``simulation.py`` has faults of many kinds that strike all disks now and then. Here everything that
+The simulation of ``run.py`` has faults of many kinds that strike all disks now and then. Here everything that
 store 1 is told takes nearly as long as a store may take, again and again, so that it is not given up, or takes longer,
 so that it is. A message without a key has to be stored elsewhere soon, which ``keyless_sends.py`` watches, and
 who takes messages for good gets those of the other stores soon, which ``waiting.py`` watches.
@@ -19,8 +19,9 @@ from unittest import mock
 
 import msgspec
 
-from duobus.broker.fragment_host import FragmentHost
+from duobus.broker.message_broker import MessageBroker
 from duobus.broker.protocols import LateRefusal
+from duobus.broker.store_lifecycle import StoreLifecycle
 from duobus.fragment.receive import TakeAndRemove
 from duobus.model.quotas import STORE_TIMEOUT_S
 from duobus.storage.writer_pool import COMMIT_TIMEOUTS, LONG_S, REFUSAL_S, StoreWatchdog
@@ -98,7 +99,7 @@ def slow_store_waited_for() -> Iterator[None]:
 @contextmanager
 def what_waits_stays() -> Iterator[None]:
     """A store that is late is passed over, and what waits for it already goes on waiting."""
-    with mock.patch.object(FragmentHost, "see_late"):
+    with mock.patch.object(StoreLifecycle, "see_late"):
         yield
 
 
@@ -112,7 +113,7 @@ def commit_waits_behind_reads() -> Iterator[None]:
 @contextmanager
 def late_store_chosen() -> Iterator[None]:
     """What waits for a store that is late is sent elsewhere, and what comes meanwhile is sent there."""
-    with mock.patch.object(FragmentHost, "is_late", False):
+    with mock.patch.object(MessageBroker, "is_late", False):
         yield
 
 
@@ -120,10 +121,10 @@ def late_store_chosen() -> Iterator[None]:
 def credit_stays_with_late_store() -> Iterator[None]:
     """Who takes messages for good and has asked a store that is late is not served by the others meanwhile."""
 
-    def keep(self: FragmentHost, takes: list[TakeAndRemove]) -> None:
-        self._pending.extend(takes)
+    def keep(self: StoreLifecycle, takes: list[TakeAndRemove]) -> None:
+        self._broker.commit_loop.pending.extend(takes)
 
-    with mock.patch.object(FragmentHost, "_give_back", keep):
+    with mock.patch.object(StoreLifecycle, "_give_back", keep):
         yield
 
 

@@ -140,11 +140,11 @@ class _World:
             writer.kill()
         for broker in self.unit.brokers.values():
             # Nothing that it has still on the loop finds it alive.
-            broker._life += 1
-            broker.state = "closed"
-            broker._alarm.clear()
-            broker._writer.end()
-            reopening = getattr(broker, "_reopening", None)
+            broker.lifecycle.life += 1
+            broker.lifecycle.state = "closed"
+            broker.commit_loop.timers.clear()
+            broker.lifecycle.watchdog.end()
+            reopening = getattr(broker.lifecycle, "_reopening", None)
             if reopening is not None:
                 reopening.cancel()
         self.unit.idle_watch.stop()

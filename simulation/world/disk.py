@@ -1,6 +1,6 @@
 """What a simulated disk holds: the state that processes see, and the one that survives a loss of power.
 
-They differ by the operations that were not synced. What the contract of stores/interface.py forbids
+They differ by the operations that were not synced. What the contract of storage/interface.py forbids
 (reusing a count, committing out of turn) raises ContractBroken here, before anything is changed.
 """
 
@@ -30,7 +30,7 @@ _Row = tuple[int, int, int, bytes, bytes | None, int]
 
 
 class ContractBroken(AssertionError):
-    """The caller did what the contract of stores/interface.py forbids: a bug of the broker, not a fault."""
+    """The caller did what the contract of storage/interface.py forbids: a bug of the broker, not a fault."""
 
 
 class DiskFaults:

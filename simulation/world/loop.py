@@ -1,4 +1,4 @@
-"""An event loop in virtual time, driven by one seed (reliability 3.1, 3.2).
+"""An event loop in virtual time, driven by one seed.
 
 Nothing waits: when no callback is ready, time jumps to the next timer. The callbacks that are ready together
 run in an order drawn from the seed, so that every seed explores another interleaving and the same seed repeats

@@ -3,7 +3,7 @@
 A node is a named machine that runs one process at a time. Code started with ``spawn`` or ``call`` belongs to the
 node's current life; so does all that it schedules and every server it opens. Killing the node ends that
 life; a later ``start`` begins a new one on the same machine. Connections between two nodes follow
-the routes between them, one per direction, where latency, cuts and clogs are set (reliability 3.1.6, 3.2).
+the routes between them, one per direction, where latency, cuts and clogs are set.
 """
 
 from __future__ import annotations

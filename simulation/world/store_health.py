@@ -26,7 +26,7 @@ class _Store:
         self.sick_since: float | None = None
 
     def look(self, broker: MessageBroker, now: float) -> None:
-        commit = None if broker._work is None else broker._commit_no
+        commit = None if broker.commit_loop.work is None else broker.commit_loop.commit_no
         if commit != self.commit:
             if self.commit is not None and now - self.since < WELL_S:
                 self.sick_since = None

@@ -17,7 +17,7 @@ from duobus.broker import MessageBroker, Queue, ScaleUnit, slot_of, string_key
 from duobus.broker.delivery import session_groups as outlets
 from duobus.broker.entities.placement import Placement
 from duobus.broker.fragment_handle import FragmentHandle
-from duobus.broker.fragment_host import FragmentHost
+from duobus.broker.store_lifecycle import StoreLifecycle
 from duobus.clock import BrokerTime, Witness
 from duobus.errors import ServiceBusError
 from duobus.fragment import duplicate_detection as duplicates
@@ -223,7 +223,7 @@ class World:
             stack.enter_context(_wrapped(Placement, "commit_started", self._turned))
             stack.enter_context(_wrapped(duplicates, "admit", self._deciding))
             stack.enter_context(_wrapped(Run, "release", self._releasing))
-            stack.enter_context(_wrapped(FragmentHost, "see_late", self._seeing_late))
+            stack.enter_context(_wrapped(StoreLifecycle, "see_late", self._seeing_late))
             yield
 
     def _locked(
@@ -338,14 +338,14 @@ class World:
     def _turned(self, original: Any, placement: Placement, handle: FragmentHandle) -> None:
         is_turn = len(placement.fragments) > 1 and placement.current is handle
         # Late ones are passed over; see FragmentsLate.
-        is_turn = is_turn and not any(one.broker.is_late for one in placement.fragments)
+        is_turn = is_turn and not any(one.store.is_late for one in placement.fragments)
         original(placement, handle)
         if is_turn:
             self.history.append(h.PlacementTurn(self.path_of(handle), handle.number, 1))
 
-    def _seeing_late(self, original: Any, broker: MessageBroker) -> None:
-        self.history.append(FragmentsLate(self.fragments_of(broker)))
-        original(broker)
+    def _seeing_late(self, original: Any, lifecycle: StoreLifecycle) -> None:
+        self.history.append(FragmentsLate(self.fragments_of(lifecycle._broker)))
+        original(lifecycle)
 
 
 class _WatchedUnit(ScaleUnit):

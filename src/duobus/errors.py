@@ -1,8 +1,8 @@
 """Every error the product can raise: one class per condition.
 
 Each class carries its renderings (AMQP condition, HTTP status) and its advice (``transient``: whether
-sending the same request again can help), so that a door never decides. The conditions and what the
-official SDKs make of them are listed in the wire contract, chapter 14. An unknown symbol is retried by
+sending the same request again can help), so that a server never decides. The conditions and what the
+official SDKs make of them are listed in Azure: AMQP error codes. An unknown symbol is retried by
 every SDK for long, so no class here invents one.
 """
 
@@ -17,7 +17,7 @@ class ServiceBusError(Exception):
     transient = True
 
     def mark(self, path: str) -> str:
-        """What doors put behind the text of an answer about ``path``, for programs to read; empty for most errors."""
+        """What servers put behind the text of an answer about ``path``, for programs to read; empty for most errors."""
         del path
         return ""
 
@@ -58,7 +58,7 @@ class Unauthorized(ServiceBusError):
     transient = False
 
     def __init__(self, text: str, sub_code: int = 40100) -> None:
-        """``sub_code``: what HTTP clients are told beside the text (HTTP contract A.8)."""
+        """``sub_code``: what HTTP clients are told beside the text (Azure: Service Bus REST API)."""
         super().__init__(text)
         self.sub_code = sub_code
 
@@ -154,7 +154,7 @@ class StoreUnavailable(ServerBusy):
 
 
 class OperationTimeout(ServiceBusError):
-    """The time given by the client ran out before there was a result, or nobody can say what it is yet. Try again."""
+    """The time given by the client ran out before there was a result, or the result is not known yet. Try again."""
 
     condition = "com.microsoft:timeout"
     http_status = 408
@@ -264,7 +264,7 @@ class ConfigurationError(ServiceBusError):
 class StoreFailed(Exception):
     """A messaging store refused or lost an operation; it must be closed and reopened before it is used again.
 
-    Never crosses a door: message brokers turn it into StoreUnavailable or send the run elsewhere.
+    Never reaches a client: message brokers turn it into StoreUnavailable or send the run elsewhere.
     Whether a failed commit reached the disk is not known (it is *ambiguous*).
     """
 

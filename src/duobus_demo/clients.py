@@ -28,7 +28,7 @@ class Endpoint(NamedTuple):
     """One way to reach the broker: a connection string, and what the SDK's client needs beside it.
 
     Attributes:
-        name: The transport; the ledger counts messages by it.
+        name: The transport; the message account counts messages by it.
         connection_string: With key, and for plain connections with ``UseDevelopmentEmulator=true``.
         options: Arguments of the SDK's client.
         sync_library: Module that the synchronous client needs for this transport, empty when none; the asyncio client
@@ -52,7 +52,7 @@ class Endpoint(NamedTuple):
 
 
 def endpoints_of(server: ServerProcess) -> list[Endpoint]:
-    """Return plain TCP, and TLS and WebSocket with the broker's certificate verified (AMQP contract 1.4, 1.5)."""
+    """Return plain TCP, and TLS and WebSocket with the broker's certificate verified (AMQP 1.0 WebSocket binding)."""
     tls = {
         "custom_endpoint_address": server.tls_endpoint,
         "transport_type": TransportType.Amqp,
@@ -94,7 +94,7 @@ def body_of(message: ServiceBusReceivedMessage) -> bytes:
 
 
 def record_received(account: MessageAccount, message: ServiceBusReceivedMessage) -> None:
-    """Enter a received message into the ledger, with everything that must be as it was sent."""
+    """Enter a received message into the message account, with everything that must be as it was sent."""
     properties = message.application_properties or {}
     # The SDK hands application properties out with keys and values of bytes.
     digest = properties.get(DIGEST_PROPERTY.encode(), properties.get(DIGEST_PROPERTY))
@@ -114,7 +114,7 @@ def message_id_of(message: ServiceBusReceivedMessage) -> str:
 
 
 def number_of(message: ServiceBusReceivedMessage) -> int:
-    """Return the sequence number, which every received message has (AMQP contract 8.3)."""
+    """Return the sequence number, which every received message has (Azure: AMQP protocol guide)."""
     return message.sequence_number or 0
 
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-#: Longest message id that a broker takes (AMQP contract, chapter 15).
+#: Longest message id that a broker takes (Azure: quotas).
 MESSAGE_ID_LENGTH_MAX = 128
 
 #: Application property that carries the SHA-256 of the body, hexadecimal.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from duobus.clock import Clock
 from duobus_demo.corpus import digest_of
 
-#: The fragment is in the upper 16 of a sequence number's 64 bits (AMQP contract 8.3).
+#: The fragment is in the upper 16 of a sequence number's 64 bits (Azure: AMQP protocol guide).
 _FRAGMENT_SHIFT = 48
 
 

@@ -1,4 +1,4 @@
-"""What the workers of one run share: feed, ledger, and the words go, wait and stop."""
+"""What the workers of one run share: feed, message account, and the words go, wait and stop."""
 
 from __future__ import annotations
 

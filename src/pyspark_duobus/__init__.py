@@ -1,7 +1,7 @@
 """Where Spark finds the format ``duobus``: it imports every module named ``pyspark_*`` and takes ``DefaultSource``.
 
 One such module that fails to be imported disables all of them, so nothing heavy is imported here but what the class
-needs (spark-pipeline 6): neither the SDK nor pyarrow.
+needs: neither the SDK nor pyarrow.
 """
 
 from duobus.spark.data_source import DuobusDataSource as DefaultSource

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from duobus.broker import recovery
-from duobus.broker.message_broker import FragmentPlan
+from duobus.broker.protocols import FragmentPlan
 from duobus.errors import ServiceBusError
 from duobus.fragment import paged_tail as cold_tail
 from duobus.fragment import peek as peek

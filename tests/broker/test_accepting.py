@@ -234,12 +234,8 @@ def test_a_failed_store_takes_the_locks_of_its_sessions_and_no_message() -> None
 def test_who_waits_while_one_store_is_away_is_served_by_the_others_and_by_it_when_it_is_back() -> None:
     async def scenario(hall: Hall) -> None:
         queue = await sessions(hall, parted=True)
-        lost = next(
-            name for name in map(str, range(99)) if queue.placement.keyed(string_key(name)).broker.store_id == 1
-        )
-        kept = next(
-            name for name in map(str, range(99)) if queue.placement.keyed(string_key(name)).broker.store_id == 2
-        )
+        lost = next(name for name in map(str, range(99)) if queue.placement.keyed(string_key(name)).store.store_id == 1)
+        kept = next(name for name in map(str, range(99)) if queue.placement.keyed(string_key(name)).store.store_id == 2)
         await send(queue, lost, b"x")
         hall.writers[1].fail_next = "before"
         queue.send(batch(b"y", key=string_key(lost), session_id=lost))
@@ -294,7 +290,7 @@ def test_a_state_is_answered_when_it_is_durable_and_survives_a_crash() -> None:
         queue = hall.queue()
         queue.accept_session("s", client.receiver)
         handle, lock = client.receiver.handle, client.receiver.lock
-        assert await handle.broker.sessions.state(handle, lock) == b"kept"
+        assert await handle.sessions.state(lock) == b"kept"
         assert list(queue.sessions_set_since(0)) == ["s"]
         assert list(queue.sessions_in_use()) == ["s"]
 
@@ -313,7 +309,7 @@ def test_a_state_that_is_replaced_while_it_is_read_is_read_anew() -> None:
         queue.set_session_state(handle, lock, b"new", Box())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        reading = asyncio.ensure_future(handle.broker.sessions.state(handle, lock))
+        reading = asyncio.ensure_future(handle.sessions.state(lock))
         await asyncio.sleep(0)
         hall.writers[1].is_held = False
         hall.writers[1].release()

@@ -163,7 +163,7 @@ def fail_slowly(
     hall: Hall, number: int, call: Callable[[], Any], done: Callable[[Any, BaseException | None], None]
 ) -> None:
     """Each commit fails after a while; then the store is open again before the other one has failed, too."""
-    if hall.unit.brokers[number]._work is None:
+    if hall.unit.brokers[number].commit_loop.work is None:
         hall.loop.call_soon(lambda: done(call(), None))
     else:
         hall.disks[number].close()

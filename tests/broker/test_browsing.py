@@ -11,7 +11,7 @@ from duobus.broker import DEAD_LETTER_OUTCOME, Queue
 from duobus.broker.entities.queue import COUNT_BITS
 from duobus.errors import StoreUnavailable
 from duobus.fragment import fragment as fragment_module
-from duobus.fragment import peek as peek
+from duobus.fragment import peek
 from duobus.fragment import source as source_module
 from duobus.fragment.message import DEAD_LETTER, MAIN
 from duobus.fragment.peek import ENVELOPE_BYTES
@@ -86,7 +86,7 @@ async def test_a_peek_shows_nothing_that_is_not_durable_yet(hall: Hall) -> None:
     _, box = receiver(queue, 1)
     await turns()
     (delivered,) = box.taken()
-    writer = hall.writers[queue.fragments[0].broker.store_id]
+    writer = hall.writers[queue.fragments[0].store.store_id]
     writer.is_held = True
     command = settlement(delivered)
     command.outcome = DEAD_LETTER_OUTCOME

@@ -9,7 +9,7 @@ import pytest
 from broker_kit import Hall, answers, batch, payloads, receiver, sets_constants, settlement, simulated, turns
 from fragment_kit import START_MS, Box, Driver
 
-from duobus.broker import ABANDON, COMPLETE, DEAD_LETTER_OUTCOME, DEFER, Queue, message_broker
+from duobus.broker import ABANDON, COMPLETE, DEAD_LETTER_OUTCOME, DEFER, Queue, commit_loop
 from duobus.errors import ServerBusy, StoreUnavailable
 from duobus.fragment import fragment as fragment_module
 from duobus.fragment import purge as slices
@@ -135,7 +135,7 @@ async def test_a_batch_delete_is_answered_when_all_of_it_is_durable_and_lets_oth
         queue = await hall.create()
         queue.send(batch(*[b"m"] * 35))
         await turns()
-        writer = hall.writers[queue.fragments[0].broker.store_id]
+        writer = hall.writers[queue.fragments[0].store.store_id]
         writer.is_held = True
         deleting = asyncio.ensure_future(queue.batch_delete(MAIN, 100, NEVER))
         await turns()
@@ -159,13 +159,13 @@ async def test_a_batch_delete_is_answered_when_all_of_it_is_durable_and_lets_oth
 @simulated
 async def test_many_purges_at_once_make_no_larger_commit_than_sends_do(hall: Hall) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(message_broker, "COMMIT_MESSAGES_MAX", 25)
+        patch.setattr(commit_loop, "COMMIT_MESSAGES_MAX", 25)
         patch.setattr(slices, "REMOVED_MAX", 10)
         await hall.start()
         queue = await hall.create()
         queue.send(batch(*[b"m"] * 100))
         await turns()
-        writer = hall.writers[queue.fragments[0].broker.store_id]
+        writer = hall.writers[queue.fragments[0].store.store_id]
         writer.is_held = True
         purges = [asyncio.ensure_future(queue.purge(ALL, lambda: False)) for _ in range(10)]
         left = []
@@ -185,7 +185,7 @@ async def test_a_store_that_fails_on_a_slice_is_told_with_what_is_certain(hall: 
         queue = await hall.create()
         queue.send(batch(*[b"m"] * 35))
         await turns()
-        writer = hall.writers[queue.fragments[0].broker.store_id]
+        writer = hall.writers[queue.fragments[0].store.store_id]
         writer.is_held = True
         deleting = asyncio.ensure_future(queue.batch_delete(MAIN, 100, NEVER))
         await turns()

@@ -30,13 +30,13 @@ async def lose(hall: Hall, number: int = SICK) -> None:
 
     hall.disks[number].open = fails  # type: ignore[assignment,method-assign]
     hall.writers[number].fail_next = "before"
-    hall.unit.brokers[number].show_how_it_is()
+    hall.unit.brokers[number].lifecycle.show_how_it_is()
     await turns()
     assert hall.unit.brokers[number].state == "failed"
 
 
 def stores_of(entity: object) -> Counter[int]:
-    return Counter(handle.broker.store_id for handle in entity.fragments)  # type: ignore[attr-defined]
+    return Counter(handle.store.store_id for handle in entity.fragments)  # type: ignore[attr-defined]
 
 
 @simulated
@@ -67,10 +67,10 @@ async def test_fragments_are_spread_evenly_over_the_stores_that_are_there_and_th
     (told,) = [text for store, kind, text in hall.events if (store, kind) == (SICK, "left out")]
     assert "queue 'q'" in told
     # It stays so over a restart, with the store back.
-    where = [handle.broker.store_id for handle in queue.fragments]
+    where = [handle.store.store_id for handle in queue.fragments]
     del hall.disks[SICK].open
     await hall.again()
-    assert [handle.broker.store_id for handle in hall.queue().fragments] == where
+    assert [handle.store.store_id for handle in hall.queue().fragments] == where
     healthy = await hall.create("later", enable_partitioning=True)
     assert set(stores_of(healthy).values()) == {4}
 

@@ -109,7 +109,7 @@ class Side:
         self.looked = 0
         owner.unit.remote.connect(self, self)
 
-    # Whereabouts
+    # The directory of owners
 
     def where(self, namespace: str, key: str) -> str:
         if self.owner.unit.namespace(namespace).is_taken(key):

@@ -228,7 +228,7 @@ async def test_a_message_that_expires_while_its_server_is_down_between_the_two_c
         name="from", default_message_time_to_live_ms=TTL_MS, dead_lettering_on_message_expiration=True
     )
     source = await hall.unit.create_queue("n", about)
-    home = source.fragments[0].broker.store_id
+    home = source.fragments[0].store.store_id
     for number in range(8):
         source.send(batch(b"%d" % number))
         await asyncio.sleep(0.01)
@@ -236,7 +236,7 @@ async def test_a_message_that_expires_while_its_server_is_down_between_the_two_c
     forwards = asyncio.ensure_future(hall.unit.update_queue("n", replace(about, forward_to="to")))
     await asyncio.sleep(0.5)
     assert forwards.done()
-    in_others = [one for one in target.fragments if one.broker.store_id != home]
+    in_others = [one for one in target.fragments if one.store.store_id != home]
     taken = [slot.payload for one in in_others if one.fragment for slot in one.fragment.sources[0].by_count.values()]
     assert taken, "accepted by the other store, and not removed yet"
     await asyncio.sleep(2 * TTL_MS / 1000)

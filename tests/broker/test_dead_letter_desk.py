@@ -283,7 +283,7 @@ def test_a_move_to_another_store_survives_a_crash_between_its_two_halves() -> No
         assert queue.fragments[0].broker is not target.fragments[0].broker
         await dead(queue, message(0), message(1))
         await asyncio.sleep(1)
-        here = hall.writers[queue.fragments[0].broker.store_id]
+        here = hall.writers[queue.fragments[0].store.store_id]
         here.is_held = True
         task = asyncio.ensure_future(run_through(hall, queue, "to"))
         await asyncio.sleep(0.1)
@@ -398,7 +398,7 @@ def test_an_undone_resubmit_makes_dead_letters_of_what_is_still_there() -> None:
         (result,) = await run_through(hall, queue, limit=10)
         (held,) = await locked(queue)
         queue.settle(SettleBatch(held.fragment, 0, Box(), prefix=held.prefix, outcome=0, ranges=[(held.first_lock, 1)]))
-        held.fragment.broker.unlock(held.fragment, 0, held.prefix, [(held.first_lock + 1, 2)], counted=False)
+        held.fragment.unlock(0, held.prefix, [(held.first_lock + 1, 2)], counted=False)
         await asyncio.sleep(0.05)
         restorations = [
             DeadLetterRestore(

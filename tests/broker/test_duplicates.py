@@ -459,7 +459,7 @@ async def test_keyless_messages_go_where_their_ids_belong_and_are_not_sent_elsew
     run = made.reply.ready[0]
     assert run.handle.number == slot_of(b"sa", 16)
     assert run.placement is None
-    place.writers[run.handle.broker.store_id].fail_next = "before"
+    place.writers[run.handle.store.store_id].fail_next = "before"
     lost = batch(bare("a"))
     queue.send(lost)
     await asyncio.sleep(0.05)

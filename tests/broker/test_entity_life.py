@@ -351,7 +351,7 @@ async def test_a_queue_is_not_deleted_while_nobody_can_look_into_it(hall: Hall) 
     broker = queue.fragments[0].broker
     hall.writers[broker.store_id].is_held = True
     queue.send(batch(b"m"))
-    broker._fail(StoreFailed("planted"))
+    broker.lifecycle.fail(StoreFailed("planted"))
     await asyncio.sleep(900)
     assert there(hall)
     hall.writers[broker.store_id].release()
@@ -365,7 +365,7 @@ async def test_a_store_that_fails_during_the_deletion_has_the_rest_deleted_when_
     await hall.start()
     queue = await hall.create(auto_delete_on_idle_ms=FIVE_MINUTES_MS)
     await asyncio.sleep(290)
-    hall.writers[queue.fragments[0].broker.store_id].fail_next = "before"
+    hall.writers[queue.fragments[0].store.store_id].fail_next = "before"
     await asyncio.sleep(15)
     assert not there(hall)
     assert any("rest is deleted when the store is back" in why for _, _, why in hall.events)
@@ -379,7 +379,7 @@ async def test_a_store_that_fails_during_the_deletion_has_the_rest_deleted_when_
 async def test_a_crash_during_the_deletion_has_the_rest_deleted_at_the_next_start(hall: Hall) -> None:
     await hall.start()
     queue = await hall.create()
-    hall.writers[queue.fragments[0].broker.store_id].fail_next = "before"
+    hall.writers[queue.fragments[0].store.store_id].fail_next = "before"
     with pytest.raises(StoreUnavailable):
         await hall.unit.delete_queue("n", "q")
     assert len(hall.catalog.read().entities) == 1
@@ -395,7 +395,7 @@ async def test_delivery_counts_that_wait_for_a_commit_go_with_their_queue(hall: 
     (other,) = [one for one in others if one.fragments[0].broker is broker]
     fragment = queue.fragments[0].fragment
     assert fragment is not None
-    broker._changed[fragment.fragment_key] = fragment
+    broker.commit_loop.changed[fragment.fragment_key] = fragment
     await hall.unit.delete_queue("n", "q")
     other.send(made := batch(b"m"))
     await turns(20)
@@ -408,7 +408,7 @@ async def test_delivery_counts_that_wait_for_a_commit_go_with_their_queue(hall: 
 async def test_a_queue_is_not_deleted_while_a_part_of_it_is_away(hall: Hall) -> None:
     await hall.start()
     queue = await hall.create()
-    hall.writers[queue.fragments[0].broker.store_id].fail_next = "before"
+    hall.writers[queue.fragments[0].store.store_id].fail_next = "before"
     queue.send(batch(b"m"))
     await turns(20)
     with pytest.raises(StoreUnavailable):

@@ -169,7 +169,7 @@ def test_what_is_kept_and_what_begins_anew_on_the_way() -> None:
         sent(origin, b"m", session_id="s", partition_key="s", via_partition_key="v", priority=7, ttl_ms=90_000)
         await asyncio.sleep(0.1)
         for found in await lock_all(origin):
-            found.fragment.broker.unlock(found.fragment, 0, found.prefix, [(found.first_lock, 2)], counted=True)
+            found.fragment.unlock(0, found.prefix, [(found.first_lock, 2)], counted=True)
         (_, before) = await slots(origin)
         await asyncio.sleep(10.0)
         await change(hall, origin, forward_to="to")
@@ -519,10 +519,10 @@ def test_a_fragment_that_is_away_holds_up_its_own_keys_only() -> None:
     async def story(hall: Hall) -> None:
         target = await hall.create("to", enable_partitioning=True)
         origin = await hall.create("from", forward_to="to")
-        here, there = origin.fragments[0].broker.store_id, 0
+        here, there = origin.fragments[0].store.store_id, 0
         there = next(number for number in hall.disks if number != here)
         keys = [f"k{n}" for n in range(64)]
-        dead = {k for k in keys if target.placement.fragments[slot_of(string_key(k), 16)].broker.store_id == there}
+        dead = {k for k in keys if target.placement.fragments[slot_of(string_key(k), 16)].store.store_id == there}
         fail(hall, there, for_s=30.0)
         for key in keys:
             sent(origin, key.encode(), key=string_key(key), partition_key=key)
@@ -556,7 +556,7 @@ def fail(hall: Hall, number: int, *, for_s: float) -> None:
     store.close()
     from duobus.errors import StoreFailed
 
-    broker._fail(StoreFailed("planted"))
+    broker.lifecycle.fail(StoreFailed("planted"))
 
 
 @pytest.mark.parametrize("how", ["before", "after"])
@@ -574,7 +574,7 @@ def test_no_failure_of_a_store_loses_or_repeats_a_message(how: str, who: str, *,
         for start in range(0, 40, 5):
             sent(origin, *names[start : start + 5])
         await asyncio.sleep(0.5)
-        failing = (origin if who == "origin" else target).fragments[0].broker.store_id
+        failing = (origin if who == "origin" else target).fragments[0].store.store_id
         await change(hall, origin, forward_to="to")
         for step in range(6):
             hall.writers[failing].fail_next = how
@@ -595,7 +595,7 @@ def test_a_crash_between_acceptance_and_removal_is_no_repeat() -> None:
     async def story(hall: Hall) -> None:
         target = await hall.create("to", enable_partitioning=True)
         origin = await hall.create("from")
-        home = origin.fragments[0].broker.store_id
+        home = origin.fragments[0].store.store_id
         for number in range(8):
             sent(origin, b"%d" % number)
             await asyncio.sleep(0.01)
@@ -603,7 +603,7 @@ def test_a_crash_between_acceptance_and_removal_is_no_repeat() -> None:
         writer.is_held = True
         await change(hall, origin, forward_to="to")
         await asyncio.sleep(0.5)
-        in_others = [h for h in target.fragments if h.broker.store_id != home]
+        in_others = [h for h in target.fragments if h.store.store_id != home]
         taken = sum(len(h.fragment.sources[0].by_count) for h in in_others if h.fragment is not None)
         assert taken, "accepted by other stores, and not removed yet"
         await hall.again()
@@ -620,8 +620,8 @@ def test_what_is_still_on_its_way_when_the_origin_loses_its_memory_goes_to_the_s
     async def story(hall: Hall) -> None:
         target = await hall.create("to", enable_partitioning=True)
         origin = await hall.create("from")
-        home = origin.fragments[0].broker.store_id
-        late = hall.writers[target.placement.keyless().broker.store_id]
+        home = origin.fragments[0].store.store_id
+        late = hall.writers[target.placement.keyless().store.store_id]
         assert late is not hall.writers[home]
         await change(hall, origin, forward_to="to")
         late.is_held = True
@@ -631,7 +631,7 @@ def test_what_is_still_on_its_way_when_the_origin_loses_its_memory_goes_to_the_s
             await asyncio.sleep(0.01)
         # The first is in the commit that does not end; the next wait behind it, in no record of accepted numbers yet.
         await asyncio.sleep(LATE_S + 0.1)
-        assert {handle.broker.is_late for handle in target.fragments} == {True, False}
+        assert {handle.store.is_late for handle in target.fragments} == {True, False}
         hall.writers[home].fail_next = "before"
         sent(origin, b"the store fails under this one")
         # The origin is there again and sends on what it has found, while keyless messages pass over the late store.
@@ -651,7 +651,7 @@ def test_a_lane_holds_a_bounded_number_of_messages() -> None:
         origin = await hall.create("from", forward_to="to")
         there = next(h for h in target.fragments if h.broker is not origin.fragments[0].broker)
         key = next(f"k{n}" for n in range(1000) if slot_of(string_key(f"k{n}"), 16) == there.number)
-        fail(hall, there.broker.store_id, for_s=1e6)
+        fail(hall, there.store.store_id, for_s=1e6)
         for _ in range(12):
             sent(origin, *[b"x"] * 1000, key=string_key(key), partition_key=key)
         await asyncio.sleep(1.0)

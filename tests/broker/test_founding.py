@@ -28,7 +28,7 @@ async def created(hall: Hall, wanted: list[QueueDescription]) -> list[tuple[str,
 
 
 def stores_of(hall: Hall, name: str) -> list[int]:
-    return [handle.broker.store_id for handle in hall.queue(name).fragments]
+    return [handle.store.store_id for handle in hall.queue(name).fragments]
 
 
 @simulated

@@ -28,11 +28,12 @@ class Broker:
 
     def __init__(self) -> None:
         self.is_late = False
+        self.submit = None
         self.takes: deque[tuple[FragmentHandle, int, Receiver]] = deque()
         self.unlocked: list[tuple[list[tuple[int, int]], bool]] = []
 
     def take(self, handle: FragmentHandle, source_no: int, sub_queue: int, credit: int, receiver: Receiver) -> None:
-        """See MessageBroker.take."""
+        """See FragmentHandle.take."""
         body_key = handle.fragment
         assert isinstance(body_key, Shelf)
         body_key.messages -= credit
@@ -52,14 +53,26 @@ class Broker:
         *,
         counted: bool,
     ) -> None:
-        """See MessageBroker.unlock."""
+        """See FragmentHandle.unlock."""
         self.unlocked.append((ranges, counted))
+
+
+class Handle(FragmentHandle):
+    """A handle whose verbs are those of its broker."""
+
+    def take(self, *arguments: Any) -> None:
+        """See FragmentHandle.take."""
+        self.broker.take(self, *arguments)  # type: ignore[attr-defined]
+
+    def unlock(self, *arguments: Any, **options: Any) -> Any:
+        """See FragmentHandle.unlock."""
+        return self.broker.unlock(self, *arguments, **options)  # type: ignore[attr-defined]
 
 
 def stage(*messages: int) -> tuple[CreditScheduler, Broker, list[FragmentHandle]]:
     """A credit scheduler and fragments with so many messages, not offered yet."""
     broker = Broker()
-    handles = [FragmentHandle(broker, 1, index) for index in range(len(messages))]  # type: ignore[arg-type]
+    handles = [Handle(broker, 1, index) for index in range(len(messages))]  # type: ignore[arg-type]
     for handle, number in zip(handles, messages, strict=True):
         handle.fragment = Shelf(number)  # type: ignore[assignment]
     return CreditScheduler(0, 0), broker, handles
@@ -195,7 +208,7 @@ def stage_in_two_stores(first: int, second: int) -> tuple[CreditScheduler, Broke
     """A credit scheduler and two fragments with so many messages, each in a store of its own."""
     scheduler, one, handles = stage(first, second)
     other = Broker()
-    handles[1].broker = other  # type: ignore[assignment]
+    handles[1].move_to(other)  # type: ignore[arg-type]
     return scheduler, one, other, handles
 
 

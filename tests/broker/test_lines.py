@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 from broker_kit import batch
@@ -13,7 +14,7 @@ from duobus.fragment.send import Run
 
 
 def run_of(entity: int, name: bytes, size: int = AHEAD_BYTES) -> Run:
-    handle = FragmentHandle(None, entity, 0)  # type: ignore[arg-type]
+    handle = FragmentHandle(SimpleNamespace(submit=None), entity, 0)  # type: ignore[arg-type]
     made: Any = batch(name + bytes(size))
     return Run(handle, 0, made, None, made.reply)
 
@@ -67,7 +68,7 @@ def test_lines_that_are_given_up_give_back_all_that_stood_behind() -> None:
 
 def test_a_part_of_a_batch_counts_as_the_part_that_it_is() -> None:
     lines = FairQueue()
-    handle = FragmentHandle(None, 1, 0)  # type: ignore[arg-type]
+    handle = FragmentHandle(SimpleNamespace(submit=None), 1, 0)  # type: ignore[arg-type]
     made: Any = batch(*[bytes(AHEAD_BYTES // 8)] * 16)
     runs = [Run(handle, 0, made, [index], None) for index in range(16)]
     assert [lines.join(one) for one in runs] == [True] * 8 + [False] * 8

@@ -8,7 +8,7 @@ from broker_kit import Hall, answers, batch, payloads, receiver, settlement, sim
 from fragment_kit import Box
 
 from duobus.broker import SOURCE, slot_of, string_key
-from duobus.broker.counts import COUNTS_WAIT_S
+from duobus.broker.commit_loop import COUNTS_WAIT_S
 from duobus.errors import MessageLockLost, StoreUnavailable
 from duobus.fragment.commands import Group
 
@@ -45,7 +45,7 @@ async def test_nothing_is_answered_or_delivered_before_its_commit(hall: Hall) ->
     await hall.start()
     queue = await hall.create()
     _, box = receiver(queue, 10)
-    writer = hall.writers[queue.fragments[0].broker.store_id]
+    writer = hall.writers[queue.fragments[0].store.store_id]
     writer.is_held = True
     made = batch(b"m")
     queue.send(made)
@@ -64,7 +64,7 @@ async def test_a_settlement_is_answered_when_it_is_durable(hall: Hall) -> None:
     queue.send(batch(b"m"))
     await turns()
     reply = Box()
-    writer = hall.writers[queue.fragments[0].broker.store_id]
+    writer = hall.writers[queue.fragments[0].store.store_id]
     writer.is_held = True
     queue.settle(settlement(box.ready[0], reply=reply))
     await turns()
@@ -81,7 +81,7 @@ async def test_receive_and_delete_is_durable_before_it_is_delivered(hall: Hall) 
     queue = await hall.create()
     queue.send(batch(b"a", b"b"))
     await turns()
-    writer = hall.writers[queue.fragments[0].broker.store_id]
+    writer = hall.writers[queue.fragments[0].store.store_id]
     writer.is_held = True
     _, box = receiver(queue, 1, removing=True)
     await turns()
@@ -141,10 +141,10 @@ async def test_a_run_of_a_fragment_that_was_taken_out_while_it_was_stored_is_not
     queue.send(made)
     await turns()
     # A move begins to hold it, with that commit under way; as the store fails, it comes back here.
-    ill.take_out(plan)
+    ill.host.export_fragment(plan)
     writer.release()
     await turns()
-    ill.put_back(plan)
+    ill.host.restore_fragment(plan)
     assert answers(made) == [None]
     await asyncio.sleep(2)
     assert ill.state == "open"
@@ -218,7 +218,7 @@ async def test_a_refused_message_that_was_stored_after_all_never_appears(hall: H
 async def test_only_the_entities_of_the_failed_store_suffer(hall: Hall) -> None:
     await hall.start()
     queues = [await hall.create(f"q{index}") for index in range(4)]
-    stores = [queue.fragments[0].broker.store_id for queue in queues]
+    stores = [queue.fragments[0].store.store_id for queue in queues]
     assert sorted(stores) == [1, 2, 3, 4]
     hall.writers[stores[0]].fail_next = "before"
     sent = [batch(b"m") for _ in queues]
@@ -245,7 +245,7 @@ async def test_locks_of_before_the_failure_are_lost_and_messages_come_again(hall
     queue.settle(settlement(delivered, reply=reply))
     await turns()
     assert isinstance(reply.ready[0].error, MessageLockLost)
-    assert broker.renew(delivered.fragment, SOURCE, delivered.prefix, [delivered.first_lock]) is None
+    assert delivered.fragment.renew(SOURCE, delivered.prefix, [delivered.first_lock]) is None
     standing.request(5)
     await turns()
     assert payloads(box) == [b"m"]
@@ -283,12 +283,12 @@ async def test_a_group_is_done_over_several_fragments_or_not_at_all(hall: Hall) 
     reply = Box()
     # The second member's lock does not exist: the first must not be settled either.
     broken = settlement(second, number=2, strict=True)
-    one.broker.submit(Group([settlement(first, strict=True), broken], reply))
+    one.submit(Group([settlement(first, strict=True), broken], reply))
     await turns()
     assert isinstance(reply.ready[0].error, MessageLockLost)
     assert queue.numbers()[0][0] == 2
     commits = one.broker.commits
-    one.broker.submit(Group([settlement(first, strict=True), settlement(second, strict=True)], reply))
+    one.submit(Group([settlement(first, strict=True), settlement(second, strict=True)], reply))
     await turns()
     assert reply.ready[1].error is None
     assert queue.numbers()[0][0] == 0
@@ -380,12 +380,12 @@ async def test_a_storm_of_redeliveries_rides_in_slices_and_delays_no_commit(hall
     made, box = receiver(queue, 1300)
     queue.send(batch(*[b"m"] * 1300))
     await turns(40)
-    writer = hall.writers[handle.broker.store_id]
+    writer = hall.writers[handle.store.store_id]
     before = handle.broker.commits
     writer.is_held = True
     made.close()
     for item in box.ready:
-        handle.broker.unlock(handle, SOURCE, item.prefix, [(item.first_lock, len(item.slots))], counted=True)
+        handle.unlock(SOURCE, item.prefix, [(item.first_lock, len(item.slots))], counted=True)
     await turns()
     fresh = batch(b"another")
     queue.send(fresh)

@@ -35,7 +35,7 @@ def rows_of(hall: Hall, store: int, entity_id: int) -> dict[int, list[StoredMess
 
 
 def place(queue: Queue, fragment: int = 0) -> int:
-    return queue.fragments[fragment].broker.store_id
+    return queue.fragments[fragment].store.store_id
 
 
 async def received(queue: Queue) -> list[bytes]:
@@ -53,7 +53,7 @@ async def received(queue: Queue) -> list[bytes]:
             if delivered.slots:
                 command = settlement(delivered, number=len(delivered.slots))
                 command.source_no = queue.source_no
-                delivered.fragment.broker.submit(command)
+                delivered.fragment.submit(command)
         taker.request(100)
 
 
@@ -103,7 +103,7 @@ async def test_messages_of_every_state_keep_it(hall: Hall) -> None:
     (delivered,) = box.ready
     command = settlement(delivered)
     command.outcome = DEFER
-    delivered.fragment.broker.submit(command)
+    delivered.fragment.submit(command)
     taker.close()
     await turns()
     numbers = queue.numbers()
@@ -131,7 +131,7 @@ async def test_a_lock_is_lost_and_the_message_comes_again_with_a_higher_count(ha
     (delivered,) = box.ready
     await moved(hall, place(queue) % 4 + 1)
     late = settlement(delivered, strict=True, reply=Box())
-    delivered.fragment.broker.submit(late)
+    delivered.fragment.submit(late)
     await turns()
     assert late.error is not None
     _, again = receiver(queue, 1)
@@ -152,7 +152,7 @@ async def test_a_deferred_message_that_is_locked_for_the_last_time_is_dead_lette
         (delivered,), box.ready = box.ready, []
         command = settlement(delivered)
         command.outcome = outcome
-        delivered.fragment.broker.submit(command)
+        delivered.fragment.submit(command)
         await turns()
     taker.close()
     # The second of two deliveries, and its lock is lost (I6).
@@ -204,7 +204,7 @@ async def test_sends_and_receives_go_on_while_it_moves(hall: Hall) -> None:
         await turns(3)
         for delivered in box.ready:
             command = settlement(delivered, number=len(delivered.slots), strict=True, reply=Box())
-            delivered.fragment.broker.submit(command)
+            delivered.fragment.submit(command)
             await turns(6)
             if command.error is None:
                 got += [slot.payload for slot in delivered.slots]
@@ -229,7 +229,7 @@ async def test_a_keyless_send_finds_another_fragment_meanwhile(hall: Hall) -> No
     queue = await hall.create(enable_partitioning=True)
     handle = queue.fragments[0]
     plan = handle.broker.plans[queue.entity_id, 0]
-    handle.broker.take_out(plan)
+    handle.broker.host.export_fragment(plan)
     sent = batch(b"m")
     queue.send(sent)
     await turns()

@@ -80,7 +80,7 @@ async def test_bytes_that_wait_for_a_fragment_are_bounded_and_the_largest_messag
         patch.setattr(admission, "FRAGMENT_BYTES_MAX", 1000)
         await hall.start()
         queue = await hall.create()
-        hall.writers[queue.fragments[0].broker.store_id].is_held = True
+        hall.writers[queue.fragments[0].store.store_id].is_held = True
         large, small = batch(bytes(5000)), batch(b"m")
         queue.send(large)
         queue.send(small)
@@ -204,7 +204,7 @@ async def test_what_was_lent_and_found_nothing_is_not_counted(hall: Hall) -> Non
     # As if somebody else of the same turn had taken what was there.
     standing.granted = throttle.grant(standing, 60)
     handle = queue.fragments[0]
-    handle.broker.take(handle, 0, 0, 60, standing)
+    handle.take(0, 0, 60, standing)
     assert throttle.admit(1000) == 10
     await turns()
     assert payloads(box) == []

@@ -20,7 +20,7 @@ async def _two(hall: Hall, **properties: Any) -> tuple[Owner, Owner, int]:
     first, second = Owner(hall), Owner(hall)
     await first.adopt(*hall.disks)
     await first.unit.create_queue("n", QueueDescription(name="q", **properties))
-    return first, second, first.queue().fragments[0].broker.store_id
+    return first, second, first.queue().fragments[0].store.store_id
 
 
 @simulated
@@ -110,7 +110,7 @@ async def test_a_dropped_store_is_not_opened_again_by_itself(hall: Hall) -> None
 @simulated
 async def test_a_partitioned_queue_lies_in_one_store_which_its_name_picks(hall: Hall) -> None:
     first, second, number = await _two(hall, enable_partitioning=True)
-    assert {handle.broker.store_id for handle in first.queue().fragments} == {number}
+    assert {handle.store.store_id for handle in first.queue().fragments} == {number}
     assert first.unit.directory.store_for_new("n", "q") == number
     with pytest.raises(StoreUnavailable, match="moves"):
         await second.unit.create_queue("n", QueueDescription(name="other"))
@@ -122,7 +122,7 @@ async def test_topics_move_with_their_subscriptions(hall: Hall) -> None:
     await first.unit.topics.create_topic("n", TopicDescription(name="t"))
     await first.unit.topics.create_subscription("n", "t", SubscriptionDescription(name="s"))
     topic = first.unit.namespace("n").topics["t"]
-    number = topic.fragments[0].broker.store_id
+    number = topic.fragments[0].store.store_id
     topic.send(batch(b"m"))
     await turns()
     broker = await first.unit.leave(number, "it moves")

@@ -218,7 +218,7 @@ def test_a_call_is_late_long_before_it_is_given_up_and_that_is_told_once() -> No
 async def test_a_keyless_send_does_not_wait_for_a_slow_store_that_is_not_slow_enough_to_be_given_up(hall: Hall) -> None:
     await hall.start()
     queue = await hall.create(enable_partitioning=True)
-    sick = queue.fragments[0].broker.store_id
+    sick = queue.fragments[0].store.store_id
     key = next(f"k{n}" for n in range(99) if slot_of(string_key(f"k{n}"), 16) == 0)
     began_s = hall.loop.time()
     hall.writers[sick].is_held = True
@@ -243,7 +243,7 @@ async def test_a_keyless_send_does_not_wait_for_a_slow_store_that_is_not_slow_en
         queue.send(made)
         await turns()
     assert [answers(made) for made in again] == [[None]] * 32
-    assert {made.reply.ready[0].handle.broker.store_id for made in again} == set(hall.writers)
+    assert {made.reply.ready[0].handle.store.store_id for made in again} == set(hall.writers)
     assert hall.loop.time() - began_s < 5
 
 
@@ -252,7 +252,7 @@ async def test_who_takes_for_good_gets_what_another_store_has_within_a_second_wh
     await hall.start()
     queue = await hall.create(enable_partitioning=True)
     keys = {slot_of(string_key(f"k{n}"), 16): f"k{n}" for n in range(200)}
-    sick, well = (next(slot for slot in keys if queue.fragments[slot].broker.store_id == store) for store in (1, 2))
+    sick, well = (next(slot for slot in keys if queue.fragments[slot].store.store_id == store) for store in (1, 2))
     for slot in (sick, sick):
         queue.send(batch(b"slow", key=string_key(keys[slot])))
     await turns()
@@ -300,7 +300,7 @@ async def test_a_keyless_send_finds_the_sound_store_when_three_stall_at_once_on_
     # Nobody else uses the others, so nothing but a look shows that they are as sick as the first.
     await asyncio.sleep(4.9)
     assert answers(made) == [None]
-    assert made.reply.ready[0].handle.broker.store_id == 4
+    assert made.reply.ready[0].handle.store.store_id == 4
 
 
 @simulated_over(2)
@@ -312,7 +312,7 @@ async def test_a_plain_queue_on_a_store_that_stalls_fails_in_every_operation_and
     kept = batch(b"kept")
     queue.send(kept)
     await turns()
-    home = queue.fragments[0].broker.store_id
+    home = queue.fragments[0].store.store_id
     hall.writers[home].is_held = True
     stalled, later = batch(b"stalled"), batch(b"later")
     queue.send(stalled)

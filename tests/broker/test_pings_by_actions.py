@@ -8,8 +8,8 @@ from broker_kit import Hall, batch, simulated_over
 
 from duobus.broker import MAIN
 from duobus.codec import build_message
+from duobus.model.batches import CONTENT_TYPE
 from duobus.model.descriptions import RuleDescription, SubscriptionDescription, TopicDescription
-from duobus.model.ping import CONTENT_TYPE
 
 simulated = simulated_over(1)
 

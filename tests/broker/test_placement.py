@@ -44,6 +44,7 @@ class Store:
     def __init__(self, disk: int = 1, *, is_late: bool = False) -> None:
         self.disk = disk
         self.is_late = is_late
+        self.submit = None
 
 
 def handles(number: int, away: tuple[int, ...] = (), stores: tuple[Store, ...] = (Store(),)) -> list[FragmentHandle]:

@@ -74,7 +74,7 @@ async def test_however_many_ask_a_store_commits_once_a_second_at_most_and_not_at
         await asyncio.sleep(0.1)
     assert all(5 <= number <= 5 / FRESH_S + 1 for number in commits(hall))
     queue = await hall.create()
-    (home,) = {handle.broker.store_id for handle in queue.fragments}
+    (home,) = {handle.store.store_id for handle in queue.fragments}
     before = hall.unit.brokers[home].commits
     for _ in range(30):
         queue.send(batch(b"m"))

@@ -53,7 +53,7 @@ def source_of(queue: Queue) -> Source:
 
 
 def pager_of(queue: Queue) -> Pager:
-    pager: Pager = queue.fragments[0].broker._pager
+    pager: Pager = queue.fragments[0].broker.pager
     return pager
 
 

@@ -29,7 +29,7 @@ class Reads:
 
     def __init__(self, hall: Hall, queue: Queue) -> None:
         self.numbers: list[int] = []
-        disk = hall.disks[queue.fragments[0].broker.store_id]
+        disk = hall.disks[queue.fragments[0].store.store_id]
         self._load = disk.load
         disk.load = self._counted  # type: ignore[method-assign]
 

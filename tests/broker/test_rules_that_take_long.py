@@ -138,7 +138,7 @@ async def test_a_transaction_is_refused_for_what_its_messages_take_together(hall
     box = Box()
     members = [Run(handle, SOURCE, batch(heavy(b"%d" % number)), None, None) for number in range(2)]
     group = Group(members, box)
-    handle.broker.submit(group)
+    handle.submit(group)
     await turns(40)
     assert box.ready == [group]
     assert isinstance(group.error, QuotaExceeded)

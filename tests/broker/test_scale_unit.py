@@ -24,7 +24,7 @@ async def test_a_partitioned_queue_has_16_fragments_over_all_stores(hall: Hall) 
     await hall.start()
     queue = await hall.create(enable_partitioning=True)
     assert len(queue.fragments) == 16
-    assert [handle.broker.store_id for handle in queue.fragments].count(1) == 4
+    assert [handle.store.store_id for handle in queue.fragments].count(1) == 4
     assert len((await hall.create("plain")).fragments) == 1
 
 
@@ -128,7 +128,7 @@ async def test_a_store_that_does_not_open_at_the_start_is_opened_later(hall: Hal
     queue = await hall.create()
     queue.send(batch(b"m"))
     await turns()
-    number = queue.fragments[0].broker.store_id
+    number = queue.fragments[0].store.store_id
     hall.build()
     hall.writers[number].fail_next = "before"
     await hall.start()

@@ -54,7 +54,7 @@ async def discharged(transaction: Transaction) -> Group:
     """A transaction's discharge, answered."""
     assert transaction.handle is not None
     group = Group(transaction.take(), Box())
-    transaction.handle.broker.submit(group)
+    transaction.handle.submit(group)
     await asyncio.sleep(0.05)
     return group
 
@@ -147,8 +147,7 @@ def test_a_purge_empties_the_sessions_and_keeps_their_states(parted: bool) -> No
         assert list(queue.sessions_in_use()) == ["a"]
         again = held(queue, "a")
         assert await given(again, 5) == [b"1"]
-        service = again.receiver.handle.broker.sessions
-        assert await service.state(again.receiver.handle, again.receiver.lock) == b"kept"
+        assert await again.receiver.handle.sessions.state(again.receiver.lock) == b"kept"
 
     play(scenario)
 
@@ -239,7 +238,7 @@ def test_a_held_session_and_somebody_who_waits_for_one_keep_a_queue() -> None:
         for _ in range(20):
             await asyncio.sleep(25)
             receiver = client.receiver
-            receiver.handle.broker.sessions.renew(receiver.handle, receiver.lock)
+            receiver.handle.sessions.renew(receiver.lock)
         assert sorted(hall.unit.namespace("n").queues) == ["awaited", "held"]
         client.close()
         acceptor = hall.queue("awaited").acceptor

@@ -14,9 +14,9 @@ from duobus.auth.sas_tokens import sign_token
 from duobus.broker.entities.queue import COUNT_BITS
 from duobus.cluster.directory import Directory
 from duobus.cluster.sharding.entities import ShardedQueue
-from duobus.cluster.shards import assign_shards, shard_path, sharded_queue_of
+from duobus.cluster.shards import assign_shards
 from duobus.errors import EntityAlreadyExists, NotAllowed, NotImplementedYet, StoreUnavailable
-from duobus.model.address import check_entity_name, parse_address
+from duobus.model.address import check_entity_name, parse_address, shard_path, sharded_queue_of
 from duobus.model.batches import Refusal
 from duobus.model.descriptions import AccessRule, QueueDescription, Right
 from duobus.storage.catalog_rows import DELETING, INTENT, LIVE

@@ -587,7 +587,7 @@ async def test_a_transaction_publishes_and_settles_on_a_topic_together_or_not_at
     work.settle(sub(hall, "a"), [settlement()])
     work.send(topic, batch(b"two"))
     box = Box()
-    topic.fragments[0].broker.submit(Group(work.take(), box))
+    topic.fragments[0].submit(Group(work.take(), box))
     await settled(hall)
     assert [command.error for command in box.ready] == [None]
     assert await seen(sub(hall, "a")) == [b"two"]

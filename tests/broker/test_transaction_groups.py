@@ -41,7 +41,7 @@ def discharge(found: Transaction, reply: Box) -> Group:
     """Submit the work of a transaction."""
     group = Group(found.take(), reply)
     assert found.handle is not None
-    found.handle.broker.submit(group)
+    found.handle.submit(group)
     return group
 
 
@@ -96,8 +96,8 @@ async def test_a_key_whose_store_is_away_dooms_with_the_reason_to_try_again(hall
     await hall.start()
     queue = await hall.create(enable_partitioning=True)
     handle = queue.placement.keyed(string_key("k"))
-    hall.writers[handle.broker.store_id].is_held = True
-    hall.unit.brokers[handle.broker.store_id]._fail(InternalError("planted"))
+    hall.writers[handle.store.store_id].is_held = True
+    hall.unit.brokers[handle.store.store_id].lifecycle.fail(InternalError("planted"))
     found = transaction()
     with pytest.raises(StoreUnavailable):
         found.send(queue, batch(b"x", key=string_key("k")))
@@ -151,7 +151,7 @@ async def test_a_discharge_that_finds_its_store_away_is_refused_at_once(hall: Ha
     found, reply = transaction(), Box()
     found.send(queue, batch(b"x"))
     broker = queue.fragments[0].broker
-    broker._fail(InternalError("planted"))
+    broker.lifecycle.fail(InternalError("planted"))
     discharge(found, reply)
     assert isinstance(reply.ready[0].error, StoreUnavailable)
 
@@ -166,7 +166,7 @@ def test_a_commit_that_fails_is_answered_by_what_the_store_holds(how: str, is_th
         found, reply = transaction(), Box()
         found.send(queue, batch(b"out 1", b"out 2"))
         found.settle(queue, [settlement(delivered)])
-        hall.writers[queue.fragments[0].broker.store_id].fail_next = how
+        hall.writers[queue.fragments[0].store.store_id].fail_next = how
         discharge(found, reply)
         await turns()
         # Nobody knows yet, so nobody is told.

@@ -10,7 +10,7 @@ async def test_what_arrives_during_a_commit_joins_the_next_one_of_the_same_store
     await hall.start()
     queue = await hall.create(enable_partitioning=True)
     before = {number: broker.commits for number, broker in hall.unit.brokers.items()}
-    store = queue.placement.current.broker.store_id
+    store = queue.placement.current.store.store_id
     writer = hall.writers[store]
     writer.is_held = True
     first = batch(b"m")
@@ -41,6 +41,6 @@ async def test_a_round_of_turns_goes_through_every_store(hall: Hall) -> None:
         await turns()
     assert seen[:16] == seen[16:]
     assert len({handle.number for handle in seen}) == 16
-    stores = [handle.broker.store_id for handle in seen[:16]]
+    stores = [handle.store.store_id for handle in seen[:16]]
     assert stores == sorted(stores, key=stores.index)
     assert len(set(stores)) == 4

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from broker_kit import Hall, answers, batch, receiver, simulated, turns
 
-from duobus.broker import SOURCE, message_broker, string_key
-from duobus.broker.counts import COUNTS_WAIT_S
+from duobus.broker import SOURCE, commit_loop, string_key
+from duobus.broker.commit_loop import COUNTS_WAIT_S
 
 
 @simulated
@@ -20,8 +20,8 @@ async def test_a_part_of_a_batch_fills_a_commit_with_its_own_messages_only(hall:
     made.keys = [string_key(str(index)) for index in range(64)]
     with pytest.MonkeyPatch.context() as patch:
         # As many as there are: a part that counted as the whole batch would fill a commit by itself.
-        patch.setattr(message_broker, "COMMIT_MESSAGES_MAX", 64)
-        patch.setattr(message_broker, "COMMIT_BYTES_MAX", made.bytes_total)
+        patch.setattr(commit_loop, "COMMIT_MESSAGES_MAX", 64)
+        patch.setattr(commit_loop, "COMMIT_BYTES_MAX", made.bytes_total)
         queue.send(made)
         await turns(40)
     assert set(answers(made)) == {None}
@@ -39,7 +39,7 @@ async def _given_back(hall: Hall) -> int:
     made.close()
     (item,) = box.ready
     before = handle.broker.commits
-    handle.broker.unlock(handle, SOURCE, item.prefix, [(item.first_lock, 1)], counted=True)
+    handle.unlock(SOURCE, item.prefix, [(item.first_lock, 1)], counted=True)
     await turns(20)
     return before
 

@@ -122,7 +122,7 @@ class Bus:
         self._used[kind] += 1
         return f"{kind}-{index}"
 
-    def route(self) -> int:
+    def way(self) -> int:
         """Number of a chain that no other test has touched; see ``ways``."""
         self._ways += 1
         assert self._ways <= (WAYS if self._most is None else 0), "there are no more chains"

@@ -17,11 +17,11 @@ ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "reference" / "invariants.md", ROOT / "docs" / "reference" / "requirements.md"
 #: How many rules each kind has; the numbers begin at 1.
 KINDS = {"I": 66, "PN": 16, "PE": 21, "IN": 10, "TL": 13, "SP": 8}
-FOLDERS = ("src", "tests", "docs", "tools", "benchmarks", "fuzz", "examples", "changes")
+FOLDERS = ("src", "simulation", "tests", "docs", "tools", "benchmarks", "fuzz", "examples", "changes")
 SUFFIXES = {".py", ".md", ".json", ".toml"}
 #: One number, or the first and the last of several.
 _CITED = re.compile(r"\b(PN|PE|IN|TL|SP|I)(\d{1,3})\b(?:(?:\s+to\s+|\u2013)\1(\d{1,3})\b)?")
-_NAMED = re.compile(r"`((?:tests|src)/[\w/.]+)(?:::(\w+))?`")
+_NAMED = re.compile(r"`((?:tests|src|simulation)/[\w/.]+)(?:::(\w+))?`")
 NONE = "—"
 
 
@@ -108,7 +108,7 @@ def test_a_rule_names_what_exists_and_a_test_that_cites_it(number: str) -> None:
 
 def test_an_invariant_is_watched_by_the_checker_that_has_its_number() -> None:
     for number, checker in CHECKERS.items():
-        path = f"src/{checker.__module__.replace('.', '/')}.py"
+        path = f"{checker.__module__.replace('.', '/')}.py"
         assert RULES[f"I{number}"].where == f"`{path}::{checker.__name__}`"
 
 

@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 SOURCE = ROOT / "src" / "duobus"
 
-#: Sub-packages whose constants bound no peer: what only tests and the demonstration use.
-NO_PEERS = {"testing", "demo"}
+#: Sub-packages whose constants bound no peer: what only tests use.
+NO_PEERS = {"testing"}
 
 
 def rows_of(page: str, heading: str | None = None) -> list[list[str]]:
@@ -133,11 +133,11 @@ def test_every_member_of_the_configuration_stands_there_and_no_other() -> None:
 
 
 def attribute_of(member: str) -> str:
-    metadata = {"MaxMessageSizeInKilobytes": "max_message_size_bytes"}
+    irregular = {"MaxMessageSizeInKilobytes": "max_message_size_bytes"}
     snake = re.sub(r"(?<!^)(?=[A-Z])", "_", member).lower()
     durations = {"LockDuration", "DefaultMessageTimeToLive", "AutoDeleteOnIdle"}
     is_duration = member in durations or "Window" in member or member.startswith("RedeliveryDelay")
-    return metadata.get(member, snake + ("_ms" if is_duration else ""))
+    return irregular.get(member, snake + ("_ms" if is_duration else ""))
 
 
 def config_of(properties: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ def test_every_example_of_the_page_passes(pytester: pytest.Pytester, options: tu
 
     result = pytester.runpytest_subprocess(*PLUGIN, "-p", "no:cacheprovider", *options, timeout=60)
 
-    result.assert_outcomes(proxied=sum(text.count("\ndef test_") + text.startswith("def test_") for text in EXAMPLES))
+    result.assert_outcomes(passed=sum(text.count("\ndef test_") + text.startswith("def test_") for text in EXAMPLES))
 
 
 def test_the_setting_of_the_page_takes_the_short_names_away(pytester: pytest.Pytester) -> None:

@@ -147,7 +147,7 @@ class Running:
     def stop(self) -> None:
         async def stop() -> None:
             # Clients of a test do not wait for the server's close.
-            for peer in list(self.server.door.peers):
+            for peer in list(self.server.amqp.peers):
                 peer.abort()
             await self.server.stop()
 

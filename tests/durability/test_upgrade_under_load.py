@@ -62,11 +62,11 @@ def start_and_kill_when_written(server: ServerProcess, log: Path) -> None:
 
 def let_flow(run: RunState, number: int) -> None:
     """Let so many more messages through."""
-    target = run.dedup.received_ids + number
+    target = run.account.received_ids + number
 
     def has_come() -> bool:
-        run.feed.allow(run.dedup.received_ids + BACKLOG)
-        return run.dedup.received_ids >= target
+        run.feed.allow(run.account.received_ids + BACKLOG)
+        return run.account.received_ids >= target
 
     run.wait_until(has_come, LIMIT_S, f"{number} messages come through")
 

@@ -68,7 +68,7 @@ async def serving(*queues: QueueDescription, **options: Any) -> AsyncIterator[Se
     try:
         yield server
     finally:
-        for peer in list(server.server.peers):
+        for peer in list(server.amqp.peers):
             # Clients of tests do not wait for the server's close, so it need not wait for theirs.
             peer.abort()
         await server.stop()

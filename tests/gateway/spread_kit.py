@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from gateway_kit import Client, TcpStream, serving
 
 from duobus.broker import Queue
-from duobus.cluster.router import HERE, MOVING, UNKNOWN
-from duobus.cluster.shards import SHARDED, ShardedQueueMap, assign_shards, shard_path
+from duobus.cluster.router import HERE, MOVING, UNKNOWN, ClusterRouter
+from duobus.cluster.shards import SHARDED, ShardedQueueMap, assign_shards
+from duobus.model.address import shard_path
 from duobus.model.descriptions import QueueDescription, to_json
 from duobus.server.composition import Server
 from duobus.storage.catalog_rows import LIVE, EntityRow
@@ -89,6 +91,7 @@ async def sharded_entities(**properties: Any) -> AsyncIterator[SpreadRoom]:
             rows.append(EntityRow(number, "ns", "queue", about.name, b"", LIVE, 8, slots[number - 1]))
         whole = QueueDescription(name="q", enable_partitioning=True, **properties)
         sharded_queue = ShardedQueueMap(EntityRow(9, "ns", SHARDED, "q", to_json(whole), LIVE, 0, ()), rows)
-        about = front.server.owners = Front(front, owners, sharded_queue)
+        about = Front(front, owners, sharded_queue)
+        front.amqp.router_of = partial(ClusterRouter, owners=about)
         client = Client(await TcpStream.connect(front.port("amqp") or 0))
         yield SpreadRoom(front, owners, about, client)

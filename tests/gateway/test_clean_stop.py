@@ -54,7 +54,7 @@ async def test_a_send_under_way_is_answered_before_its_link_is_detached(monkeypa
         slow_stores(monkeypatch)
         delivery = link.send_one(uuid.uuid4().bytes, message(b"m"), False)
         await client.flush()
-        closing = asyncio.create_task(server.server.close(0.1))
+        closing = asyncio.create_task(server.amqp.close(0.1))
         events = await until_closed(client)
         await closing
         answered = [index for index, event in enumerate(events) if is_accepted(event, delivery, role=True)]
@@ -74,7 +74,7 @@ async def test_a_settlement_under_way_is_answered_before_its_link_is_detached(mo
         slow_stores(monkeypatch)
         client.session.disposition(True, delivery, delivery, ACCEPTED, False)
         await client.flush()
-        closing = asyncio.create_task(server.server.close(0.1))
+        closing = asyncio.create_task(server.amqp.close(0.1))
         events = await until_closed(client)
         await closing
         answered = [index for index, event in enumerate(events) if is_accepted(event, delivery, role=False)]
@@ -120,7 +120,7 @@ async def test_senders_lose_their_credit_before_the_server_closes() -> None:
     async with serving() as server:
         client = Client(await TcpStream.connect(server.port("amqp") or 0))
         link = await client.sender()
-        closing = asyncio.create_task(server.server.close(0.1))
+        closing = asyncio.create_task(server.amqp.close(0.1))
         while link.credit:
             await client.pump()
         assert not any(isinstance(event, (LinkDetached, Closed)) for event in client.events)

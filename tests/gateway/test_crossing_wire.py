@@ -13,10 +13,11 @@ from duobus.amqp import LinkAttached, LinkDetached, Source, Target
 from duobus.broker.entities.destination import Unfit
 from duobus.clock import Clock
 from duobus.cluster.forwarding.connections import AmqpClusterConnections
-from duobus.cluster.forwarding.endpoint import CHALLENGE, FORWARDING_NODE, PROOF, ForwardingEndpoint, proof_of
+from duobus.cluster.forwarding.endpoint import CHALLENGE, PROOF, ForwardingEndpoint, proof_of
 from duobus.cluster.forwarding.protocol import ForwardRequest, OriginQuery, RegisterOrigin
 from duobus.errors import ServiceBusError, StoreUnavailable
 from duobus.fragment.forward_dedup import Origin
+from duobus.gateway.amqp.router import FORWARDING_NODE
 from duobus.model.descriptions import AccessRule, Right
 from duobus.model.metadata import MessageMetadata
 from duobus.server.composition import Server
@@ -68,7 +69,8 @@ def connections(key: str = "secret") -> Iterator[AmqpClusterConnections]:
 
 def opened(server: Server, rules: Iterable[AccessRule] = (SENDER, RULE)) -> Intake:
     receiver = Intake()
-    server.server.forwarding = ForwardingEndpoint(receiver, lambda namespace: rules)  # type: ignore[arg-type]
+    forwarding = ForwardingEndpoint(receiver, lambda namespace: rules)  # type: ignore[arg-type]
+    server.amqp.nodes[FORWARDING_NODE] = forwarding.attach
     return receiver
 
 
@@ -143,7 +145,7 @@ async def test_a_connection_ends_with_the_key_that_it_was_proved_with() -> None:
         with connections("secret") as old, connections("other") as new:
             wires = [await one.wire(_address(server), "ns") for one in (old, new)]
             rules[1] = AccessRule(name="root", primary_key="new", secondary_key="other", rights=int(Right.MANAGE))
-            server.server.rules_changed("ns")
+            server.amqp.rules_changed("ns")
             await settled(lambda: wires[0].is_gone)
             assert (await wires[1].ask(lambda number: RegisterOrigin(number, ORIGIN, 3, "q"))).error() is None
             with pytest.raises(ConnectionError, match="share this one's catalog"):

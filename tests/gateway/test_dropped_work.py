@@ -19,7 +19,7 @@ async def connected(server: Server) -> Client:
 
 def end_links(server: Server, name: str) -> None:
     """End the links of this name; their client does not know it yet."""
-    for peer in server.server.peers:
+    for peer in server.amqp.peers:
         assert isinstance(peer, Peer)
         for link, _ in peer.endpoints():
             if link.name == name:

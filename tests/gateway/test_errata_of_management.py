@@ -93,7 +93,7 @@ async def test_who_may_not_manage_hears_of_a_missing_queue_as_others_do_and_who_
     sends = ("sends", KEY)
     config_rule = AccessRule(name="sends", primary_key=KEY, secondary_key=KEY, rights=2)
     async with serving() as server:
-        server.interface.authorizer.namespace_of("ns").rules["sends"] = config_rule
+        server.amqp.authorizer.namespace_of("ns").rules["sends"] = config_rule
         http = await connected(server)
         own = {"Authorization": token("", rule=sends[0], key=sends[1])}
         assert is_feed_without_entries(await http.ask("GET", "/missing", "", own))

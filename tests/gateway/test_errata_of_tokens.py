@@ -145,7 +145,7 @@ async def test_nothing_is_kept_of_a_token_for_what_does_not_exist() -> None:
         cbs = await Cbs.of(client)
         for number in range(50):
             assert (await cbs.put(f"sb://localhost/missing-{number}", token()))[0] == 404
-        (peer,) = server.server.peers
+        (peer,) = server.amqp.peers
         assert len(peer.grants._by_audience) == 0
         assert peer.grants.has_login
 

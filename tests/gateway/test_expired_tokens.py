@@ -22,14 +22,14 @@ class Guest:
     def __init__(self, server: Server, client: Client) -> None:
         self.server = server
         self.client = client
-        (self.peer,) = server.server.peers
+        (self.peer,) = server.amqp.peers
 
     @classmethod
     async def arrive(cls, server: Server) -> Guest:
         client = Client(await TcpStream.connect(server.port("amqp") or 0))
         await client.sender("q")
         guest = cls(server, client)
-        ends_ms = server.server.clock.now_ms() + MINUTE_MS
+        ends_ms = server.amqp.clock.now_ms() + MINUTE_MS
         # Its login gives nothing any more, so that it lives on its tokens.
         guest.peer.grants.set_login(Grant((), 0, None, "nothing"))
         for name in ("q", "s"):
@@ -39,7 +39,7 @@ class Guest:
 
     def look_after(self, ms: int) -> None:
         """What the door's timer does so much later."""
-        clock = self.server.server.clock
+        clock = self.server.amqp.clock
         self.peer.tick(clock.now_ms() + ms, clock.monotonic_ms())
 
     async def end_of(self, link: Link) -> str:
@@ -64,7 +64,7 @@ async def test_a_token_that_has_run_out_ends_senders_and_receivers() -> None:
 async def test_a_token_that_has_run_out_ends_the_wait_for_a_session() -> None:
     async with serving(*QUEUES) as server:
         guest = await Guest.arrive(server)
-        queue = server.server.unit.namespace("ns").queues["s"]
+        queue = server.amqp.unit.namespace("ns").queues["s"]
         source = Source(address="s", filter={Symbol("com.microsoft:session-filter"): None})
         link = guest.client.session.attach_receiver(uuid.uuid4().hex, source, Target(address="c"))
         await guest.client.flush()

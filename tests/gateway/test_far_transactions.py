@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from gateway_kit import Client, TcpStream, in_loop, message, serving, settled
@@ -30,7 +31,7 @@ from duobus.amqp import ACCEPTED, LinkDetached, Source, Target, TransactionalSta
 from duobus.broker import transfer_message_count
 from duobus.clock import Clock
 from duobus.cluster.proxy.via_link import RemoteViaLink
-from duobus.cluster.router import HERE, IDLE_MS, UNKNOWN
+from duobus.cluster.router import HERE, IDLE_MS, UNKNOWN, ClusterRouter
 from duobus.gateway.amqp.transactions.transactions import TRANSACTION_MS
 from duobus.model.descriptions import QueueDescription
 from duobus.server.composition import Server
@@ -40,7 +41,7 @@ NOT_ALLOWED = "amqp:not-allowed"
 
 
 class Map:
-    """Which of the servers has which queue; see passing.Whereabouts."""
+    """Which of the servers has which queue; see OwnerDirectory."""
 
     def __init__(self, here: Server, servers: dict[str, Server]) -> None:
         self.node_id = "one"
@@ -116,12 +117,12 @@ async def servers() -> AsyncIterator[Room]:
     async with serving(own) as first, serving(q, near) as owner, serving(p) as other:
         known = {"own": first, "q": owner, "near": owner, "p": other}
         for server in (first, owner, other):
-            server.server.owners = Map(server, known)
+            server.amqp.router_of = partial(ClusterRouter, owners=Map(server, known))
         yield Room(first, owner, other)
 
 
 def active(server: Server, name: str = "q") -> int:
-    return server.server.unit.namespace("ns").queues[name].numbers()[0][0]
+    return server.amqp.unit.namespace("ns").queues[name].numbers()[0][0]
 
 
 # -- one entity -------------------------------------------------------------------------------------------------------
@@ -227,7 +228,7 @@ async def test_entities_of_several_servers_are_refused_as_several_entities_are()
             await send(client, one, txn, b"a")
             assert condition(await send(client, two, txn, b"b")) == NOT_ALLOWED
             assert condition(await discharge(client, controller, txn)) == ROLLBACK
-        await settled(lambda: not any(peer.transactions._open for peer in room.owner.server.peers))
+        await settled(lambda: not any(peer.transactions._open for peer in room.owner.amqp.peers))
         assert [active(room.first, "own"), active(room.owner), active(room.other, "p")] == [0, 0, 0]
 
 
@@ -249,15 +250,15 @@ async def test_a_name_that_nobody_declared_is_unknown_here_and_at_the_owner() ->
 @in_loop
 async def test_a_transaction_that_takes_too_long_is_rolled_back_at_the_owner() -> None:
     async with servers() as room:
-        clock = room.first.server.clock = MovedClock()
+        clock = room.first.amqp.clock = MovedClock()
         client = await room.client()
         controller = await coordinator(client)
         sender = await client.sender("q")
         txn = await declare(client, controller)
         await send(client, sender, txn, b"m")
-        (peer,) = room.owner.server.peers
+        (peer,) = room.owner.amqp.peers
         assert peer.transactions._open
-        for found in room.first.server.peers:
+        for found in room.first.amqp.peers:
             found.transactions.tick(clock.monotonic_ms() + TRANSACTION_MS)
         await settled(lambda: not peer.transactions._open)
         assert condition(await discharge(client, controller, txn)) == TIMEOUT
@@ -274,7 +275,7 @@ async def test_what_is_not_discharged_when_its_coordinator_goes_is_rolled_back_a
         await send(client, sender, txn, b"m")
         controller.detach()
         await client.flush()
-        (peer,) = room.owner.server.peers
+        (peer,) = room.owner.amqp.peers
         await settled(lambda: not peer.transactions._open)
         assert active(room.owner) == 0
 
@@ -287,7 +288,7 @@ async def test_a_transaction_whose_owner_is_lost_can_only_be_rolled_back() -> No
         sender = await client.sender("q")
         txn = await declare(client, controller)
         await send(client, sender, txn, b"m")
-        for peer in list(room.owner.server.peers):
+        for peer in list(room.owner.amqp.peers):
             peer.abort()
         await client.wait(LinkDetached, lambda event: event.link is sender)
         assert condition(await discharge(client, controller, txn)) == ROLLBACK
@@ -306,9 +307,9 @@ async def test_a_discharge_without_an_answer_is_told_as_what_it_is() -> None:
         sender = await client.sender("q")
         txn = await declare(client, controller)
         await send(client, sender, txn, b"m")
-        (peer,) = room.owner.server.peers
+        (peer,) = room.owner.amqp.peers
         # It has got the discharge, and answers no more.
-        room.owner.server.unit.namespace("ns").queues["q"].fragments[0].broker.submit = lambda _: peer.abort()
+        room.owner.amqp.unit.namespace("ns").queues["q"].fragments[0].submit = lambda _: peer.abort()
         put(controller, discharge_message(txn))
         event = await client.wait(LinkDetached, lambda event: event.link is controller)
         assert event.error is not None
@@ -359,7 +360,7 @@ async def worked_across(room: Room, first: str, second: str) -> None:
 
 
 def in_transit(server: Server, name: str) -> int:
-    return transfer_message_count(server.server.unit.namespace("ns").queues[name])
+    return transfer_message_count(server.amqp.unit.namespace("ns").queues[name])
 
 
 @in_loop
@@ -415,8 +416,8 @@ async def test_across_entities_the_destination_has_to_exist_where_it_is_sent_fro
         event = await client.wait(LinkDetached, lambda event: event.link is link)
         assert event.error is not None
         assert event.error.condition == "amqp:not-found"
-        (peer,) = room.first.server.peers
-        peer.tick(room.first.server.clock.now_ms(), room.first.server.clock.monotonic_ms())
+        (peer,) = room.first.amqp.peers
+        peer.tick(room.first.amqp.clock.now_ms(), room.first.amqp.clock.monotonic_ms())
         assert not any(isinstance(found, RemoteViaLink) for found in peer.router.node_links())
 
 
@@ -428,14 +429,14 @@ async def test_servers_believe_in_a_silent_connection_between_them_for_seconds_o
     async with servers() as room:
         client = await room.client()
         await client.sender("q")
-        (near,), (remote,) = room.first.server.peers, room.owner.server.peers
+        (near,), (remote,) = room.first.amqp.peers, room.owner.amqp.peers
         assert remote.engine.settings.idle_time_out_ms == IDLE_MS
         # The client's own connection is another matter.
         assert near.engine.settings.idle_time_out_ms > IDLE_MS
-        now_ms = room.owner.server.clock.monotonic_ms()
-        remote.tick(room.owner.server.clock.now_ms(), now_ms + IDLE_MS)
+        now_ms = room.owner.amqp.clock.monotonic_ms()
+        remote.tick(room.owner.amqp.clock.now_ms(), now_ms + IDLE_MS)
         assert not remote.engine.is_closed
-        remote.tick(room.owner.server.clock.now_ms(), now_ms + 3 * IDLE_MS)
+        remote.tick(room.owner.amqp.clock.now_ms(), now_ms + 3 * IDLE_MS)
         assert remote.engine.is_closed
 
 
@@ -447,7 +448,7 @@ async def test_a_discharge_does_not_overtake_a_message_that_takes_many_frames() 
     large = QueueDescription(name="q", max_message_size_bytes=8 << 20)
     async with serving() as first, serving(large) as owner:
         for server in (first, owner):
-            server.server.owners = Map(server, {"q": owner})
+            server.amqp.router_of = partial(ClusterRouter, owners=Map(server, {"q": owner}))
         client = await Room(first, owner, owner).client()
         controller = await coordinator(client)
         sender = await client.sender("q")
@@ -467,7 +468,7 @@ async def test_what_is_dropped_before_it_is_written_to_the_owner_dooms_its_trans
         sender = await client.sender("q")
         txn = await declare(client, controller)
         await send(client, sender, txn, b"a")
-        (peer,) = room.first.server.peers
+        (peer,) = room.first.amqp.peers
         (upstream,) = peer.router._upstreams.values()
         for pair in upstream._sessions.values():
             # The owner takes nothing for now.

@@ -211,7 +211,7 @@ async def _part_of_a_message(client: Client, link: Link, size: int) -> None:
 async def test_a_full_budget_stops_all_but_one_and_nothing_deadlocks() -> None:
     limit = 4 * MIB
     async with serving(_large(), incoming_bytes_max=limit) as server:
-        budget = server.server.budget
+        budget = server.amqp.budget
         clients = [await _connect(server) for _ in range(5)]
         highest = 0
 
@@ -246,7 +246,7 @@ async def test_connections_that_hold_nothing_are_served_while_the_budget_is_full
     async with serving(_large(), incoming_bytes_max=2 * MIB) as server:
         stuck = await _connect(server)
         await _part_of_a_message(stuck, await stuck.sender(), 3 * MIB)
-        await settled(lambda: server.server.budget.is_over)
+        await settled(lambda: server.amqp.budget.is_over)
         other = await _connect(server)
         assert await other.send(await other.sender(), b"small") is ACCEPTED
         assert b"small" in (await other.receive(await other.receiver(credit=1)))[1]
@@ -257,10 +257,10 @@ async def test_bytes_of_a_connection_that_is_lost_leave_the_budget() -> None:
     async with serving(_large(), incoming_bytes_max=2 * MIB) as server:
         client = await _connect(server)
         await _part_of_a_message(client, await client.sender(), 3 * MIB)
-        await settled(lambda: server.server.budget.used > 2 * MIB)
+        await settled(lambda: server.amqp.budget.used > 2 * MIB)
         assert isinstance(client.stream, TcpStream)
         client.stream.drop()
-        await settled(lambda: server.server.budget.used == 0)
+        await settled(lambda: server.amqp.budget.used == 0)
 
 
 @in_loop
@@ -269,7 +269,7 @@ async def test_whoever_has_the_turn_and_sends_nothing_is_closed(monkeypatch: pyt
     async with serving(_large(), incoming_bytes_max=2 * MIB) as server:
         stuck, waiting = await _connect(server), await _connect(server)
         await _part_of_a_message(stuck, await stuck.sender(), 3 * MIB)
-        await settled(lambda: server.server.budget.turn is not None)
+        await settled(lambda: server.amqp.budget.turn is not None)
         sending = asyncio.create_task(_send_one(waiting))
         while not any(isinstance(event, Closed) for event in stuck.events):
             stuck.events += stuck.engine.receive(await stuck.stream.read(), 0)
@@ -294,7 +294,7 @@ async def test_a_slow_reader_of_large_messages_makes_no_copies_of_them() -> None
             assert await sender.send(link, _body(7 * MIB, seed)) is ACCEPTED
         reader = await _connect(server)
         receiver = await reader.receiver(credit=4)
-        (peer,) = (peer for peer in server.server.peers if peer.engine.settings.container_id.endswith("-2"))
+        (peer,) = (peer for peer in server.amqp.peers if peer.engine.settings.container_id.endswith("-2"))
         await settled(lambda: not peer.can_write)
         transport = peer._transport
         assert transport is not None
@@ -316,7 +316,7 @@ async def test_the_credit_of_a_slow_reader_does_not_lock_one_large_message_after
         source = fragment.sources[0]
         reader = await _connect(server)
         receiver = await reader.receiver(credit=12)
-        (peer,) = (peer for peer in server.server.peers if peer.engine.settings.container_id.endswith("-2"))
+        (peer,) = (peer for peer in server.amqp.peers if peer.engine.settings.container_id.endswith("-2"))
         await settled(lambda: not peer.can_write and not source.is_paging)
         # What the window held, and no page after it but the one that is kept ready.
         window = WINDOW_BYTES // (7 * MIB) + 1

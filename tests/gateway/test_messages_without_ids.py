@@ -266,7 +266,7 @@ def test_an_id_stays_the_same_whatever_becomes_of_its_message(seed: int, tmp_pat
 
     async def happens(event: str, server: Server, client: ServiceBusClient, http: Http) -> None:
         if event == "move":
-            there = server.unit.namespace("ns").queues["plain"].fragments[0].broker.store_id
+            there = server.unit.namespace("ns").queues["plain"].fragments[0].store.store_id
             other = next(store_id for store_id in server.unit.brokers if store_id != there)
             await moved_to_store(server, "plain", other)
         elif event == "desk":

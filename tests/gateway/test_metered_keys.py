@@ -66,7 +66,7 @@ async def test_a_request_counts_in_the_name_of_the_rule_that_signed_its_token() 
 
 def lock_tokens(server: Server) -> Array:
     """The tokens of every lock of ``q``, as a client shows them."""
-    fragment = server.server.unit.namespace("ns").queues["q"].fragments[0].fragment
+    fragment = server.amqp.unit.namespace("ns").queues["q"].fragments[0].fragment
     assert fragment is not None
     tokens = [tag_of(fragment.prefix, lock) for lock in fragment.sources[0].locks]
     return Array(uuid.UUID, [uuid.UUID(bytes_le=token) for token in tokens])
@@ -81,7 +81,7 @@ async def with_dead_letters(server: Server, number: int) -> Client:
     # Known once it is attached.
     (await client.sender()).detach()
     await client.flush()
-    (peer,) = server.server.peers
+    (peer,) = server.amqp.peers
     peer.grants.set_login(Grant((), 0, None, "login"))
     peer.grants.add(HOST + DEAD, Grant(tuple(DEAD.lower().split("/")), Right.LISTEN, None, "undertaker"))
     server.metering.take(0)
@@ -148,7 +148,7 @@ async def test_a_transaction_settles_dead_letters_in_the_name_of_the_token_for_t
 async def test_a_token_for_the_entity_names_what_is_done_on_its_dead_letters() -> None:
     async with serving() as server:
         client = await with_dead_letters(server, 1)
-        (peer,) = server.server.peers
+        (peer,) = server.amqp.peers
         peer.grants.add(HOST + "q", Grant(("q",), Right.LISTEN | Right.SEND, None, "owner"))
         await client.receive(await client.receiver(DEAD, credit=1))
         await client.send(await client.sender(), b"x")

@@ -20,10 +20,10 @@ UNAUTHORIZED = "amqp:unauthorized-access"
 
 def _change_key(server: Server) -> None:
     """Give the namespace's rule other keys, as a server does that reads them in the catalog."""
-    namespace = server.server.authorizer.namespace_of("localhost")
+    namespace = server.amqp.authorizer.namespace_of("localhost")
     name, rule = next(iter(namespace.rules.items()))
     namespace.rules = {name: msgspec.structs.replace(rule, primary_key="K" * 44, secondary_key="L" * 44)}
-    server.server.rules_changed(namespace.name)
+    server.amqp.rules_changed(namespace.name)
 
 
 async def _ended(client: Client) -> str:
@@ -39,7 +39,7 @@ async def test_the_owner_ends_what_it_was_passed() -> None:
         assert await room.client.send(sender, b"x") is ACCEPTED
         _change_key(room.owner)
         assert await _ended(room.client) == UNAUTHORIZED
-        await settled(lambda: not room.owner.server.peers)
+        await settled(lambda: not room.owner.amqp.peers)
 
 
 @in_loop
@@ -56,7 +56,7 @@ async def test_rules_that_another_server_has_written_count_here_as_soon_as_the_c
     async with router() as room:
         sender = await room.client.sender("q")
         assert await room.client.send(sender, b"x") is ACCEPTED
-        namespace = room.owner.server.authorizer.namespace_of("localhost")
+        namespace = room.owner.amqp.authorizer.namespace_of("localhost")
         rules = tuple(
             msgspec.structs.replace(rule, primary_key="K" * 44, secondary_key="L" * 44)
             for rule in namespace.rules.values()
@@ -64,8 +64,8 @@ async def test_rules_that_another_server_has_written_count_here_as_soon_as_the_c
 
         def read(*namespaces: NamespaceRow) -> None:
             directory = Directory(CatalogContents(namespaces, (), ()))
-            server: Any = SimpleNamespace(server=room.owner.server)
-            ClusterServer._see_rules(server, room.owner.server.authorizer, directory)
+            server: Any = SimpleNamespace(amqp=room.owner.amqp)
+            ClusterServer._see_rules(server, room.owner.amqp.authorizer, directory)
 
         read(NamespaceRow("ns", tuple(namespace.rules.values())), NamespaceRow("unknown", rules))
         assert await room.client.send(sender, b"x") is ACCEPTED

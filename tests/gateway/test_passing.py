@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from gateway_kit import Client, TcpStream, in_loop, message, serving, settled
 
 from duobus.amqp import ACCEPTED, LinkAttached, LinkDetached, LinkFlow, Rejected, Session, Source, Target, Transfers
 from duobus.cluster.proxy.link import ProxiedSession
-from duobus.cluster.router import HERE, MOVING, UNKNOWN
+from duobus.cluster.router import HERE, MOVING, UNKNOWN, ClusterRouter
 from duobus.codec import BATCH_FORMAT, Symbol, build_message, scan
 from duobus.model.descriptions import QueueDescription
 from duobus.server.composition import Server
@@ -68,7 +69,7 @@ async def router() -> AsyncIterator[Room]:
     queue = QueueDescription(name="q", max_delivery_count=10)
     async with serving(QueueDescription(name="own")) as first, serving(queue) as owner:
         elsewhere = Elsewhere(first, owner)
-        first.server.owners = elsewhere
+        first.amqp.router_of = partial(ClusterRouter, owners=elsewhere)
         client = Client(await TcpStream.connect(first.port("amqp") or 0))
         yield Room(first, owner, elsewhere, client)
 
@@ -176,7 +177,7 @@ async def test_links_end_with_the_way_to_the_owner_and_can_be_attached_again() -
     async with router() as room:
         sender = await room.client.sender("q")
         own = await room.client.sender("own")
-        for peer in list(room.owner.server.peers):
+        for peer in list(room.owner.amqp.peers):
             peer.abort()
         event = await room.client.wait(LinkDetached, lambda event: event.link is sender)
         assert event.error is not None
@@ -229,8 +230,8 @@ async def test_the_owner_s_own_words_come_back_when_it_refuses() -> None:
 @in_loop
 async def test_a_connection_that_a_server_has_made_is_passed_on_no_further() -> None:
     async with router() as room:
-        room.owner.server.owners = Elsewhere(room.owner, room.first)
-        room.first.server.owners = room.elsewhere
+        room.owner.amqp.router_of = partial(ClusterRouter, owners=Elsewhere(room.owner, room.first))
+        room.first.amqp.router_of = partial(ClusterRouter, owners=room.elsewhere)
         condition, _ = await _refusal(room.client, "neither")
         assert condition == DETACH_FORCED
 

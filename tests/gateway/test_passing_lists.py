@@ -22,7 +22,7 @@ def entry_of(name: str) -> str:
 
 def told_by(rows: list[Listed], part: PageSegment, prefix: str) -> str:
     """The feed of one server that is asked for its part."""
-    own = [row.path for row in rows if row.server == part.server or row.is_everywhere]
+    own = [row.path for row in rows if row.address == part.address or row.is_everywhere]
     found, _ = cut(own, Page(part.skip, part.top, prefix), str)
     return documents.feed("Queues", [entry_of(name) for name in found], url=URL, following=None, updated_at_ms=0)
 

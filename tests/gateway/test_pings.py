@@ -17,15 +17,15 @@ from duobus.broker import MAIN
 from duobus.codec import Symbol, build_message
 from duobus.gateway.result_waiter import ResultWaiter
 from duobus.ha.sdk import prompt_client
-from duobus.model import ping
+from duobus.model import batches
 from duobus.model.batches import SendBatch
 from duobus.model.descriptions import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
 from duobus.server.composition import Server
 
-PING = {"Content-Type": ping.CONTENT_TYPE}
+PING = {"Content-Type": batches.CONTENT_TYPE}
 BATCH = {"Content-Type": "application/vnd.microsoft.servicebus.json"}
 LATER = '{"ScheduledEnqueueTimeUtc":"Wed, 02 Jul 2036 01:32:27 GMT","TimeToLive":1}'
-BARE = build_message([None] * 6 + [Symbol(ping.CONTENT_TYPE)], data=b"")
+BARE = build_message([None] * 6 + [Symbol(batches.CONTENT_TYPE)], data=b"")
 
 
 def stored(server: Server, queue: str = "q") -> int:
@@ -59,7 +59,7 @@ async def test_a_ping_over_http_is_accepted_metered_and_not_kept() -> None:
 async def test_pings_in_a_batch_over_http_are_not_kept_and_the_others_are() -> None:
     async with serving(QueueDescription(name="q")) as server:
         http = await Http.connect(server.port("http") or 0)
-        one = {"Body": "", "BrokerProperties": {"ContentType": ping.CONTENT_TYPE}}
+        one = {"Body": "", "BrokerProperties": {"ContentType": batches.CONTENT_TYPE}}
         batch = [one, {"Body": "a"}, one, {"Body": "b", "BrokerProperties": {"Label": "l"}}]
         assert (await http.ask("POST", "/q/messages", json.dumps(batch), BATCH)).status == 201
         assert [(await http.ask("DELETE", "/q/messages/head")).text for _ in range(2)] == ["a", "b"]
@@ -93,7 +93,7 @@ async def test_pings_that_are_scheduled_are_accepted_and_not_kept() -> None:
         at = datetime.now(UTC) + timedelta(hours=1)
 
         def one() -> ServiceBusMessage:
-            return ServiceBusMessage(b"", content_type=ping.CONTENT_TYPE, scheduled_enqueue_time_utc=at)
+            return ServiceBusMessage(b"", content_type=batches.CONTENT_TYPE, scheduled_enqueue_time_utc=at)
 
         async with (
             prompt_client(ServiceBusClient.from_connection_string(text, retry_total=0)) as client,
@@ -123,17 +123,17 @@ async def test_the_desk_makes_no_ping_appear() -> None:
             found: dict[str, Any] = json.loads(reply.body)
             return found
 
-        form = {"properties": {"contentType": {"$symbol": ping.CONTENT_TYPE}}, "body": {"data": [""]}}
+        form = {"properties": {"contentType": {"$symbol": batches.CONTENT_TYPE}}, "body": {"data": [""]}}
         assert (await done("/q/$desk", action="send", items=[{"message": form}]))["sent"] == 1
         dead = "/q/$DeadLetterQueue/$desk"
         forgotten = await done(dead, action="bury", items=[{"message": form}])
-        assert (forgotten["moved"], forgotten["skipped"][0]["reason"]) == ([], ping.TEXT)
+        assert (forgotten["moved"], forgotten["skipped"][0]["reason"]) == ([], batches.TEXT)
         assert stored(server) == 0
         empty = {"message": {"body": {"data": [""]}}}
         assert len((await done(dead, action="bury", items=[empty]))["moved"]) == 1
-        repair = {"properties": {"contentType": {"$symbol": ping.CONTENT_TYPE}}}
+        repair = {"properties": {"contentType": {"$symbol": batches.CONTENT_TYPE}}}
         moved = await done(dead, action="resubmit", repair=repair)
-        assert (moved["moved"], moved["skipped"][0]["reason"]) == ([], ping.TEXT)
+        assert (moved["moved"], moved["skipped"][0]["reason"]) == ([], batches.TEXT)
         assert (await done("/q/$desk", action="list"))["matched"] == 0
 
 

@@ -29,7 +29,7 @@ async def test_in_a_partitioned_namespace_every_new_entity_has_two_fragments_and
             assert "premium-partitioned tier is partitioned" in refused.text
         home = server.unit.namespace("ns")
         assert {len(home.queues[name].fragments) for name in ("q1", "q2")} == {len(home.topics["t1"].fragments)} == {2}
-        assert len({handle.broker.store_id for handle in home.queues["q1"].fragments}) == 2
+        assert len({handle.store.store_id for handle in home.queues["q1"].fragments}) == 2
         # What was there before stays as it is, and can be changed.
         assert (await http.ask("PUT", "/old", entry(), {"If-Match": "*"})).status == 200
         assert "<EnablePartitioning>false<" in (await http.ask("GET", "/old")).text

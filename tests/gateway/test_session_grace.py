@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from transaction_kit import Manager, keyed
 
 from duobus.amqp import ACCEPTED, ATTACHED, Link, LinkAttached, LinkDetached, Source, Target, Transfers
 from duobus.clock import Clock, Entropy
+from duobus.cluster.router import ClusterRouter
 from duobus.codec import Symbol
 from duobus.fragment.sessions.sessions import GRACE_MS
 from duobus.model.descriptions import QueueDescription
@@ -61,12 +63,12 @@ async def room(*, is_proxied: bool) -> AsyncIterator[Room]:
     servers = [await _server(QUEUE, clock)]
     if is_proxied:
         servers.append(await _server(QueueDescription(name="own"), clock))
-        servers[1].server.owners = Elsewhere(servers[1], servers[0])
+        servers[1].amqp.router_of = partial(ClusterRouter, owners=Elsewhere(servers[1], servers[0]))
     try:
         yield Room(servers[0], clock, servers[-1].port("amqp") or 0)
     finally:
         for server in reversed(servers):
-            for peer in list(server.server.peers):
+            for peer in list(server.amqp.peers):
                 peer.abort()
             await server.stop()
 

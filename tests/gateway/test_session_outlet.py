@@ -172,7 +172,7 @@ def test_what_waits_for_the_socket_goes_to_the_links_whose_it_is_and_outcomes_st
         SessionDeliveryBatch(handle, PREFIX, 100, slots, parts),
         SessionDeliveryBatch(handle, PREFIX, 200, slots, parts),
     ]
-    room.writer.sharded_queue()
+    room.writer.distribute()
     assert room.writer.ready == [outcome]
     assert kept == [
         ("a", 100, ["1", "2"], 50),

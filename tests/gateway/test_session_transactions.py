@@ -27,7 +27,7 @@ async def connected(server: Server) -> Client:
 
 def active(server: Server) -> int:
     """Active messages of the queue, locked ones among them."""
-    return server.server.unit.namespace("ns").queues["q"].numbers()[0][0]
+    return server.amqp.unit.namespace("ns").queues["q"].numbers()[0][0]
 
 
 async def accept(client: Client, session_id: str, credit: int = 1) -> Link:
@@ -169,7 +169,7 @@ async def test_a_disposition_by_token_in_a_transaction_needs_the_session_to_be_h
 
 def tokens(server: Server) -> Array:
     """The tokens of every lock of the queue, as a client shows them."""
-    fragment = server.server.unit.namespace("ns").queues["q"].fragments[0].fragment
+    fragment = server.amqp.unit.namespace("ns").queues["q"].fragments[0].fragment
     assert fragment is not None
     found = [tag_of(fragment.prefix, lock) for lock in fragment.sources[0].locks]
     return Array(uuid.UUID, [uuid.UUID(bytes_le=token) for token in found])

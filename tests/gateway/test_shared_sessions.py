@@ -94,7 +94,7 @@ class Sessions:
 
 def active(server: Server) -> int:
     """Active messages of the queue, locked ones among them."""
-    return server.server.unit.namespace("ns").queues["q"].numbers()[0][0]
+    return server.amqp.unit.namespace("ns").queues["q"].numbers()[0][0]
 
 
 def by_session(came: Iterable[tuple[str, bytes, int]]) -> dict[str, list[bytes]]:
@@ -197,7 +197,7 @@ async def test_a_store_that_fails_refuses_each_delivery_of_a_shared_settlement()
         await one.send(*((name, b"x") for name in NAMES))
         await one.receive(20)
         (broker,) = server.unit.brokers.values()
-        broker._fail(OSError("the disk is gone"))  # the tests' own hand
+        broker.lifecycle.fail(OSError("the disk is gone"))  # the tests' own hand
         one.client.session.disposition(True, 0, 19, ACCEPTED, False)
         assert all(isinstance(state, Rejected) for _, _, state in await one.answers(20))
 
@@ -206,30 +206,30 @@ async def test_a_store_that_fails_refuses_each_delivery_of_a_shared_settlement()
 async def test_an_outlet_goes_with_its_last_link() -> None:
     async with serving(PLAIN) as server:
         one = await Sessions.held(server)
-        peer = next(peer for peer in server.server.peers if peer.links == len(NAMES))
+        peer = next(peer for peer in server.amqp.peers if peer.links == len(NAMES))
         (deliveries,) = peer._deliveries.values()
-        assert [group.links for group in deliveries.groups.values()] == [len(NAMES)]
+        assert [group.links for group in deliveries.writers.values()] == [len(NAMES)]
         for link in one.links.values():
             link.detach()
         await one.client.flush()
         await settled(lambda: not peer.links)
-        assert deliveries.groups == {}
+        assert deliveries.writers == {}
 
 
 def outlet_of(server: Server) -> SessionWriter:
     """That of the client's links."""
     (group,) = (
         group
-        for peer in server.server.peers
+        for peer in server.amqp.peers
         for deliveries in peer._deliveries.values()
-        for group in deliveries.groups.values()
+        for group in deliveries.writers.values()
     )
     return group
 
 
 def stop_reading(server: Server) -> Peer:
     """The socket of the client that holds the sessions takes nothing more."""
-    (peer,) = (peer for peer in server.server.peers if peer.links == len(NAMES))
+    (peer,) = (peer for peer in server.amqp.peers if peer.links == len(NAMES))
     peer.pause_writing()
     # What it sent is taken in all the same here, as what was read before is.
     assert peer._transport is not None
@@ -270,7 +270,7 @@ async def test_a_session_that_is_given_up_while_its_client_does_not_read_goes_on
         one.links[NAMES[3]].detach()
         await one.client.flush()
         await settled(lambda: peer.links == len(NAMES) - 1)
-        (handle,) = server.server.unit.namespace("ns").queues["q"].fragments
+        (handle,) = server.amqp.unit.namespace("ns").queues["q"].fragments
         assert handle.fragment is not None
         slots = handle.fragment.sources[0].by_count.values()
         assert [slot.lock for slot in slots if slot.payload.endswith((b"3", b"5"))] == [0, 0]
@@ -286,8 +286,8 @@ async def test_a_client_that_goes_without_reading_has_not_had_what_was_never_wri
         peer = stop_reading(server)
         await one.send(*((name, b"x") for name in NAMES))
         peer.abort()
-        await settled(lambda: peer not in server.server.peers)
-        (handle,) = server.server.unit.namespace("ns").queues["q"].fragments
+        await settled(lambda: peer not in server.amqp.peers)
+        (handle,) = server.amqp.unit.namespace("ns").queues["q"].fragments
         assert handle.fragment is not None
         slots = handle.fragment.sources[0].by_count.values()
         await settled(lambda: all(not slot.lock for slot in slots))
@@ -306,7 +306,7 @@ async def test_credit_that_was_taken_back_while_the_client_did_not_read_brings_n
         await settled(lambda: any(one.credit == 0 for one in peer._endpoints))
         peer.resume_writing()
         assert by_session(await one.receive(1)) == {NAMES[4]: [b"4"]}
-        (handle,) = server.server.unit.namespace("ns").queues["q"].fragments
+        (handle,) = server.amqp.unit.namespace("ns").queues["q"].fragments
         assert handle.fragment is not None
         slots = handle.fragment.sources[0].by_count.values()
         assert [bool(slot.lock) for slot in slots] == [False, True]

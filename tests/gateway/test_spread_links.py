@@ -221,7 +221,7 @@ async def test_a_share_without_an_owner_is_passed_over_and_taken_up_again() -> N
         for other in map(string_key, map(str, range(40))):
             assert (first <= slot_of(other, slots) <= last) == (sharded_queue.of_key(other) == 0)
         room.about.away = set()
-        await settled(lambda: len(room.owners[1].server.peers) == 1)
+        await settled(lambda: len(room.owners[1].amqp.peers) == 1)
         while room.numbers()[0] == 0:
             assert await room.client.send(sender, b"m") == ACCEPTED
         assert await _put(room, sender, _keyed(key)) == ACCEPTED
@@ -234,9 +234,9 @@ async def test_the_loss_of_an_idle_owner_leaves_the_link_alone() -> None:
         for number in range(4):
             await room.client.send(sender, b"%d" % number)
         room.about.away = {2}
-        for peer in list(room.owners[2].server.peers):
+        for peer in list(room.owners[2].amqp.peers):
             peer.abort()
-        await settled(lambda: not room.owners[2].server.peers)
+        await settled(lambda: not room.owners[2].amqp.peers)
         for number in range(4):
             assert await room.client.send(sender, b"%d" % number) == ACCEPTED
         assert room.numbers() == [6, 2]
@@ -252,7 +252,7 @@ async def test_a_receiver_that_holds_messages_of_a_lost_owner_is_told_to_come_ag
         receiver = await room.client.receiver("q", credit=4)
         await _take(room, receiver, 4)
         room.about.away = {2}
-        for peer in list(room.owners[2].server.peers):
+        for peer in list(room.owners[2].amqp.peers):
             peer.abort()
         event = await room.client.wait(LinkDetached, lambda event: event.link is receiver)
         assert event.error is not None

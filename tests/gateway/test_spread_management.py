@@ -202,9 +202,9 @@ async def test_the_node_outlives_the_owner_of_a_share() -> None:
         node = await Asking(room).begin()
         ask = {"from-sequence-number": 0, "message-count": 100}
         assert len(_numbers((await node.ask("peek-message", ask))[1])) == 4
-        for peer in list(room.owners[1].server.peers):
+        for peer in list(room.owners[1].amqp.peers):
             peer.abort()
-        await settled(lambda: not room.owners[1].server.peers)
+        await settled(lambda: not room.owners[1].amqp.peers)
         assert len(_numbers((await node.ask("peek-message", ask))[1])) == 4
 
 

@@ -11,10 +11,11 @@ from aiohttp.test_utils import make_mocked_request
 from gateway_kit import in_loop
 
 from duobus.cluster.http.shards import HttpShardRouter, summed
-from duobus.cluster.shards import SHARDED, ShardedQueueMap, assign_shards, shard_path
+from duobus.cluster.shards import SHARDED, ShardedQueueMap, assign_shards
 from duobus.errors import MessageLockLost, NotImplementedYet, StoreUnavailable
 from duobus.gateway.rest.request_target import parse_target
 from duobus.gateway.rest.runtime.routes import call_of
+from duobus.model.address import shard_path
 from duobus.storage.catalog_rows import LIVE, EntityRow
 
 SPREAD_QUEUE = ShardedQueueMap(

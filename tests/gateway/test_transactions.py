@@ -60,7 +60,7 @@ async def connected(server: Server) -> Client:
 
 
 def queue_of(server: Server, name: str = "q") -> Queue:
-    return server.server.unit.namespace("ns").queues[name]
+    return server.amqp.unit.namespace("ns").queues[name]
 
 
 def lock_tokens(server: Server) -> Array:
@@ -141,7 +141,7 @@ async def test_a_rollback_leaves_nothing_of_what_was_sent() -> None:
         await send(client, sender, txn, b"never")
         assert await discharge(client, link, txn, fail=True) == ACCEPTED
         assert await bodies(client) == []
-        assert server.server.budget.kept == 0
+        assert server.amqp.budget.kept == 0
 
 
 @in_loop
@@ -310,7 +310,7 @@ async def test_a_settlement_whose_lock_is_gone_already_is_refused_and_the_commit
         handle = queue.fragments[0]
         assert handle.fragment is not None
         (lock,) = handle.fragment.sources[0].locks
-        handle.broker.unlock(handle, 0, handle.fragment.prefix, [(lock, 1)], counted=True)
+        handle.unlock(0, handle.fragment.prefix, [(lock, 1)], counted=True)
         txn = await declare(client, link)
         await send(client, sender, txn, b"output")
         assert condition(await settle(client, txn, delivery, ACCEPTED)) == "com.microsoft:message-lock-lost"
@@ -466,13 +466,13 @@ async def test_open_transactions_of_a_connection_hold_so_many_bytes_and_no_more(
             await outcome(client, put(sender, big, TransactionalState(txn))) for _ in range(KEPT_BYTES_MAX // 1_000_000)
         ]
         assert answers[-1] == TransactionalState(txn, ACCEPTED)
-        assert server.server.budget.kept > KEPT_BYTES_MAX - 2_000_000
+        assert server.amqp.budget.kept > KEPT_BYTES_MAX - 2_000_000
         refused = await outcome(client, put(sender, big, TransactionalState(txn)))
         assert condition(refused) == "amqp:resource-limit-exceeded"
         # What can only be rolled back holds nothing any more.
-        assert server.server.budget.kept == 0
+        assert server.amqp.budget.kept == 0
         assert condition(await discharge(client, link, txn)) == ROLLBACK
-        assert server.server.budget.used == 0
+        assert server.amqp.budget.used == 0
 
 
 @in_loop
@@ -488,7 +488,7 @@ async def test_transactions_of_a_server_have_a_part_of_its_memory_and_the_rest_i
                 break
         assert condition(state) == "com.microsoft:server-busy"
         assert condition(await discharge(client, link, txn)) == ROLLBACK
-        assert (server.server.budget.kept, active(server)) == (0, 0)
+        assert (server.amqp.budget.kept, active(server)) == (0, 0)
 
 
 @in_loop
@@ -520,12 +520,12 @@ async def test_a_transaction_that_takes_too_long_is_rolled_back_and_says_so() ->
         late, failed = await declare(client, link), await declare(client, link)
         for txn in (late, failed):
             await send(client, sender, txn, b"slow")
-        (peer,) = server.server.peers
-        clock = server.server.clock
+        (peer,) = server.amqp.peers
+        clock = server.amqp.clock
         peer.tick(clock.now_ms(), clock.monotonic_ms() + TRANSACTION_MS - 1_000)
-        assert server.server.budget.kept > 0
+        assert server.amqp.budget.kept > 0
         peer.transactions.tick(clock.monotonic_ms() + TRANSACTION_MS)
-        assert server.server.budget.kept == 0
+        assert server.amqp.budget.kept == 0
         assert condition(await send(client, sender, late, b"later")) == ROLLBACK
         assert condition(await discharge(client, link, late)) == TIMEOUT
         assert await discharge(client, link, failed, fail=True) == ACCEPTED
@@ -673,8 +673,8 @@ async def test_a_lost_connection_rolls_back_and_gives_the_messages_back_at_once(
         await settle(client, txn, delivery, ACCEPTED)
         assert isinstance(client.stream, TcpStream)
         client.stream.drop()
-        await settled(lambda: not server.server.peers)
-        assert server.server.budget.used == 0
+        await settled(lambda: not server.amqp.peers)
+        assert server.amqp.budget.used == 0
         assert await bodies(await connected(server)) == [b"input"]
 
 
@@ -804,10 +804,10 @@ async def test_a_discharge_that_nobody_can_decide_ends_its_link_and_not_the_conn
         put(link, discharge_message(txn))
         await client.flush()
         await settled(lambda: server.unit.brokers[1].state == "failed")
-        (peer,) = server.server.peers
-        peer.transactions.tick(server.server.clock.monotonic_ms() + DISCHARGE_MS - 1_000)
+        (peer,) = server.amqp.peers
+        peer.transactions.tick(server.amqp.clock.monotonic_ms() + DISCHARGE_MS - 1_000)
         assert link.is_attached
-        peer.transactions.tick(server.server.clock.monotonic_ms() + DISCHARGE_MS)
+        peer.transactions.tick(server.amqp.clock.monotonic_ms() + DISCHARGE_MS)
         detached = await client.wait(LinkDetached, lambda event: event.link is link)
         assert detached.error is not None
         assert detached.error.condition == "amqp:internal-error"
@@ -824,7 +824,7 @@ async def test_a_detach_behind_such_a_discharge_is_answered_when_it_is_given_up(
         link.detach()
         await client.flush()
         await settled(lambda: server.unit.brokers[1].state == "failed")
-        (peer,) = server.server.peers
-        peer.transactions.tick(server.server.clock.monotonic_ms() + DISCHARGE_MS)
+        (peer,) = server.amqp.peers
+        peer.transactions.tick(server.amqp.clock.monotonic_ms() + DISCHARGE_MS)
         peer.write_soon()
         await client.wait(LinkDetached, lambda event: event.link is link)

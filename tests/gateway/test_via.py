@@ -27,7 +27,7 @@ async def connected(server: Server) -> Client:
 
 
 def queue_of(server: Server, name: str = "q") -> Queue:
-    return server.server.unit.namespace("ns").queues[name]
+    return server.amqp.unit.namespace("ns").queues[name]
 
 
 def active(server: Server, name: str = "q") -> int:
@@ -57,7 +57,7 @@ async def arrived(server: Server, name: str, number: int) -> None:
     for _ in range(500):
         if active(server, name) == number:
             # Numbers are as decided; the messages are there when it is durable.
-            await asyncio.gather(*(broker.finish() for broker in server.server.unit.brokers.values()))
+            await asyncio.gather(*(broker.finish() for broker in server.amqp.unit.brokers.values()))
             return
         await asyncio.sleep(0.01)
     raise AssertionError(f"{name} has {active(server, name)} messages and not {number}")
@@ -179,7 +179,7 @@ async def test_a_destination_that_is_gone_leaves_the_message_in_the_transfer_dea
     async with serving(*PAIR) as server:
         client = await connected(server)
         link = await via_link(client)
-        await server.server.unit.delete_queue("ns", "p")
+        await server.amqp.unit.delete_queue("ns", "p")
         assert await outcome(client, put(link, message(b"lost?"))) == ACCEPTED
         letter = await client.receiver("q/$Transfer/$DeadLetterQueue", credit=1)
         _, payload = await client.receive(letter)
@@ -194,7 +194,7 @@ async def test_what_is_scheduled_via_a_queue_is_scheduled_at_its_destination() -
     async with serving(*PAIR) as server:
         client = await connected(server)
         link = await via_link(client)
-        later = Timestamp(server.server.clock.now_ms() + 3_600_000)
+        later = Timestamp(server.amqp.clock.now_ms() + 3_600_000)
         assert await outcome(client, put(link, noted(b"later", scheduled_enqueue_time=later))) == ACCEPTED
         for _ in range(200):
             if queue_of(server, "p").numbers()[0][4]:
@@ -237,7 +237,7 @@ async def test_a_receiver_is_detached_when_its_queue_begins_to_forward() -> None
         client = await connected(server)
         receiver, dead = await client.receiver(), await client.receiver("q/$DeadLetterQueue")
         about = msgspec.structs.replace(queue_of(server).description, forward_to="p")
-        await server.server.unit.update_queue("ns", about)
+        await server.amqp.unit.update_queue("ns", about)
         detached = await client.wait(LinkDetached, lambda event: event.link is receiver)
         assert detached.error is not None
         assert detached.error.condition == "amqp:not-allowed"

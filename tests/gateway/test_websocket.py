@@ -138,7 +138,7 @@ async def test_a_text_message_is_closed_with_1003() -> None:
         await socket.send_str("AMQP")
         answer = await socket.receive()
         assert (answer.type, answer.data) == (WSMsgType.CLOSE, 1003)
-        await settled(lambda: not server.server.peers)
+        await settled(lambda: not server.amqp.peers)
 
 
 @in_loop
@@ -200,7 +200,7 @@ async def test_a_peer_that_vanishes_gives_its_messages_back_at_once() -> None:
             assert connection is not None
             assert connection.transport is not None
             connection.transport.abort()
-            await settled(lambda: not server.server.peers)
+            await settled(lambda: not server.amqp.peers)
         async with _connected(server) as socket:
             client = Client(WebSocketStream(socket))
             assert b"body" in (await client.receive(await client.receiver(credit=1)))[1]
@@ -211,13 +211,13 @@ async def test_a_stopping_server_closes_websockets_without_waiting_for_long() ->
     async with serving() as server, _connected(server) as socket:
         client = Client(WebSocketStream(socket))
         await client.sender()
-        stopping = asyncio.create_task(server.server.close(5.0))
+        stopping = asyncio.create_task(server.amqp.close(5.0))
         closed = await client.wait(Closed)
         assert closed.error is not None
         await client.flush()
         assert (await socket.receive()).type is WSMsgType.CLOSE
         await stopping
-        assert not server.server.peers
+        assert not server.amqp.peers
 
 
 @in_loop
@@ -229,11 +229,11 @@ async def test_a_reader_that_stops_holds_a_bounded_part_of_what_waits_for_it() -
             link = await client.sender()
             for _ in range(4):
                 assert await client.send(link, bytes(7 << 20)) is ACCEPTED
-        await settled(lambda: not server.server.peers)
+        await settled(lambda: not server.amqp.peers)
         async with _connected(server) as socket:
             client = Client(WebSocketStream(socket))
             receiver = await client.receiver(credit=4)
-            (peer,) = server.server.peers
+            (peer,) = server.amqp.peers
             # Nothing is read here: the server runs until its limits stop it.
             await settled(lambda: not peer.can_write)
             transport = peer._transport

@@ -123,6 +123,31 @@ def test_an_error_without_a_fragment_is_about_the_entity() -> None:
     assert not groups.has("orders")
 
 
+def test_what_has_another_path_and_is_away_as_a_whole_is_called_by_that_path() -> None:
+    groups = KeyGroups()
+    group = groups.note("orders", Away("orders/~share/2", 0, 0, 0), {"one"})
+    assert group == KeyGroup("orders", "orders/~share/2")
+    assert groups.of_keys("orders", {"one", "two"}) == [group]
+
+
+def test_slashes_around_a_path_make_no_other_entity_of_it() -> None:
+    groups = KeyGroups()
+    assert groups.note("/shop/orders/", Away("shop/Orders", 0, 0, 0), {"a key"}) == "/shop/orders/"
+    assert groups.note("/orders", Away("orders/", 3, 3, 16), {"a key"}) == KeyGroup("/orders", "3/16")
+
+
+def test_a_group_that_is_there_again_takes_its_own_keys_along_and_no_others() -> None:
+    groups = KeyGroups()
+    first = groups.note("orders", Away("a share", 1, 1, 4), {"one"})
+    second = groups.note("orders", Away("a share", 2, 2, 4), {"two"})
+    assert isinstance(first, KeyGroup)
+    assert isinstance(second, KeyGroup)
+    groups.forget(first)
+    assert groups.of_keys("orders", {"one", "two"}) == [second]
+    assert groups.any_key(first, "fresh") is None, "no key of it is known any more"
+    assert groups.any_key(second, "fresh") == "two"
+
+
 def test_what_is_kept_is_bounded() -> None:
     groups = KeyGroups()
     for slot in range(AWAY_GROUPS_MAX):

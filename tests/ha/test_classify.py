@@ -46,7 +46,7 @@ def test_an_error_means_what_the_table_says(row: tuple[BaseException, Verdict, V
 
 @pytest.mark.parametrize("classifier", CLASSIFIERS.values(), ids=list(CLASSIFIERS))
 @pytest.mark.parametrize("kind", [sdk.ServiceBusAuthenticationError, sdk.ServiceBusConnectionError])
-@pytest.mark.parametrize("status", [None, 401, 404])
+@pytest.mark.parametrize("status", [None, 400, 401, 404, 499])
 def test_a_token_that_was_not_taken_is_no_outage_whatever_class_the_sdk_gives_it(
     classifier: Classifier, kind: type[sdk.ServiceBusError], status: int | None
 ) -> None:
@@ -55,7 +55,7 @@ def test_a_token_that_was_not_taken_is_no_outage_whatever_class_the_sdk_gives_it
     assert token_refusal(error) == (status, "said")
 
 
-@pytest.mark.parametrize("status", [0, 503, ErrorCondition.ClientError])
+@pytest.mark.parametrize("status", [0, 399, 500, 503, ErrorCondition.ClientError])
 def test_a_token_that_got_no_answer_or_one_of_a_namespace_that_is_not_well_is_judged_by_its_class(status: Any) -> None:
     error = sdk.ServiceBusConnectionError(error=TokenAuthFailure(status, b"said"))  # type: ignore[no-untyped-call]
     assert token_refusal(error) is None

@@ -134,3 +134,10 @@ def test_the_folder_of_a_new_file_is_synced(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(stat.S_ISDIR(os.fstat(descriptor).st_mode)))
     SeenMessages(tmp_path / "seen.db").close()
     assert synced == [True]
+
+
+def test_a_file_is_closed_at_the_end_of_its_block(tmp_path: Path) -> None:
+    with SeenMessages(tmp_path / "seen.db") as seen:
+        seen.record("m-1")
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        seen.record("m-2")

@@ -90,6 +90,14 @@ async def test_while_the_issuer_is_away_the_old_token_is_given_until_it_ends_and
 
 
 @bounded
+async def test_a_token_is_given_for_the_options_alone_that_it_was_asked_for_with() -> None:
+    credential = aio.LastingCredential(Issuer(Moved()), clock=Moved())  # type: ignore[arg-type]
+    assert (await credential.get_token("s", tenant_id="a")).token == "s 1"
+    assert (await credential.get_token("s", tenant_id="b")).token == "s 2"
+    assert (await credential.get_token("s", tenant_id="a")).token == "s 1"
+
+
+@bounded
 async def test_the_number_of_tokens_is_bounded() -> None:
     credential = aio.LastingCredential(Issuer(Moved()), clock=Moved())  # type: ignore[arg-type]
     for number in range(credentials.SCOPES_MAX + 5):

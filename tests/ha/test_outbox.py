@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from duobus.clock import Clock
 from duobus.ha.errors import OutboxFailed, OutboxFull
 from duobus.ha.outbox.file import OutboxFile
 from duobus.ha.outbox.message import Packed
@@ -96,6 +97,29 @@ def test_bytes_are_bounded_and_what_is_about_to_be_stored_counts(path: Path) -> 
         outbox.store([packed("123")])
 
 
+def test_there_is_room_for_the_bytes_of_what_was_sent(path: Path) -> None:
+    with Outbox(path, bytes_max=10) as outbox:
+        put(outbox, "123", key="a")
+        put(outbox, "1234567", key="b")
+        outbox.on_sent(taken(outbox)[0])
+        outbox.set_aside()  # Behind the removal.
+        put(outbox, "123", key="a")
+        with pytest.raises(OutboxFull, match="2 messages of 10 bytes"):
+            outbox.store([packed("1")])
+
+
+def test_it_is_told_to_the_millisecond_when_there_is_something_to_send_again(path: Path) -> None:
+    class Still(Clock):
+        def monotonic_ms(self) -> int:
+            return 5_000
+
+    with Outbox(path, retry_first_ms=2_500, clock=Still()) as outbox:
+        put(outbox, "x")
+        assert outbox.wait_s() is None
+        outbox.on_away(taken(outbox)[0], 1.0)
+        assert outbox.wait_s() == 2.5
+
+
 def test_a_list_is_stored_whole_or_not_at_all(path: Path) -> None:
     with Outbox(path, messages_max=2) as outbox:
         with pytest.raises(OutboxFull):
@@ -170,6 +194,25 @@ def test_after_any_other_error_of_the_disk_nothing_more_is_promised(path: Path) 
             put(outbox, "after")
     with Outbox(path) as outbox:
         assert taken(outbox)[1] == ["before"]
+
+
+def test_what_waits_behind_an_error_of_the_disk_is_refused_with_that_error(path: Path) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    def fail(_: sqlite3.Connection) -> None:
+        begun.set()
+        gate.wait()
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with Outbox(path) as outbox:
+        failing = outbox._file.submit(fail)
+        begun.wait()
+        waiting = outbox.store([packed("behind")])
+        gate.set()
+        for future in (failing, waiting):
+            with pytest.raises(OutboxFailed, match="disk I/O error"):
+                future.result()
+        assert outbox.depth.messages == 0
 
 
 def test_a_second_process_or_object_cannot_have_the_file(path: Path) -> None:

@@ -81,6 +81,14 @@ def test_the_key_is_the_session_else_the_partition_key_else_none(how: dict[str, 
     assert pack(ServiceBusMessage("x", **how)).key == key
 
 
+def test_a_key_of_bytes_is_the_same_as_its_text() -> None:
+    """As the SDK hands keys out, so that what was received is sent on in the order of its session."""
+    key = "größe".encode()
+    of_session = AmqpAnnotatedMessage(data_body=b"x", properties={"group_id": key})
+    of_partition = AmqpAnnotatedMessage(data_body=b"x", annotations={b"x-opt-partition-key": key})
+    assert pack(of_session).key == pack(of_partition).key == "größe"
+
+
 def test_the_time_to_live_counts_from_the_send_to_the_namespace() -> None:
     properties = back(ServiceBusMessage("x", time_to_live=timedelta(seconds=9))).properties
     assert properties is not None

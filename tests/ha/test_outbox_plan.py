@@ -79,6 +79,21 @@ def test_after_a_failure_the_same_messages_go_first_and_the_pause_doubles_up_to_
     assert plan.on_away(taken(plan, now), now) == 100
 
 
+def test_a_parcel_that_may_not_go_yet_is_not_waited_for_by_the_clock() -> None:
+    plan = filled("a", "b", in_flight=2)
+    away, _ = taken(plan), taken(plan)
+    plan.on_away(away, 0)
+    assert plan.next_ms() is None, "the one that is on its way has to come back first"
+
+
+def test_after_a_success_the_pauses_of_what_is_left_of_the_same_key_begin_anew() -> None:
+    plan = filled(*["a"] * (BATCH_MESSAGES_MAX + 1), retry_first_ms=100)
+    assert plan.on_away(taken(plan), 0) == 100
+    assert plan.on_away(taken(plan, 100), 100) == 200
+    plan.on_sent(taken(plan, 300))
+    assert plan.on_away(taken(plan, 300), 300) == 100
+
+
 def test_a_pause_is_shortened_by_chance() -> None:
     plan = filled("a", retry_first_ms=100)
     assert plan.on_away(taken(plan), 0, 0.5) == 50
@@ -143,6 +158,13 @@ def test_what_is_given_back_is_sent_again_and_a_late_answer_changes_nothing() ->
     assert plan.on_away(late, 0) == 0
     assert plan.on_refused(late) is None
     assert sorted(taken(plan).numbers + taken(plan).numbers) == [1, 2]
+
+
+def test_what_is_given_back_begins_with_the_first_pause() -> None:
+    plan = filled("a", retry_first_ms=100)
+    plan.on_away(taken(plan), 0)
+    plan.give_back()
+    assert plan.on_away(taken(plan), 0) == 100
 
 
 @pytest.mark.parametrize("options", [{"in_flight": 0}, {"in_flight": 101}, {"retry_first_ms": 0}])

@@ -22,10 +22,11 @@ from azure.servicebus.exceptions import (
 from kit_outbox import FakeSender
 from kit_pair import Events, bounded
 
-from duobus.ha.aio import OutboxSender
+from duobus.ha.aio import OutboxSender, outbox_sender
 from duobus.ha.aio.outbox_sender import is_refused
 from duobus.ha.errors import OutboxFull, TooLargeToDivert
 from duobus.ha.events import OutboxBroken, OutboxOverflowed, OutboxSent, OutboxSetAside, OutboxWaits
+from duobus.ha.outbox.message import Packed, pack
 from duobus.ha.outbox.queue import Outbox
 
 
@@ -199,6 +200,42 @@ async def test_a_file_that_fails_while_sending_is_told(tmp_path: Path) -> None:
         outbox._plan.add(1, "", 1)
         sender._wake()
         assert "closed" in (await events.wait(OutboxBroken)).error
+
+
+@bounded
+async def test_what_is_whole_on_disk_and_no_message_is_set_aside_and_the_others_are_sent(tmp_path: Path) -> None:
+    fake = FakeSender()
+    async with sending(tmp_path, fake, {"in_flight": 1}) as (sender, outbox, events):
+        good = pack(ServiceBusMessage("good"))
+        outbox.store([good, Packed(good.key, b"no head", b""), good]).result()
+        assert await sender.flush(10)
+        aside = await events.wait(OutboxSetAside)
+        assert (aside.number, aside.error) == (2, "damaged on disk")
+        assert outbox.depth.set_aside == 1
+    assert fake.taken == ["good", "good"]
+
+
+@bounded
+async def test_what_is_damaged_on_disk_is_set_aside_and_the_others_are_sent(tmp_path: Path) -> None:
+    with Outbox(tmp_path / "outbox.db") as outbox:
+        outbox.store([pack(ServiceBusMessage(text)) for text in ("one", "two", "three")]).result()
+        damage = "UPDATE messages SET data = x'00' WHERE number = 2"
+        outbox._file.submit(lambda database: database.execute(damage)).result()
+    fake = FakeSender()
+    async with sending(tmp_path, fake) as (sender, outbox, events):
+        assert await sender.flush(10)
+        aside = await events.wait(OutboxSetAside)
+        assert (aside.number, aside.error, outbox.depth.set_aside) == (2, "damaged on disk", 1)
+    assert fake.taken == ["one", "three"]
+
+
+@bounded
+async def test_who_waits_for_the_end_hears_of_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_sender, "LOOK_S", 60.0)
+    async with sending(tmp_path, FakeSender()) as (sender, _, _):
+        await sender.send_messages(ServiceBusMessage("x"))
+        async with asyncio.timeout(20):
+            assert await sender.flush()
 
 
 @bounded

@@ -89,11 +89,24 @@ def test_an_outage_is_told_in_metrics_from_its_first_failure_to_its_last_syphone
         assert after["duobus.pair.pings", "orders", "accepted"] == 1
         carried = {name: value for name, value in after.items() if name[0] == "duobus.pair.syphon.messages"}
         assert sum(carried.values()) == 3
+        assert {(backlog in world.backlogs, entity) for _, backlog, entity in carried} == {(True, "orders")}
         assert after["duobus.pair.syphon.lag", "orders"] >= 2
         assert sum(value for name, value in after.items() if name[0] == "duobus.pair.syphon.skipped") >= 3
         assert collected.values().get(("duobus.pair.state", "orders")) is None, "a pair that is closed shows no state"
 
     in_virtual_time(outage)
+
+
+def test_while_a_pair_is_being_made_nothing_is_out_of_its_rotation(collected: Collected) -> None:
+    async def pairing() -> None:
+        world = World()
+        making = asyncio.create_task(world.pair())
+        await asyncio.sleep(0.001)
+        assert not making.done()
+        assert collected.values() == {("duobus.pair.backlog.out_of_rotation",): 0}
+        await (await making).close()
+
+    in_virtual_time(pairing)
 
 
 def test_depths_and_dead_letters_are_told_by_queue_and_by_reason(collected: Collected) -> None:
@@ -107,6 +120,14 @@ def test_depths_and_dead_letters_are_told_by_queue_and_by_reason(collected: Coll
     assert values["duobus.pair.backlog.depth", "q/0", "dead"] == 2
     assert values["duobus.pair.syphon.dead_lettered", "q/0", "TTLExpiredException"] == 1
     assert values["duobus.pair.syphon.dead_lettered", "q/0", "other"] == 1
+
+
+def test_metrics_are_made_with_the_meter_that_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics.otel, "get_meter", lambda name: pytest.fail("another meter was asked for"))
+    found = Collected()
+    PairMetrics("contoso", meter=found.provider.get_meter("test")).add("duobus.pair.faults", 1)
+    assert found.values() == {("duobus.pair.faults",): 1}
+    found.provider.shutdown()
 
 
 def test_a_syphon_of_its_own_is_told_in_metrics(collected: Collected) -> None:

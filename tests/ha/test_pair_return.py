@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusConnectionError
 from kit_pair import Bus, bounded, client, drain
 from kit_threads import paired_in_threads
-from kit_virtual import World, in_virtual_time
+from kit_virtual import Sender, World, in_virtual_time
 
-from duobus.ha.aio.pinger import AHEAD_MS
+from duobus.ha.aio.pinger import AHEAD_MS, PAUSE_MS
 from duobus.ha.events import FailoverEngaged, PingSent, PrimaryHealthy
 from duobus.ha.options import PINGS_WAITING_MAX
 
@@ -89,6 +90,89 @@ def test_a_ping_that_nobody_wants_any_more_is_not_sent() -> None:
             await asyncio.sleep(60)
             assert world.primary.pings == []
             assert world.of(PingSent) == []
+
+    in_virtual_time(play)
+
+
+@pytest.mark.parametrize(
+    ("latency_s", "tries"),
+    [
+        (0.0, [number * PAUSE_MS / 1000 for number in range(9)]),
+        # A link that fails a millisecond before the ping is due is tried once more.
+        (1.999, [0.0, 2.0]),
+    ],
+)
+def test_the_link_of_a_ping_is_tried_in_pauses_from_two_seconds_before_it_is_due_until_then(
+    latency_s: float, tries: list[float]
+) -> None:
+    async def play() -> None:
+        world = World()
+        async with await world.pair(failover_interval=timedelta(0), ping_primary_interval=timedelta(minutes=1)) as pair:
+            world.primary.away()
+            began_s = world.loop.time()
+            await pair.get_queue_sender("orders").send_messages(ServiceBusMessage("diverted"))
+            world.primary.latency_s = latency_s
+            await asyncio.sleep(70)
+            attached = [time for time, what, _, _ in world.primary.log if what == "attach"]
+            assert attached[0] - began_s == pytest.approx(58, abs=0.05)
+            assert [time - attached[0] for time in attached] == pytest.approx(tries, abs=1e-6)
+
+    in_virtual_time(play)
+
+
+def test_a_new_link_has_the_name_of_the_old_one_where_the_old_one_had_a_name() -> None:
+    async def play() -> None:
+        world = World()
+        made: list[dict[str, Any]] = []
+
+        def named(path: str, **options: Any) -> Sender:
+            made.append(options)
+            return Sender(world.primary, path)
+
+        def nameless(path: str, **options: Any) -> Sender:
+            sender = named(path, **options)
+            del sender.client_identifier
+            return sender
+
+        async with await world.pair() as pair:
+            for make in (named, nameless):
+                world.primary.get_queue_sender = make  # type: ignore[method-assign, assignment]
+                pair.get_queue_sender("orders")._renew()
+        assert made == [{}, {"client_identifier": "virtual"}, {}, {}]
+
+    in_virtual_time(play)
+
+
+def test_after_a_suspicion_that_a_success_ended_every_sender_keeps_its_link() -> None:
+    async def play() -> None:
+        world = World()
+        async with await world.pair() as pair:
+            senders = [pair.get_queue_sender("orders") for _ in range(2)]
+            before = [sender._primary for sender in senders]
+            world.primary.away()
+            with pytest.raises(ServiceBusConnectionError):
+                await senders[0].send_messages(ServiceBusMessage("lost to its caller"))
+            world.primary.back()
+            for sender in (*senders, *senders):
+                await sender.send_messages(ServiceBusMessage("direct"))
+            assert world.of(PrimaryHealthy)
+            assert [sender._primary for sender in senders] == before
+
+    in_virtual_time(play)
+
+
+def test_a_link_that_gave_no_answer_is_not_used_again() -> None:
+    async def play() -> None:
+        world = World()
+        async with await world.pair() as pair:
+            sender = pair.get_queue_sender("orders")
+            before = sender._primary
+            world.primary.latency_s = 3_600
+            with pytest.raises(TimeoutError, match="gave no answer within 6 seconds"):
+                await sender.send_messages(ServiceBusMessage("lost to its caller"), timeout=5)
+            world.primary.latency_s = 0
+            await sender.send_messages(ServiceBusMessage("direct"))
+            assert sender._primary is not before
 
     in_virtual_time(play)
 

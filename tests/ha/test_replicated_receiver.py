@@ -24,7 +24,7 @@ _UNTIL = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
 class _Message:
     """What a receiver brings."""
 
-    application_properties = None
+    application_properties: dict[bytes, bytes] | None = None
 
     def __init__(self, message_id: str | None, sequence_number: int) -> None:
         self.message_id = message_id
@@ -96,15 +96,16 @@ class _Awaited:
 class _Bench:
     """A replicated receiver of either form over two namespaces, driven one call after the other."""
 
-    def __init__(self, form: str, seen: SeenMessages) -> None:
+    def __init__(self, form: str, seen: SeenMessages, **options: Any) -> None:
         self.seen = seen
         self.one, self.other = self.both = (_Receiver(), _Receiver())
         self._runner = asyncio.Runner() if form == "aio" else None
         self._receiver: Any
         if self._runner is None:
-            self._receiver = sync.ReplicatedReceiver(self.both, seen)  # type: ignore[arg-type]
+            self._receiver = sync.ReplicatedReceiver(self.both, seen, **options)  # type: ignore[arg-type]
         else:
-            self._receiver = aio.ReplicatedReceiver([_Awaited(one) for one in self.both], seen)  # type: ignore[misc]
+            both: list[Any] = [_Awaited(one) for one in self.both]
+            self._receiver = aio.ReplicatedReceiver(both, seen, **options)
 
     def do(self, name: str, *args: Any, **kwargs: Any) -> Any:
         call = getattr(self._receiver, name)
@@ -202,6 +203,22 @@ def test_a_deferred_message_that_is_not_done_is_handed_out_by_its_number_and_set
     assert "m" in bench.seen
 
 
+@pytest.mark.parametrize("form", ["aio", "sync"])
+def test_copies_are_told_by_a_property_of_the_application_where_that_was_asked_for(form: str, tmp_path: Path) -> None:
+    with SeenMessages(tmp_path / "seen.db") as seen:
+        bench = _Bench(form, seen, identifier="order")
+        first, copy = _Message("one id", 1), _Message("another id", 2)
+        first.application_properties = copy.application_properties = {b"order": b"7"}
+        bench.one.waiting.append([first])
+        assert bench.receive() == [first]
+        bench.other.waiting.append([copy])
+        assert bench.receive() == []
+        bench.do("abandon_message", first)
+        bench.settle_waiting()
+        assert (bench.one.calls, bench.other.calls) == ([("abandon", 1)], [("abandon", 2)])
+        bench.close()
+
+
 def test_a_lock_is_renewed_together_with_that_of_the_copy_that_waits(bench: _Bench) -> None:
     message = bench.first_with_copy()
     assert bench.do("renew_message_lock", message) == _UNTIL
@@ -220,6 +237,14 @@ def test_a_lock_is_renewed_while_the_namespace_of_the_copy_is_away(bench: _Bench
     assert bench.other.calls == [("complete", 2)]
 
 
+def test_a_message_that_came_twice_is_renewed_after_it_was_given_back_once(bench: _Bench) -> None:
+    bench.one.waiting += [[_Message("m", 1)], [_Message("m", 1)]]
+    (first,), (again,) = bench.receive(), bench.receive()
+    bench.do("abandon_message", first)
+    assert bench.do("renew_message_lock", again) == _UNTIL
+    assert bench.one.calls == [("abandon", 1), ("renew", 1)]
+
+
 def test_a_lock_that_is_lost_is_told(bench: _Bench) -> None:
     message = bench.first_with_copy()
     bench.one.failures["renew"] = MessageLockLostError(message="gone")
@@ -231,6 +256,24 @@ def test_a_lock_that_is_lost_is_told(bench: _Bench) -> None:
 def test_a_message_from_elsewhere_is_refused(bench: _Bench, name: str) -> None:
     with pytest.raises(ValueError, match="was not received here"):
         bench.do(name, _Message("m", 1))
+
+
+def test_it_closes_at_once_while_both_namespaces_are_waited_for(tmp_path: Path) -> None:
+    class Idle(_Awaited):
+        async def receive_messages(self, count: int, max_wait_time: float) -> list[_Message]:
+            await asyncio.sleep(max_wait_time)
+            return []
+
+    async def run() -> None:
+        with SeenMessages(tmp_path / "seen.db") as seen:
+            receiver = aio.ReplicatedReceiver([Idle(_Receiver()), Idle(_Receiver())], seen)  # type: ignore[list-item]
+            asked = asyncio.create_task(receiver.receive_messages(1, max_wait_time=3_600))
+            await asyncio.sleep(0)
+            asked.cancel()
+            async with asyncio.timeout(20):
+                await receiver.close()
+
+    asyncio.run(run())
 
 
 def test_a_position_that_there_is_not_is_refused(bench: _Bench) -> None:

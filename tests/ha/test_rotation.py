@@ -44,5 +44,8 @@ def test_a_queue_that_failed_is_chosen_by_nobody_until_it_has_rested() -> None:
     assert {rotation.choose() for _ in range(100)} == {"b"}
     rotation.drop("b")
     assert rotation.choose() is None
+    time.ms = REST_MS - 1
+    assert (rotation.choose(), rotation.resting) == (None, 2)
     time.ms = REST_MS
+    assert rotation.resting == 0
     assert {rotation.choose() for _ in range(100)} == {"a", "b"}

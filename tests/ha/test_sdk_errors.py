@@ -226,3 +226,9 @@ def test_no_outage_is_blamed_on_a_message_or_its_owner(kind: type[Exception]) ->
     error = kind("x") if kind in (sdk.ServiceBusError, sdk.AutoLockRenewFailed, sdk.AutoLockRenewTimeout) else kind()
     if outage(error) is Verdict.OUTAGE:
         assert meaning(error) in (Meaning.RETRY, Meaning.WAIT)
+
+
+def test_the_condition_counts_that_an_error_within_another_one_has() -> None:
+    inner = amqp.MessageSendFailed(condition=b"amqp:not-allowed")
+    assert is_message_fault(inner)
+    assert is_message_fault(sdk.ServiceBusError("Handler failed.", error=inner))

@@ -250,3 +250,9 @@ def test_a_ping_is_empty_lives_a_second_and_has_a_session() -> None:
     assert decoded.header.ttl == 1000
     assert decoded.properties.content_type == b"application/vnd.ms-servicebus-ping"
     assert decoded.properties.group_id == b"a session"
+
+
+def test_a_ping_asks_for_any_fragment_unless_it_is_for_one() -> None:
+    assert not decode_payload(memoryview(wire(ping("s")))).message_annotations
+    of_one = decode_payload(memoryview(wire(ping("s", is_key=True))))
+    assert of_one.message_annotations == {b"x-opt-partition-key": b"s"}

@@ -112,7 +112,7 @@ def test_what_has_no_synchronous_form_is_refused(tool: ModuleType, source: str) 
 
 
 def test_a_task_that_is_cancelled_ends_at_what_it_waits_for() -> None:
-    begun, ended = tasks.Event(), tasks.Event()
+    begun, ended = tasks.Signal(), tasks.Signal()
 
     def work() -> None:
         try:
@@ -129,7 +129,7 @@ def test_a_task_that_is_cancelled_ends_at_what_it_waits_for() -> None:
 
 
 def test_an_event_that_nobody_sets_is_waited_for_as_long_as_asked() -> None:
-    assert not tasks.Event().wait(0.01)
+    assert not tasks.Signal().wait(0.01)
 
 
 def test_functions_run_side_by_side_and_errors_are_answers() -> None:

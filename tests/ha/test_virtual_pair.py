@@ -26,7 +26,7 @@ from kit_virtual import BATCH_BYTES, World, in_virtual_time, wire
 
 from duobus.ha.aio import Syphon
 from duobus.ha.aio.paired_sender import PairedSender
-from duobus.ha.aio.syphon import CANNOT_BE_DELIVERED
+from duobus.ha.aio.syphon import CANNOT_BE_DELIVERED, SEND_LIMIT_S
 from duobus.ha.errors import BacklogUnavailable, PairFaulted
 from duobus.ha.events import (
     BacklogFailed,
@@ -37,6 +37,7 @@ from duobus.ha.events import (
     PingSent,
     PrimaryHealthy,
     Reporter,
+    Syphoned,
     SyphonFailed,
     SyphonPolled,
     SyphonSkipped,
@@ -382,7 +383,7 @@ async def test_i49_a_destination_that_is_away_or_gone_holds_up_nobody() -> None:
     ],
 )
 def test_i49_what_is_no_fault_of_a_message_keeps_a_backlog_waiting_for_as_long_as_it_lasts(
-    fault: Callable[[], Exception], meaning: str
+    fault: Callable[[], Exception], meaning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def play() -> None:
         world = World("orders", "bills", backlogs=1)
@@ -406,6 +407,7 @@ def test_i49_what_is_no_fault_of_a_message_keeps_a_backlog_waiting_for_as_long_a
             assert world.secondary.dead[path] == []
             assert {event.meaning for event in world.of(SyphonSkipped)} == {meaning}
             assert len(world.primary.sends()) < 30, "it is tried once in a while, and not with each message"
+            assert caplog.text.count("messages for 'orders' wait") == 1, "the log says it once, and not with each try"
             world.primary.faults = {}
             await asyncio.sleep(61)
             assert sorted(world.primary.texts("orders"), key=int) == [str(number) for number in range(140)]
@@ -532,6 +534,36 @@ def test_i59_an_idle_syphon_makes_the_receives_of_the_documents(hours: int, rece
 
 
 @virtual
+async def test_a_syphon_that_is_told_to_end_ends_at_once_and_receives_no_more() -> None:
+    world = World()
+    syphon = Syphon(world.primary, world.secondary, world.backlogs, clock=world.clock)  # type: ignore[arg-type]
+    running = asyncio.create_task(syphon.run())
+    await asyncio.sleep(1)
+    began_s = world.loop.time()
+    syphon.stop()
+    await running
+    assert world.loop.time() - began_s < 1
+    begun = len(world.secondary.log)
+    await asyncio.sleep(3_600)
+    assert len(world.secondary.log) == begun
+
+
+@virtual
+async def test_the_state_is_told_as_it_is_now_however_late_the_task_of_the_pair_is() -> None:
+    world = World()
+    async with await world.pair() as pair:
+        assert pair._keeper is not None
+        pair._keeper.cancel()
+        world.primary.away()
+        with pytest.raises(ServiceBusConnectionError):
+            await pair.get_queue_sender("orders").send_messages(ServiceBusMessage("x"))
+        await asyncio.sleep(59.9)
+        assert pair.state("orders") is State.SUSPECT
+        await asyncio.sleep(0.2)
+        assert pair.state("orders") is State.FAILED_OVER
+
+
+@virtual
 async def test_a_link_ended_as_idle_is_attached_again_and_goes_on_with_the_rest_of_the_poll() -> None:
     world = World(backlogs=1)
     syphon = Syphon(world.primary, world.secondary, world.backlogs, clock=world.clock)  # type: ignore[arg-type]
@@ -543,6 +575,54 @@ async def test_a_link_ended_as_idle_is_attached_again_and_goes_on_with_the_rest_
         world.secondary.store(world.backlogs[0], wire(late))
         await asyncio.sleep(0.1)
         assert world.primary.texts("orders") == ["x"]
+
+
+@virtual
+async def test_the_age_of_the_oldest_message_is_told_with_each_batch_that_was_carried() -> None:
+    world = World(backlogs=1)
+    events: list[Any] = []
+    for text in ("old", "new"):
+        there = ServiceBusMessage(text, application_properties={"x-ms-path": "orders"})
+        world.secondary.store(world.backlogs[0], wire(there))
+        await asyncio.sleep(100)
+    syphon = Syphon(
+        world.primary,  # type: ignore[arg-type]
+        world.secondary,  # type: ignore[arg-type]
+        world.backlogs,
+        reporter=Reporter(events.append),
+        clock=world.clock,
+    )
+    async with carrying(syphon):
+        await asyncio.sleep(1)
+    (carried,) = [event for event in events if isinstance(event, Syphoned)]
+    assert (carried.messages, carried.lag_ms) == (2, pytest.approx(200_000, abs=1_000))
+
+
+@virtual
+async def test_a_message_that_was_carried_and_could_not_be_completed_is_told_with_the_reason() -> None:
+    world = World(backlogs=1)
+    (path,) = world.backlogs
+    world.secondary.store(path, wire(ServiceBusMessage("x", application_properties={"x-ms-path": "orders"})))
+    events: list[Any] = []
+    syphon = Syphon(
+        world.primary,  # type: ignore[arg-type]
+        world.secondary,  # type: ignore[arg-type]
+        world.backlogs,
+        reporter=Reporter(events.append),
+        clock=world.clock,
+    )
+    whole = world.secondary.operate
+
+    async def operate(what: str, there: str, number: int = 1) -> None:
+        await whole(what, there, number)
+        if what == "settle":
+            raise ServiceBusConnectionError(message="the answer was lost")
+
+    world.secondary.operate = operate  # type: ignore[method-assign]
+    async with carrying(syphon):
+        await asyncio.sleep(1)
+    assert world.primary.texts("orders") == ["x"]
+    assert [event.error for event in events if isinstance(event, SyphonFailed)] == ["the answer was lost"]
 
 
 @virtual
@@ -561,6 +641,62 @@ async def test_a_link_that_breaks_at_once_is_a_failure_with_pauses_that_grow() -
         await asyncio.sleep(600)
     failures = [event for event in events if isinstance(event, SyphonFailed)]
     assert 10 <= len(failures) <= 16, "1, 2, 4 ... 60 seconds, then every minute"
+    assert {failure.error for failure in failures} == {"away"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [(ServiceBusConnectionError(message="it broke"), "it broke"), (ConnectionResetError(), "ConnectionResetError")],
+)
+def test_a_link_that_breaks_while_it_is_waited_over_is_a_failure_and_no_end_of_an_idle_one(
+    fault: Exception, text: str
+) -> None:
+    async def play() -> None:
+        world = World(backlogs=1)
+        events: list[Any] = []
+        syphon = Syphon(
+            world.primary,  # type: ignore[arg-type]
+            world.secondary,  # type: ignore[arg-type]
+            world.backlogs,
+            reporter=Reporter(events.append),
+            clock=world.clock,
+        )
+        whole = world.secondary.operate
+
+        async def operate(what: str, there: str, number: int = 1) -> None:
+            await whole(what, there, number)
+            if what == "receive":
+                raise fault
+
+        world.secondary.operate = operate  # type: ignore[method-assign]
+        async with carrying(syphon):
+            await asyncio.sleep(600)
+        failures = [event for event in events if isinstance(event, SyphonFailed)]
+        assert 10 <= len(failures) <= 16, "1, 2, 4 ... 60 seconds, then every minute"
+        assert {failure.error for failure in failures} == {text}
+
+    in_virtual_time(play)
+
+
+@virtual
+async def test_a_destination_that_gives_no_answer_is_left_alone_a_second_after_the_limit_of_a_send() -> None:
+    world = World(backlogs=1)
+    (path,) = world.backlogs
+    world.secondary.store(path, wire(ServiceBusMessage("x", application_properties={"x-ms-path": "orders"})))
+    world.primary.latency_s = 3_600
+    syphon = Syphon(
+        world.primary,  # type: ignore[arg-type]
+        world.secondary,  # type: ignore[arg-type]
+        world.backlogs,
+        reporter=Reporter(lambda event: world.events.append((world.loop.time(), event))),
+        clock=world.clock,
+    )
+    async with carrying(syphon):
+        await asyncio.sleep(30)
+        (began_s, *_) = (time for time, what, _, _ in world.primary.log if what == "send")
+        (skipped_s,) = world.at(SyphonSkipped)
+        assert skipped_s - began_s == pytest.approx(SEND_LIMIT_S + 1, abs=0.01)
+        assert world.kept() == ["x"]
 
 
 @virtual

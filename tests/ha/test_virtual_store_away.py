@@ -219,6 +219,22 @@ async def test_a_schedule_with_a_number_is_not_diverted_and_one_in_the_message_i
 
 
 @virtual
+async def test_a_schedule_that_is_refused_by_a_share_of_the_queue_says_something_of_its_key_alone() -> None:
+    world = World()
+    async with await world.pair(failover_interval=timedelta(0)) as pair:
+        sender = pair.get_queue_sender("orders")
+        away = "A store is away. StoreUnavailable:orders/~share/2 TrackingId:x"
+        world.primary.faults["orders"] = lambda: ServiceBusServerBusyError(message=away)
+        with pytest.raises(ServiceBusServerBusyError):
+            await sender.schedule_messages(keyed("to its caller", "k"), datetime(2030, 1, 1, tzinfo=UTC))
+        world.primary.faults.clear()
+        for message in (keyed("diverted", "k"), keyed("direct", "another"), ServiceBusMessage("direct, too")):
+            await sender.send_messages(message)
+        assert world.kept() == ["diverted"]
+        assert world.primary.texts("orders") == ["direct", "direct, too"]
+
+
+@virtual
 async def test_with_an_interval_of_zero_the_message_of_the_lost_fragment_itself_is_diverted() -> None:
     world = world_with_a_partitioned_queue()
     async with await world.pair(failover_interval=timedelta(0)) as pair:

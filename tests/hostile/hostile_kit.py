@@ -60,7 +60,7 @@ class Bus:
         """Let time pass for the server, and its second-hand look at every connection."""
         self.clock.ahead_ms += int(seconds * 1000)
         now_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()
-        for peer in list(self.server.server.peers):
+        for peer in list(self.server.amqp.peers):
             peer.tick(now_ms, monotonic_ms)
         for broker in self.server.unit.brokers.values():
             # Its timer counts in real time.

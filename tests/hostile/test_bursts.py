@@ -19,7 +19,7 @@ SLOWLY_S = 0.02
 
 
 def peer_of(bus: Bus, links: int) -> Peer:
-    return next(peer for peer in bus.server.server.peers if peer.links == links)
+    return next(peer for peer in bus.server.amqp.peers if peer.links == links)
 
 
 def attach(handle: int, name: str) -> bytes:
@@ -45,7 +45,7 @@ async def test_links_attached_at_once_are_attached_one_after_the_other(bus: Bus)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("duobus.gateway.amqp.peer.REST_S", SLOWLY_S)
         wire = await Wire.known(bus)
-        peer = next(peer for peer in bus.server.server.peers if peer.links == 0)
+        peer = next(peer for peer in bus.server.amqp.peers if peer.links == 0)
         wire.write(b"".join(attach(number, f"n{number}") for number in range(20)))
         await until(lambda: peer.links > 0)
         assert peer.links <= 2
@@ -88,7 +88,7 @@ def _login() -> bytes:
 @in_loop
 async def test_what_is_left_of_a_burst_goes_with_its_connection(bus: Bus) -> None:
     wire = await Wire.known(bus)
-    peer = next(peer for peer in bus.server.server.peers if peer.links == 0)
+    peer = next(peer for peer in bus.server.amqp.peers if peer.links == 0)
     wire.write(b"".join(attach(number, f"n{number}") for number in range(200)))
     await until(lambda: peer.links > 5)
     wire.drop()
@@ -182,7 +182,7 @@ async def test_a_neighbour_is_served_in_the_middle_of_a_burst(bus: Bus) -> None:
     wire = await Wire.known(bus)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("duobus.gateway.amqp.peer.REST_S", SLOWLY_S)
-        peer = next(peer for peer in bus.server.server.peers if peer.links == 0)
+        peer = next(peer for peer in bus.server.amqp.peers if peer.links == 0)
         wire.write(b"".join(attach(number, f"n{number}") for number in range(100)))
         await until(lambda: peer.links > 0)
         began = time.monotonic()

@@ -9,7 +9,7 @@ import pytest
 
 from duobus.amqp import Closed, Connection, ConnectionSettings, LinkAttached, Source, Target, Transfers, plain_response
 from duobus.codec import build_message
-from duobus.gateway.amqp import server as server
+from duobus.gateway.amqp import server
 from duobus.model.descriptions import QueueDescription
 from simulation.world.world import World
 

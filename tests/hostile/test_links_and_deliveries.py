@@ -25,7 +25,7 @@ from hostile_kit import (
 from duobus.amqp.frames import frame
 from duobus.amqp.performatives import Detach, Flow
 from duobus.codec import build_message
-from duobus.gateway.amqp import server as server
+from duobus.gateway.amqp import server
 from duobus.gateway.amqp.management import request_node
 
 LIMIT = "amqp:resource-limit-exceeded"
@@ -92,7 +92,7 @@ async def test_attach_and_detach_in_a_loop_leave_nothing_behind(bus: Bus) -> Non
             await wire.hear(DETACH)
             wire.frames.clear()
             wire._taken = 0
-    peer = next(peer for peer in bus.server.server.peers if peer.links == 0)
+    peer = next(peer for peer in bus.server.amqp.peers if peer.links == 0)
     assert peer.engine.link_count == 0
 
 
@@ -110,7 +110,7 @@ async def test_a_transfer_without_credit_ends_its_link_only(bus: Bus) -> None:
     await wire.link("q", 0, receives=False)
     await wire.link("q", 1, receives=False)
     await wire.link("q", 2, receives=False)
-    peer = next(peer for peer in bus.server.server.peers if peer.links == 3)
+    peer = next(peer for peer in bus.server.amqp.peers if peer.links == 3)
     for link in peer._endpoints:
         link._allowance = 0
     wire.transfer(0, 0, message(b"x"))
@@ -125,7 +125,7 @@ async def test_partial_deliveries_never_finished_hold_one_message_and_a_mebibyte
     links = 40
     for handle in range(links):
         await wire.link("q", handle, receives=False)
-    peer = next(peer for peer in bus.server.server.peers if peer.links == links)
+    peer = next(peer for peer in bus.server.amqp.peers if peer.links == links)
     wire.frames.clear()
     wire._taken = 0
     with holds_at_most(2 * MIB):
@@ -163,7 +163,7 @@ async def test_a_message_larger_than_announced_is_refused_and_not_kept(bus: Bus)
 async def test_an_aborted_delivery_frees_what_it_held(bus: Bus) -> None:
     wire = await Wire.known(bus)
     await wire.link("q", 0, receives=False)
-    peer = next(peer for peer in bus.server.server.peers if peer.links == 1)
+    peer = next(peer for peer in bus.server.amqp.peers if peer.links == 1)
     for number in range(100):
         wire.transfer(0, number, b"p" * 60_000, more=True)
         wire.transfer(0, number, b"", aborted=True)
@@ -221,7 +221,7 @@ async def test_a_request_without_a_reply_link_is_taken_and_dropped(bus: Bus) -> 
     for number in range(90):
         wire.transfer(0, number, request)
     await wire.hear(DISPOSITION, lambda fields: fields[2] == 89)
-    peer = next(peer for peer in bus.server.server.peers if peer.links == 1)
+    peer = next(peer for peer in bus.server.amqp.peers if peer.links == 1)
     await until(lambda: not peer._tasks)
 
 

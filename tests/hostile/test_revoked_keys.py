@@ -184,7 +184,7 @@ def test_a_session_and_the_wait_for_one_end_with_their_key() -> None:
 
         await wire.link("guarded", 5, receives=True, source=wanted("s"))
         wire.ask_for_link("guarded", 6, receives=True, source=wanted(None))
-        (peer,) = bus.server.server.peers
+        (peer,) = bus.server.amqp.peers
         await until(lambda: any(isinstance(endpoint, PendingSession) for _, endpoint in peer.endpoints()))
         await change(bus)
         ended = await detached(wire, 2)
@@ -199,7 +199,7 @@ async def test_an_open_transaction_is_rolled_back_with_its_key(bus: Bus) -> None
     wire.ask_for_link(None, 7, receives=False, target=Coordinator())
     await wire.hear(ATTACH)
     await wire.hear(FLOW)
-    peer = next(peer for peer in bus.server.server.peers if not peer.grants.is_empty)
+    peer = next(peer for peer in bus.server.amqp.peers if not peer.grants.is_empty)
     wire.transfer(7, 0, build_message(None, None, body_value=Described(ULong(0x31), [None])))
     declared = (await wire.hear(DISPOSITION))[4].value[0]
     assert peer.transactions.find(declared).transaction
@@ -214,9 +214,9 @@ async def test_a_login_ends_with_its_key_and_takes_the_connection_along(bus: Bus
     wire = await Wire.known(bus)
     await wire.link("guarded", 5, receives=False)
     await wire.hear(FLOW)
-    namespace = bus.server.server.authorizer.namespace_of("localhost")
+    namespace = bus.server.amqp.authorizer.namespace_of("localhost")
     namespace.rules = {RULE: rule(OTHER, OTHER, name=RULE)}
-    bus.server.server.rules_changed("ns")
+    bus.server.amqp.rules_changed("ns")
     assert await detached(wire, 1) == {5: UNAUTHORIZED}
     assert condition(await wire.hear(CLOSE), 0) == UNAUTHORIZED
 
@@ -224,9 +224,9 @@ async def test_a_login_ends_with_its_key_and_takes_the_connection_along(bus: Bus
 @revoking
 async def test_a_key_of_the_namespace_ends_what_was_put_for_any_entity(bus: Bus) -> None:
     wire, own = await holder(bus, EMULATOR_KEY, RULE), await holder(bus)
-    namespace = bus.server.server.authorizer.namespace_of("localhost")
+    namespace = bus.server.amqp.authorizer.namespace_of("localhost")
     namespace.rules = {RULE: rule(OTHER, OTHER, int(Right.MANAGE) | BOTH, RULE)}
-    bus.server.server.rules_changed("ns")
+    bus.server.amqp.rules_changed("ns")
     assert set(await detached(wire, 2)) == {5, 6}
     await sends(own, 0)
 
@@ -241,7 +241,7 @@ async def test_hundreds_of_links_end_in_slices_and_others_are_served_meanwhile(b
     neighbour = await Wire.known(bus)
     await neighbour.round_trip()
     await change(bus)
-    left = [peer.links for peer in bus.server.server.peers if peer.links > 100]
+    left = [peer.links for peer in bus.server.amqp.peers if peer.links > 100]
     # The first slice is a small part.
     assert left > [180]
     await neighbour.round_trip()

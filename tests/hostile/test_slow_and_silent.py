@@ -11,7 +11,7 @@ from duobus.amqp.frames import AMQP_HEADER, SASL_HEADER, TYPE_SASL, frame
 from duobus.amqp.performatives import Begin, End, Open, SaslInit
 from duobus.gateway import listener
 from duobus.gateway import protocol_switch as switch
-from duobus.gateway.amqp import server as server
+from duobus.gateway.amqp import server
 
 UNAUTHORIZED = "amqp:unauthorized-access"
 INIT = frame(0, SaslInit(mechanism="ANONYMOUS", initial_response=b"", hostname="localhost").to_bytes(), TYPE_SASL)
@@ -39,13 +39,13 @@ async def test_a_peer_that_stops_within_the_first_header_is_dropped(bus: Bus) ->
 async def test_a_handshake_that_is_not_done_in_ten_seconds_is_dropped(bus: Bus, sent: bytes) -> None:
     wire = await Wire.dial(bus)
     wire.write(sent)
-    await until(lambda: len(bus.server.server.peers) == 2)
+    await until(lambda: len(bus.server.amqp.peers) == 2)
     await asyncio.sleep(0.05)
     await bus.push(9)
-    assert len(bus.server.server.peers) == 2
+    assert len(bus.server.amqp.peers) == 2
     await bus.push(2)
     assert await wire.ended() is None
-    assert len(bus.server.server.peers) == 1
+    assert len(bus.server.amqp.peers) == 1
 
 
 @in_loop
@@ -53,9 +53,9 @@ async def test_one_byte_a_second_does_not_prolong_the_handshake(bus: Bus) -> Non
     wire = await Wire.dial(bus)
     opening = SASL_HEADER + INIT + AMQP_HEADER + frame(0, Open(container_id="slow").to_bytes())
     wire.write(opening[:8])
-    await until(lambda: len(bus.server.server.peers) == 2)
+    await until(lambda: len(bus.server.amqp.peers) == 2)
     sent = 8
-    while len(bus.server.server.peers) == 2:
+    while len(bus.server.amqp.peers) == 2:
         wire.write(opening[sent : sent + 1])
         sent += 1
         await bus.push(1)
@@ -76,7 +76,7 @@ async def test_a_connection_without_a_token_is_closed_after_twenty_seconds(bus: 
     await bus.push(1)
     await bus.push(6)
     await wire.ended()
-    assert len(bus.server.server.peers) == 1
+    assert len(bus.server.amqp.peers) == 1
 
 
 @in_loop
@@ -91,7 +91,7 @@ async def test_a_half_open_connection_is_given_up_after_two_idle_time_outs(bus: 
     wire = await Wire.known(bus)
     await wire.link("q", 0, receives=True)
     await bus.push(239)
-    assert len(bus.server.server.peers) == 2
+    assert len(bus.server.amqp.peers) == 2
     for other in bus.wires[:1]:
         other.write(b"\x00\x00\x00\x08\x02\x00\x00\x00")
     await asyncio.sleep(0.05)
@@ -105,14 +105,14 @@ async def test_a_half_closed_connection_is_treated_as_gone(bus: Bus) -> None:
     await wire.link("q", 0, receives=True)
     wire.writer.write_eof()
     await wire.ended()
-    await until(lambda: len(bus.server.server.peers) == 1)
+    await until(lambda: len(bus.server.amqp.peers) == 1)
 
 
 @in_loop
 async def test_a_peer_that_never_reads_is_not_read_from_and_dropped_at_last(bus: Bus) -> None:
     wire = await Wire.known(bus)
     await wire.link("q", 0, receives=False)
-    peer = next(peer for peer in bus.server.server.peers if peer.links == 1)
+    peer = next(peer for peer in bus.server.amqp.peers if peer.links == 1)
     # Every echo is answered with a flow that nobody reads.
     wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
     echo = frame(0, _echo())
@@ -128,7 +128,7 @@ async def test_a_peer_that_never_reads_is_not_read_from_and_dropped_at_last(bus:
     await asyncio.sleep(0.05)
     await bus.push(25)
     await bus.push(6)
-    assert peer not in bus.server.server.peers
+    assert peer not in bus.server.amqp.peers
 
 
 def _echo() -> bytes:
@@ -142,7 +142,7 @@ async def test_a_receiver_with_absurd_credit_that_reads_nothing_holds_little(bus
     await _fill(bus, 900, size=20_000)
     wire = await Wire.known(bus)
     await wire.link("q", 0, receives=True)
-    peer = next(peer for peer in bus.server.server.peers if peer.links == 1)
+    peer = next(peer for peer in bus.server.amqp.peers if peer.links == 1)
     wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
     wire.credit(0, 2**32 - 1, window=2**32 - 1)
     await until(lambda: not peer.can_write)
@@ -194,7 +194,7 @@ async def test_strangers_beyond_the_limit_make_the_oldest_of_them_go(bus: Bus) -
         wires = [await Wire.stranger(bus) for _ in range(9)]
         for wire in wires[:4]:
             await wire.ended()
-        assert len(bus.server.server.peers) == 6
+        assert len(bus.server.amqp.peers) == 6
         await wires[-1].begin()
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duobus.errors import InternalError
-from duobus.model import metadata as metadata
+from duobus.model import metadata
 from duobus.model.metadata import MessageMetadata, SessionMetadata, encoded, has_session_only, own
 from duobus.model.metering import KINDS, operations_of
 

@@ -159,7 +159,7 @@ def test_what_was_being_made_or_deleted_is_resumed_by_the_next_start(
                 await unit.create_queue(SPACE, QueueDescription(name="half", enable_partitioning=True))
         queue = unit.namespace(SPACE).queues["parted"]
         unit._take_away(queue)
-        await queue.fragments[0].broker.drop_entity(queue.entity_id)
+        await queue.fragments[0].broker.host.drop_entity(queue.entity_id)
 
     serve(data, begin)
     states = {row.path: row.state for row in lose(data).entities}
@@ -173,10 +173,10 @@ def test_what_was_being_made_or_deleted_is_resumed_by_the_next_start(
 def test_moved_fragments_are_found_where_they_are(data: Path) -> None:
     async def move(unit: ScaleUnit) -> None:
         handle = unit.namespace(SPACE).queues["payroll"].fragments[0]
-        target = 3 - handle.broker.store_id
+        target = 3 - handle.store.store_id
         unit.moves.start(SPACE, "payroll", 0, target)
         await unit.moves.wait()
-        assert handle.broker.store_id == target
+        assert handle.store.store_id == target
 
     serve(data, move)
     assert same(adopt_lost(data), read_away(data))

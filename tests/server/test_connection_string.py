@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from duobus.errors import ConfigurationError
-from duobus.server.access.connection_string import FILE_NAME, tell
+from duobus.server.access.connection_strings import FILE_NAME, tell
 
 TEXT = "Endpoint=sb://localhost:5672;SharedAccessKeyName=root;SharedAccessKey=CANARY;"
 

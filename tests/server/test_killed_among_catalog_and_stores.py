@@ -51,7 +51,7 @@ async def work(unit: ScaleUnit) -> None:
         await unit.create_queue(SPACE, about)
         await unit.topics.create_topic(SPACE, topic)
         handle = unit.namespace(SPACE).queues["payroll"].fragments[0]
-        unit.moves.start(SPACE, "payroll", 0, 3 - handle.broker.store_id)
+        unit.moves.start(SPACE, "payroll", 0, 3 - handle.store.store_id)
         with suppress(TimeoutError):
             # A move that the catalog does not answer goes on asking until the server is stopped.
             await asyncio.wait_for(unit.moves.wait(), 1.0)

@@ -298,7 +298,7 @@ def test_a_creation_that_meets_messages_refuses_and_leaves_them(data: Path) -> N
                 commit.puts.append(Put(source.source_key, 1, 1, PAYLOADS))
                 commit.sources.append((source.source_key, 1 + len(PAYLOADS), 0, b""))
 
-            await broker.carry(fill)
+            await broker.commit_loop.add_writes(fill)
         with pytest.raises(RowsExist, match="which are not its own"):
             await unit.create_queue(SPACE, QueueDescription(name="public"))
         assert "public" not in unit.namespace(SPACE).queues

@@ -25,7 +25,7 @@ from simulation.scenarios import fragment_moves as sim_moves
 
 TESTS = Path(__file__).parents[1]
 
-LIFE, FANOUT = "life.check_life", "fanout.check_fanout"
+LIFE, FANOUT = "entity_life.check_life", "fanout.check_fanout"
 STATES, BROWSING = "broker/test_fragment_states.py", "broker/test_browsing.py"
 LENDING, MOVING = "broker/test_lending.py", "broker/test_moving.py"
 DRILL = "test_a_store_lost_in_traffic_costs_its_fragments_only_and_comes_back_with_everything"
@@ -79,7 +79,7 @@ INVARIANTS: dict[int, Shown] = {
     ),
     # That a dead letter has the body of its message is part of I16, which looks at every delivery.
     23: Shown(
-        "graves.dead_letter_closure",
+        "dead_letters.dead_letter_closure",
         ("dead-letter-expires", "reason-lost", "dead-letter-without-record"),
         tests=(
             (STATES, "test_a_dead_letter_cannot_be_dead_lettered_again"),
@@ -185,7 +185,7 @@ def test_what_stands_for_an_invariant_exists(number: int) -> None:
     assert shown.checker or (shown.tests and shown.because)
     if shown.checker:
         module, _, name = shown.checker.partition(".")
-        folder = Path(planted_life.__file__).parent / "checkers"
+        folder = Path(planted_life.__file__).parents[1] / "checkers"
         assert name in _names(folder / f"{module}.py")
     if number in CHECKERS:
         assert shown.checker == f"{CHECKERS[number].__module__.rpartition('.')[2]}.{CHECKERS[number].__name__}"

@@ -14,7 +14,7 @@ from claim_standin import LOCK_MS, QUEUE, Killed, Logs, StandIn, StandInAccess, 
 
 from duobus.spark.claims.engine import REMEMBERED, ClaimEngine, Due, Seen
 from duobus.spark.claims.lock_handles import LockHandle, is_active, seen_of
-from duobus.spark.claims.runner import ClaimRunner
+from duobus.spark.claims.runner import ClaimPlan, ClaimRunner
 from duobus.spark.errors import CheckpointError
 from duobus.spark.offsets import ClaimOffset, Key, mark_of
 from duobus.spark.peek_decoder import DEFERRED_IN, Peeked
@@ -231,6 +231,24 @@ def test_an_idle_poll_settles_nothing_again() -> None:
     assert engine.due(start) is None
 
 
+def test_a_poll_that_brings_nothing_ends_where_it_began_and_counts_nothing() -> None:
+    claim_runner = ClaimRunner(ClaimEngine("here", ("orders",)), StandInAccess(StandIn(0), "one", Steps()))
+    start = claim_runner.initial()
+    assert claim_runner.latest(start, 4, 0) == (start, 0)
+
+
+def test_what_a_process_deferred_itself_is_settled_without_a_look_at_it() -> None:
+    queue = StandIn(2)
+    access = StandInAccess(queue, "one", Steps())
+    claim_runner = ClaimRunner(ClaimEngine("here", ("orders",)), access)
+    start = claim_runner.initial()
+    end, _ = claim_runner.latest(start, 2, 0)
+    claim_runner.plan(start, end)
+    access.seen = None  # type: ignore[assignment, method-assign]
+    claim_runner.latest(end, 2, 0)
+    assert queue.left() == 0
+
+
 def test_with_settle_on_commit_progress_alone_settles_nothing_that_this_process_planned() -> None:
     engine = ClaimEngine("here", ("orders",), settles_early=False)
     end = ClaimOffset("here", 1, {QUEUE: {1: 0}})
@@ -242,6 +260,32 @@ def test_with_settle_on_commit_progress_alone_settles_nothing_that_this_process_
 def test_with_settle_on_commit_a_commit_that_was_lost_is_made_up_for_by_the_next_process() -> None:
     engine = ClaimEngine("here", ("orders",), settles_early=False)
     assert engine.due(ClaimOffset("here", 1, {QUEUE: {1: 0}})) == Due(1, {QUEUE: {1: 0}}, is_certain=False)
+
+
+def test_a_batch_whose_commit_was_lost_is_settled_when_the_next_one_replays() -> None:
+    queue = StandIn(4)
+    access = StandInAccess(queue, "one", Steps())
+    first = ClaimRunner(ClaimEngine("here", ("orders",), settles_early=False), access)
+    start = first.initial()
+    end, _ = first.latest(start, 2, 0)
+    first.plan(start, end)
+    later, _ = first.latest(end, 2, 0)
+    access.remove = None  # type: ignore[assignment, method-assign]
+    first.commit(end)
+    first.plan(end, later)
+    assert queue.left() == 4
+
+    # The process ends before the second batch is committed; another one reads that again.
+    engine = ClaimEngine("here", ("orders",), settles_early=False)
+    second = ClaimRunner(engine, StandInAccess(queue, "two", Steps()))
+    assert set(second.plan(end, later).claim[QUEUE]) == {3, 4}
+    assert set(queue.seen()) == {3, 4}
+
+
+def test_a_batch_that_ends_where_it_begins_has_nothing_and_drops_nothing() -> None:
+    claim_runner = ClaimRunner(knowing(), StandInAccess(StandIn(1), "one", Steps()))
+    start = claim_runner.initial()
+    assert claim_runner.plan(start, start) == ClaimPlan({}, 0)
 
 
 def test_a_checkpoint_of_another_namespace_is_refused() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duobus.spark.sink.batches import Batches, Lane
+from duobus.spark.sink.batches import Batches, BatchKey
 
 
 class SmallBatch:
@@ -26,7 +26,7 @@ class Sends:
     """Batches of a room of ten, and what was sent."""
 
     def __init__(self, open_max: int = 16, messages_max: int = 100) -> None:
-        self.sent: list[tuple[Lane, list[str]]] = []
+        self.sent: list[tuple[BatchKey, list[str]]] = []
         self.most_open = 0
         self.batches: Batches[SmallBatch] = Batches(
             lambda _: SmallBatch(10),
@@ -93,7 +93,7 @@ def test_a_batch_is_sent_when_it_has_as_many_messages_as_one_may() -> None:
 
 
 def test_the_same_rows_make_the_same_batches() -> None:
-    def run() -> list[tuple[Lane, list[str]]]:
+    def run() -> list[tuple[BatchKey, list[str]]]:
         sends = Sends(open_max=4)
         for number in range(200):
             sends.add("q", str(number * 7 % 11), f"{number}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,12 +15,12 @@ from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructType
 
 from duobus.spark.body_encoder import sequence_sections, value_section
-from duobus.spark.claims.attempts import Attempts
+from duobus.spark.claims.attempts import FILE_BYTES_MAX, Attempts
 from duobus.spark.errors import CheckpointError, OptionError
 from duobus.spark.offsets import COUNT_BITS, Key
 from duobus.spark.options import SOURCE_OPTIONS, parse
 from duobus.spark.rows import check_schema, properties_of
-from duobus.spark.source import range_reader as browse
+from duobus.spark.source import range_reader
 from duobus.spark.source.extents import Extent, cut, extents, first_since, last_until
 from duobus.spark.source.partitions import split
 from duobus.spark.source.range_reader import TASK_MESSAGES, Range, tasks_of
@@ -79,7 +80,7 @@ def test_a_snapshot_has_few_tasks_so_that_a_limit_costs_no_more_than_all(
     monkeypatch: pytest.MonkeyPatch, messages: int, given: dict[str, str], tasks: int
 ) -> None:
     """With a task for every 5,000 messages ``limit(5).count()`` took six times as long as ``count()``."""
-    monkeypatch.setattr(browse.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(range_reader.os, "cpu_count", lambda: 2)
     assert len(tasks_of([Range("q", 1, messages)], parse(given, SOURCE_OPTIONS))) == tasks
 
 
@@ -113,6 +114,11 @@ def test_the_first_message_since_an_instant_is_found_by_halving(found: set[int],
     assert {number for number in found if number >= first} == later
 
 
+def test_the_first_message_since_an_instant_is_found_wherever_messages_follow_without_a_gap() -> None:
+    dense = entity(set(range(1, 21)))
+    assert [first_since(dense, Extent(0, 1, 20), since * 1000) for since in range(1, 22)] == list(range(1, 22))
+
+
 def test_an_instant_is_compared_to_the_millisecond() -> None:
     def at(number: int) -> Any:
         moment = datetime.fromtimestamp(1_700_000_000 + number / 1000, UTC)
@@ -127,6 +133,7 @@ def test_an_instant_is_compared_to_the_millisecond() -> None:
 def test_a_range_is_cut_into_parts_without_gaps() -> None:
     assert cut(1, 10, 3) == [(1, 4), (5, 8), (9, 10)]
     assert cut(5, 5, 4) == [(5, 5)]
+    assert cut(5, 7, 4) == [(5, 5), (6, 6), (7, 7)]
     assert cut(100, 199, 4) == [(100, 124), (125, 149), (150, 174), (175, 199)]
     assert cut(100, 199, 0) == [(100, 199)]
     assert cut(9, 8, 4) == []
@@ -240,3 +247,12 @@ def test_a_damaged_count_is_told_with_its_file(tmp_path: Path) -> None:
     (tmp_path / "attempts.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"attempts\.json of 'attemptsPath' is damaged"):
         Attempts(str(tmp_path)).begin({"b": 1})
+
+
+def test_of_a_count_that_is_far_too_long_no_more_is_read_than_one_has(tmp_path: Path) -> None:
+    attempts = Attempts(str(tmp_path))
+    attempts.begin({"b": 1})
+    file = tmp_path / "attempts.json"
+    file.write_text(json.dumps({"rest": "x" * FILE_BYTES_MAX, **json.loads(file.read_text())}))
+    with pytest.raises(CheckpointError, match="is damaged"):
+        attempts.begin({"b": 1})

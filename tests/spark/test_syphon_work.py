@@ -14,7 +14,7 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from duobus.spark.jobs.work.syphon import BURIED, DELIVERED, HELD, SyphonTask, rows_of
+from duobus.spark.jobs.work.syphon import DEAD_LETTERED, DELIVERED, HELD, SyphonTask, rows_of
 from duobus.spark.sink.sender import Post, SendFailed
 
 NOW_MS = 1_800_000_000_000
@@ -131,9 +131,9 @@ def test_what_cannot_be_delivered_is_put_aside_and_its_neighbours_go_on() -> Non
     there = Town()
     rows = [to("a"), to("a", subject="bad"), to("a"), {"application_properties": [("other", "x")]}]
     carrier = carried(there, Town(), *rows)
-    assert outcomes(carrier) == [(0, DELIVERED), (1, BURIED), (2, DELIVERED), (3, BURIED)]
+    assert outcomes(carrier) == [(0, DELIVERED), (1, DEAD_LETTERED), (2, DELIVERED), (3, DEAD_LETTERED)]
     assert len(there.got["a"]) == 2
-    reasons = {one.number: one.reason for one in carrier.outcomes if one.outcome == BURIED}
+    reasons = {one.number: one.reason for one in carrier.outcomes if one.outcome == DEAD_LETTERED}
     assert reasons[1] == "CannotBeDelivered"
     assert reasons[3] == "Destination queue not indicated in message when fetched from backlog."
 
@@ -142,7 +142,7 @@ def test_a_time_to_live_that_ran_out_in_the_backlog_is_put_aside() -> None:
     marks = [("x-ms-timetolive", str(1_000 * 10_000)), ("x-duobus-divertedat", str(NOW_MS - 5_000))]
     types = [("x-ms-timetolive", "timespan"), ("x-duobus-divertedat", "long")]
     row = to("a", marks=marks, application_property_types=types)
-    assert outcomes(carried(Town(), Town(), row, counts_time=True)) == [(0, BURIED)]
+    assert outcomes(carried(Town(), Town(), row, counts_time=True)) == [(0, DEAD_LETTERED)]
     assert outcomes(carried(Town(), Town(), row)) == [(0, DELIVERED)]
 
 
@@ -153,4 +153,4 @@ def test_nothing_is_settled_when_the_backlog_takes_nothing_back() -> None:
 
 def test_a_message_too_large_for_its_destination_is_put_aside() -> None:
     carrier = carried(Town(), Town(), to("a", body=b"x" * 300_000), to("a"))
-    assert outcomes(carrier) == [(0, BURIED), (1, DELIVERED)]
+    assert outcomes(carrier) == [(0, DEAD_LETTERED), (1, DELIVERED)]

@@ -12,7 +12,7 @@ from store_builders import Broker
 from duobus.errors import StoreFailed
 from duobus.storage.interface import CommitBatch
 from duobus.storage.sqlite import store as sqlite
-from duobus.storage.switch_interval import PIECES_MIN, SHORT_TURN_S, TURN_S, set_switch_interval
+from duobus.storage.writers import PIECES_MIN, SHORT_TURN_S, TURN_S, set_switch_interval
 
 pytestmark = pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 

@@ -12,7 +12,7 @@ import pytest
 
 from duobus.errors import StoreFailed
 from duobus.storage.writer_pool import WriterPool
-from duobus.storage.writers import InlineWriter, StoreWriter, Writer
+from duobus.storage.writers import InlineWriter, StoppableWriter, StoreWriter
 
 
 class Announced:
@@ -35,10 +35,10 @@ class Announced:
         return self.outcomes
 
 
-Make = Callable[[asyncio.AbstractEventLoop], Writer]
+Make = Callable[[asyncio.AbstractEventLoop], StoppableWriter]
 
 
-def of_crew(loop: asyncio.AbstractEventLoop) -> Writer:
+def of_crew(loop: asyncio.AbstractEventLoop) -> StoppableWriter:
     return WriterPool(loop).writer()
 
 

@@ -50,7 +50,7 @@ def test_a_store_is_away_in_the_tests_that_are_marked_after_their_fixtures_and_o
             assert drill.stores() == {1: "open", 2: "open"}
         """
     )
-    run(pytester, "--strict-markers").assert_outcomes(proxied=3)
+    run(pytester, "--strict-markers").assert_outcomes(passed=3)
 
 
 def test_a_marker_that_asks_for_what_there_is_not_is_an_error(pytester: pytest.Pytester) -> None:

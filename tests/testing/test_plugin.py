@@ -196,7 +196,7 @@ def test_whoever_uses_no_fixture_pays_nothing_for_the_plugin(pytester: pytest.Py
             assert "asyncio" not in sys.modules or not any("duobus" in t.name for t in threading.enumerate())
         """
     )
-    run(pytester).assert_outcomes(proxied=1)
+    run(pytester).assert_outcomes(passed=1)
 
 
 def test_fixtures_of_the_user_and_of_other_plugins_keep_their_names(pytester: pytest.Pytester) -> None:
@@ -221,7 +221,7 @@ def test_fixtures_of_the_user_and_of_other_plugins_keep_their_names(pytester: py
         """,
     )
     pytester.syspathinsert()
-    run(pytester, "-p", "other_plugin").assert_outcomes(proxied=2)
+    run(pytester, "-p", "other_plugin").assert_outcomes(passed=2)
 
 
 def test_workers_of_xdist_have_a_broker_each(pytester: pytest.Pytester) -> None:
@@ -234,7 +234,7 @@ def test_workers_of_xdist_have_a_broker_each(pytester: pytest.Pytester) -> None:
             assert namespace.messages("q") == []
         """
     )
-    run(pytester, "-n", "2").assert_outcomes(proxied=2)
+    run(pytester, "-n", "2").assert_outcomes(passed=2)
 
 
 def test_a_queue_with_sessions_is_made_and_shown(space: Namespace) -> None:

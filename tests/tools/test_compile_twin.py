@@ -24,7 +24,7 @@ script = compile_twin.build_script()
 def test_every_pattern_of_the_table_names_a_module() -> None:
     for pattern in [*script.TABLE["modules"], *script.TABLE["plain"]]:
         assert list((ROOT / "src").glob(pattern)), pattern
-    assert "duobus/codec/decode.py" in script.modules()
+    assert "duobus/codec/decoder.py" in script.modules()
     assert "duobus/codec/values.py" not in script.modules()
 
 
@@ -93,19 +93,19 @@ def test_an_editable_install_is_not_compiled() -> None:
 
 def _fake_twin(source: Path, twin: Path) -> None:
     (source / "duobus" / "codec").mkdir(parents=True)
-    (source / "duobus" / "codec" / "decode.py").write_text("one = 1\n")
+    (source / "duobus" / "codec" / "decoder.py").write_text("one = 1\n")
     shutil.copytree(source, twin)
     for part in compile_twin.RECIPE:
         (source.parent / part).write_text("a recipe")
         shutil.copy(source.parent / part, twin / part)
-    (twin / "duobus" / "codec" / f"decode{EXTENSION_SUFFIXES[0]}").touch()
+    (twin / "duobus" / "codec" / f"decoder{EXTENSION_SUFFIXES[0]}").touch()
 
 
 def test_a_twin_of_other_sources_is_not_fresh(tmp_path: Path) -> None:
     source, twin = tmp_path / "src", tmp_path / "twin"
     _fake_twin(source, twin)
     assert compile_twin.is_fresh(twin, source)
-    (source / "duobus" / "codec" / "decode.py").write_text("one = 2\n")
+    (source / "duobus" / "codec" / "decoder.py").write_text("one = 2\n")
     assert not compile_twin.is_fresh(twin, source)
 
 
@@ -122,17 +122,33 @@ def test_a_twin_with_a_source_too_few_or_for_another_python_is_not_fresh(tmp_pat
     (source / "duobus" / "new.py").touch()
     assert not compile_twin.is_fresh(twin, source)
     (source / "duobus" / "new.py").unlink()
-    module = twin / "duobus" / "codec" / f"decode{EXTENSION_SUFFIXES[0]}"
-    module.rename(module.with_name("decode.cpython-27-pdp11.so"))
+    module = twin / "duobus" / "codec" / f"decoder{EXTENSION_SUFFIXES[0]}"
+    module.rename(module.with_name("decoder.cpython-27-pdp11.so"))
     assert not compile_twin.is_fresh(twin, source)
 
 
 def test_rooms_are_compiled_where_an_extension_module_lies_beside_the_source(tmp_path: Path) -> None:
     assert compiled_rooms(tmp_path) == ()
-    for folder, module in (("codec", "decode"), ("broker/fragment", "fragment")):
+    for folder, module in (("codec", "decoder"), ("fragment", "fragment")):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / f"{module}{EXTENSION_SUFFIXES[0]}").touch()
     assert compiled_rooms(tmp_path) == ("codec", "fragment")
+
+
+@pytest.mark.parametrize(
+    ("folder", "is_left_out"),
+    [
+        ("fragment", True),
+        ("fragment/sessions", True),
+        ("gateway/amqp", True),
+        ("gateway/amqp/links", False),
+        ("codec", False),
+    ],
+)
+def test_the_twin_of_the_simulation_leaves_the_fragment_as_python(folder: str, is_left_out: bool) -> None:
+    module = f"any{EXTENSION_SUFFIXES[0]}"
+    left_out = compile_twin._without_fragment(f"/any/src/duobus/{folder}", ["any.py", module])
+    assert left_out == ([module] if is_left_out else [])
 
 
 @pytest.mark.slow
@@ -147,7 +163,7 @@ def test_a_compiled_copy_works_and_leaves_the_sources_alone(tmp_path: Path) -> N
         shutil.copy(ROOT / part, root / part)
     shutil.copytree(ROOT / "src", root / "src", ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info"))
     table = (root / "pyproject.toml").read_text()
-    few = 'modules = ["duobus/codec/encode.py", "duobus/codec/decode.py"]'
+    few = 'modules = ["duobus/codec/encoder.py", "duobus/codec/decoder.py"]'
     (root / "pyproject.toml").write_text(re.sub(r'modules = \["?[^\]]*\]', few, table))
     twin = tmp_path / "twin"
     compile_twin.compile_into(twin, tmp_path / "engine", root)

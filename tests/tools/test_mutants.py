@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -140,3 +141,21 @@ def test_what_survives_is_argued_in_a_sentence_each(mutants: Any) -> None:
         assert entry["room"] in mutants.ROOMS
         assert entry["verdict"] in {"equivalent", "survivor"}
         assert entry["why"].endswith("."), entry
+
+
+def test_servers_that_a_mutant_left_behind_are_ended_and_no_others(mutants: Any, tmp_path: Path) -> None:
+    import mutant_server
+
+    def server(folder: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", "import time; time.sleep(600)", str(tmp_path / folder / "data")]
+        return subprocess.Popen(command, start_new_session=True)
+
+    left, other = server("one"), server("one more")
+    try:
+        mutant_server.end_those_of(tmp_path / "one")
+        assert left.wait(10) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        for process in (left, other):
+            process.kill()
+            process.wait()

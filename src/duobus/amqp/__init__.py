@@ -1,6 +1,5 @@
 """The AMQP 1.0 engine: bytes in, events and bytes out, for both ends of a connection. Pure; imports ``codec`` only."""
 
-from duobus.amqp.attachment import ATTACHED, DETACHED, HELD
 from duobus.amqp.connection import Connection
 from duobus.amqp.delivery_states import (
     ACCEPTED,
@@ -33,7 +32,7 @@ from duobus.amqp.events import (
     WorkDropped,
 )
 from duobus.amqp.interleaved_transfers import send_shared
-from duobus.amqp.link import Link
+from duobus.amqp.link import ATTACHED, DETACHED, HELD, Link
 from duobus.amqp.performatives import Attach, Coordinator, Source, Target
 from duobus.amqp.sasl import ANONYMOUS, EXTERNAL, MECHANISMS, MSSBCBS, PLAIN, parse_plain, plain_response
 from duobus.amqp.session import Session

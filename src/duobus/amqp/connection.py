@@ -7,23 +7,30 @@ and AttachReceived. Whatever a peer sends ends in events, at worst in Closed wit
 raises. Bounded are frames, sessions, links, unfinished deliveries and unread input; the output is not, because only
 the owner knows how fast the socket takes it: read less while ``output_size`` is large.
 
-Sources: AMQP 1.0 part 2, sections 2.2 to 2.4, 2.7; part 5, section 5.3; wire contract, chapters 1 to 3 and 16.
+How a connection starts:
+
+    acceptor   header -> SASL -> second header -> frames       (without SASL: header -> frames)
+    initiator  the same, having sent all of its own part in advance
+
+Sources: AMQP 1.0 part 2, sections 2.2 to 2.4, 2.7; part 5, section 5.3.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from duobus.amqp import errors as conditions
-from duobus.amqp.attachment import DETACHING
+from duobus.amqp import sasl
 from duobus.amqp.delivery_states import DeliveryState, TransactionalState, state_from
 from duobus.amqp.errors import EngineMisuse, Error, ProtocolViolation
-from duobus.amqp.events import Closed, Event, OpenReceived, WorkDropped
+from duobus.amqp.events import Closed, Event, OpenReceived, SaslInitReceived, WorkDropped
 from duobus.amqp.fields import Performative
+from duobus.amqp.frame_reader import FrameReader
 from duobus.amqp.frames import (
     AMQP_HEADER,
+    EARLY_FRAME_MAX,
     FRAME_SIZE_MIN,
     HEARTBEAT,
     MASK,
@@ -33,8 +40,7 @@ from duobus.amqp.frames import (
     frame,
     read_flow_fields,
 )
-from duobus.amqp.handshake import FRAMES, Handshake
-from duobus.amqp.link import Link
+from duobus.amqp.link import DETACHING, Link
 from duobus.amqp.performatives import (
     PERFORMATIVES,
     Attach,
@@ -46,17 +52,24 @@ from duobus.amqp.performatives import (
     Flow,
     Open,
     SaslInit,
+    SaslMechanisms,
+    SaslOutcome,
     Transfer,
 )
 from duobus.amqp.session import ENDING, Session
 from duobus.amqp.settings import ConnectionSettings
-from duobus.codec import DecodeError
+from duobus.codec import DecodeError, Described, decode_outline
 
-if TYPE_CHECKING:
-    from duobus.amqp.events import Event
-    from duobus.amqp.fields import Performative
-    from duobus.amqp.frame_reader import FrameReader
-    from duobus.amqp.session import Session
+# Phases of the conversation; each says what may come next.
+HEADER: Final = 0  # The first protocol header.
+SASL: Final = 1  # SASL frames.
+SECOND_HEADER: Final = 2  # The AMQP header behind SASL.
+FRAMES: Final = 3  # AMQP frames, the first of which is open.
+
+_U32: Final = struct.Struct(">I").unpack_from
+
+#: States of deliveries carry what the broker keeps: properties to modify, reasons.
+_WHOLE: Final = frozenset({0x14, 0x15, "amqp:transfer:list", "amqp:disposition:list"})
 
 
 # What is dropped because its link or session has ended: its transaction must not be committed without it (I34).
@@ -108,10 +121,17 @@ _FRAME_OUT_MAX: Final = 1 << 20
 _U16: Final = struct.Struct(">H").unpack_from
 
 
-class Connection(Handshake):
+class Connection(FrameReader):
     """One end of an AMQP connection, acceptor or initiator.
 
     Attributes:
+        settings: As given.
+        is_acceptor: Whether the peer connected to us.
+        is_closed: Nothing more will be read: write what is left and close the socket.
+        dropped: Counts what waited for a peer's window, or for output, and was dropped with its link or session.
+        output_size: Bytes that ``take_output`` would give.
+        out: What was written since the last ``take_output``; for the links' use only.
+        phase: One of the four above.
         held_back: Sessions with large deliveries that wait for ``take_output``; for the sessions' use only.
         peer_frame_max: The largest frame that we may send.
         link_count: Links of all sessions.
@@ -131,15 +151,29 @@ class Connection(Handshake):
         "_peer_idle_ms",
         "_pending",
         "_reopened",
+        "dropped",
         "held_back",
+        "is_acceptor",
+        "is_closed",
         "link_count",
+        "out",
+        "output_size",
         "partial_bytes",
         "peer_frame_max",
+        "phase",
         "running",
+        "settings",
     )
 
     def __init__(self, settings: ConnectionSettings, *, acceptor: bool) -> None:
-        super().__init__(settings, acceptor)
+        super().__init__(EARLY_FRAME_MAX)
+        self.settings = settings
+        self.is_acceptor = acceptor
+        self.is_closed = False
+        self.dropped = 0
+        self.output_size = 0
+        self.out: list[bytes] = []
+        self.phase = HEADER
         self.peer_frame_max = FRAME_SIZE_MIN
         self.link_count = 0
         self.partial_bytes = 0
@@ -156,6 +190,114 @@ class Connection(Handshake):
         self._now_ms = 0
         self._last_read_ms = 0
         self._last_write_ms = 0
+
+    # How the connection starts: protocol headers and SASL.
+
+    def read_handshake(self, data: bytes, pos: int, events: list[Event]) -> int:
+        """Take one protocol header or SASL frame; return the offset behind it, or ``pos`` if it is not whole."""
+        if len(data) - pos < 8:
+            self.needed = 8
+            return pos
+        if self.phase != SASL:
+            self._on_header(data[pos : pos + 8], events)
+            return pos + 8
+        size = int(_U32(data, pos)[0])
+        if not 8 <= size <= EARLY_FRAME_MAX:
+            self.give_up(Error(conditions.FRAMING_ERROR, f"a SASL frame of {size} bytes"), events)
+            return pos
+        if pos + size > len(data):
+            self.needed = size
+            return pos
+        try:
+            self._on_sasl_frame(data, pos, pos + size, events)
+        except DecodeError as error:
+            self.give_up(Error(conditions.DECODE_ERROR, str(error)), events)
+        except ProtocolViolation as violation:
+            self.give_up(violation.error, events)
+        return pos + size
+
+    def _on_header(self, header: bytes, events: list[Event]) -> None:
+        if self.is_acceptor:
+            self._answer_header(header, events)
+        elif self.phase == HEADER and header == SASL_HEADER and self.settings.mechanisms:
+            self.phase = SASL
+        elif header == AMQP_HEADER and (self.phase == SECOND_HEADER or not self.settings.mechanisms):
+            self.phase = FRAMES
+        else:
+            self.give_up(Error(conditions.NOT_IMPLEMENTED, f"the server answered with the header {header!r}"), events)
+
+    def _answer_header(self, header: bytes, events: list[Event]) -> None:
+        if header == SASL_HEADER and self.phase == HEADER:
+            self.write_raw(SASL_HEADER)
+            body = SaslMechanisms(mechanisms=list(self.settings.mechanisms)).to_bytes()
+            self.write_raw(frame(0, body, TYPE_SASL))
+            self.phase = SASL
+        elif header == AMQP_HEADER and (self.phase == SECOND_HEADER or not self.settings.require_sasl):
+            self.write_raw(AMQP_HEADER)
+            self.phase = FRAMES
+        else:
+            # The specification has us say what we support, then close (part 2, section 2.2).
+            self.write_raw(AMQP_HEADER if self.phase == SECOND_HEADER else SASL_HEADER)
+            self.give_up(Error(conditions.NOT_IMPLEMENTED, f"unsupported protocol header {header!r}"), events)
+
+    def _on_sasl_frame(self, data: bytes, pos: int, stop: int, events: list[Event]) -> None:
+        descriptor, fields, end = self.read_body(data, pos, stop, TYPE_SASL)
+        if end != stop:
+            raise DecodeError("bytes follow a SASL frame's body")
+        if self.is_acceptor and descriptor in (SaslInit.CODE, "amqp:sasl-init:list"):
+            init = SaslInit.read(fields)
+            self.halted = True
+            if init.mechanism not in self.settings.mechanisms:
+                self._write_outcome(sasl.OUTCOME_AUTH)
+                text = f"SASL mechanism {init.mechanism:.100} is not offered"
+                raise ProtocolViolation(conditions.UNAUTHORIZED_ACCESS, text)
+            events.append(SaslInitReceived(init.mechanism, init.initial_response or b"", init.hostname))
+        elif not self.is_acceptor and descriptor in (SaslMechanisms.CODE, "amqp:sasl-mechanisms:list"):
+            SaslMechanisms.read(fields)
+        elif not self.is_acceptor and descriptor in (SaslOutcome.CODE, "amqp:sasl-outcome:list"):
+            outcome = SaslOutcome.read(fields)
+            if outcome.code != sasl.OUTCOME_OK:
+                text = f"authentication failed with SASL code {outcome.code}"
+                raise ProtocolViolation(conditions.UNAUTHORIZED_ACCESS, text)
+            self.phase = SECOND_HEADER
+        else:
+            raise ProtocolViolation(conditions.NOT_ALLOWED, f"unexpected SASL frame {descriptor!r:.50}")
+
+    def read_body(self, data: bytes, pos: int, stop: int, frame_type: int) -> tuple[Any, Any, int]:
+        """Return (descriptor, fields, offset behind them) of a frame; (None, None, stop) when it is empty."""
+        body = pos + 4 * data[pos + 4]
+        if not pos + 8 <= body <= stop or data[pos + 5] != frame_type:
+            text = f"frame of type {data[pos + 5]} with data offset {data[pos + 4]}"
+            raise ProtocolViolation(conditions.FRAMING_ERROR, text)
+        if body == stop:
+            return None, None, stop
+        value, end = decode_outline(data, body, stop, _WHOLE)
+        if not isinstance(value, Described) or end > stop:
+            raise DecodeError("a frame's body is a described list that ends within the frame")
+        return value.descriptor, value.value, end
+
+    def sasl_outcome(self, ok: bool) -> None:
+        """Answer a SaslInit; a refusal closes the connection.
+
+        Raises:
+            EngineMisuse: There was no SaslInit, or it was answered.
+        """
+        if self.phase != SASL or not self.halted or self.is_closed:
+            raise EngineMisuse("no SaslInit waits for an outcome")
+        self._write_outcome(sasl.OUTCOME_OK if ok else sasl.OUTCOME_AUTH)
+        if ok:
+            self.phase = SECOND_HEADER
+            self.halted = False
+        else:
+            self.finish()
+
+    def _write_outcome(self, code: int) -> None:
+        self.write_raw(frame(0, SaslOutcome(code=code).to_bytes(), TYPE_SASL))
+
+    def write_raw(self, data: bytes) -> None:
+        """Append to the output, whatever the state."""
+        self.out.append(data)
+        self.output_size += len(data)
 
     @property
     def is_open(self) -> bool:
@@ -291,7 +433,7 @@ class Connection(Handshake):
 
     def _on_disposition(self, session: Session, disposition: Disposition, events: list[Event]) -> None:
         first = disposition.first
-        # Null means the first, and so does the 0 of clients that never set it (wire contract 7.2).
+        # Null means the first, and so does the 0 of clients that never set it (AMQP 1.0 part 2, 2.7.6).
         last = disposition.last or first
         if (last - first) & MASK > MASK // 2:
             text = f"a disposition's last {last} is before its first {first}"
@@ -456,7 +598,7 @@ class Connection(Handshake):
 
     def _write_close(self, error: Error | None) -> None:
         if not self._open_sent:
-            # A close needs an open before it (wire contract 3.1).
+            # A close needs an open before it (AMQP 1.0 part 2, 2.7.1).
             self._write_open(None, None)
         for session in list(self._local.values()):
             session.connection_gone()
@@ -510,7 +652,7 @@ class Connection(Handshake):
     # Time.
 
     def _heartbeat_due(self) -> int | None:
-        # At most half of what the peer tolerates (wire contract 16); two fifths leave room for late timers.
+        # At most half of what the peer tolerates (AMQP 1.0 part 2, 2.4); two fifths leave room for late timers.
         if self._peer_idle_ms is None or not self._open_sent or self._close_sent:
             return None
         return self._last_write_ms + max(self._peer_idle_ms * 2 // 5, _HEARTBEAT_MIN_MS)

@@ -147,7 +147,7 @@ _CODES: Final[dict[type[DeliveryState], int]] = {
 
 _ACCEPTED_BYTES: Final = b"\x00\x53\x24\x45"
 _RELEASED_BYTES: Final = b"\x00\x53\x26\x45"
-# One null element: the form that was measured to work as the answer to a dead-letter (wire contract 9.3).
+# One null element: the form that was measured to work as the answer to a dead-letter (AMQP 1.0 part 3, 3.4).
 _REJECTED_BYTES: Final = b"\x00\x53\x25\xc0\x02\x01\x40"
 
 

@@ -56,7 +56,7 @@ class Error:
 
 
 def encode_error(out: bytearray, error: Error | None) -> None:
-    """Append an error, always with all three elements: pyamqp hangs on two (wire contract 0.2)."""
+    """Append an error, always with all three elements: pyamqp hangs on two."""
     if error is None:
         out.append(0x40)
         return

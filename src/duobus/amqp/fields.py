@@ -1,4 +1,4 @@
-"""Described lists from a table of fields: how they are read, checked and written (wire contract, chapter 2).
+"""Described lists from a table of fields: how they are read, checked and written (AMQP 1.0 part 1, 1.6).
 
 A class names its fields with their types, the rest follows from that. Written are always all fields, nulls
 included, under a descriptor of three bytes: weak decoders index past short lists and never look at the descriptor.
@@ -101,7 +101,7 @@ class Performative:
         return f"{type(self).__name__}({', '.join(given)})"
 
 
-#: All that Service Bus knows of the maps in frames has keys that begin so (wire contract 6.1).
+#: All that Service Bus knows of the maps in frames has keys that begin so (AMQP 1.0 part 2, 2.6.3).
 _KNOWN_KEYS = b"com.microsoft:"
 _MAPS = (0xC1, 0xD1)
 _ARRAYS = (0xE0, 0xF0)

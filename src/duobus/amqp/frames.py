@@ -54,7 +54,7 @@ def flow_frame(
     drain: bool = False,
     available: int = 0,
 ) -> bytes:
-    """Return a flow with all eleven fields, never asking for an echo (wire contract 8.1).
+    """Return a flow with all eleven fields, never asking for an echo (AMQP 1.0 part 2, 2.6.7).
 
     Args:
         channel: Our channel of the session.
@@ -150,7 +150,7 @@ class TransferTemplate:
 
     size | 02 00 channel 00 53 14 c0 size 0b handle 70 | delivery-id | a0 10 prefix | counter | 43 42 42 40...
 
-    Settled ones have an empty tag (contract chapter 8.1), and are packed by themselves.
+    Settled ones have an empty tag (AMQP 1.0 part 2, 2.6.7), and are packed by themselves.
 
     Attributes:
         pack: ``struct`` packer of (size, head, delivery-id, tag prefix with its constructor, tag counter, tail).

@@ -54,7 +54,7 @@ def send_shared(
     for prefix, first, number in tags:
         prefixes += [b"\xa0\x10" + prefix] * number
         counters += digit_runs(first, number)
-    # A frame's start, its message's head and its payload, by turns.
+    # A frame's start, its message's head and its payload, in turn.
     pieces = [b""] * (3 * n)
     pieces[0::3] = [
         template.pack(size, template.head, delivery_id, tag, counter, tail)

@@ -1,4 +1,4 @@
-"""A delivery of several frames, cut while it is written (AMQP 1.0 part 2, section 2.6.14; wire contract 7.4)."""
+"""A delivery of several frames, cut while it is written (AMQP 1.0 part 2, section 2.6.14; AMQP 1.0 part 2, 2.6.14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frame bodies and termini (part 2, section 2.7; part 3, section 3.5; wire contract, chapter 2).
+"""Frame bodies and termini (part 2, section 2.7; part 3, section 3.5; AMQP 1.0 part 1, 1.6).
 
 Transfers, flows and dispositions are written elsewhere from templates, because they are many.
 """
@@ -368,7 +368,7 @@ class Close(Performative):
 
 
 class SaslMechanisms(Performative):
-    """What the server offers; always an array, pyamqp iterates it (wire contract 1.3)."""
+    """What the server offers; always an array, pyamqp iterates it (AMQP 1.0 part 5, 5.3)."""
 
     __slots__ = ("mechanisms",)
     CODE = 0x40

@@ -1,4 +1,4 @@
-"""SASL as Service Bus uses it: one step, no challenges (part 5, section 5.3; wire contract 1.3)."""
+"""SASL as Service Bus uses it: one step, no challenges (part 5, section 5.3; AMQP 1.0 part 5, 5.3)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PLAIN: Final = "PLAIN"
 ANONYMOUS: Final = "ANONYMOUS"
 EXTERNAL: Final = "EXTERNAL"
 
-#: What is offered, in this order (wire contract 1.3).
+#: What is offered, in this order (AMQP 1.0 part 5, 5.3).
 MECHANISMS: Final[tuple[str, ...]] = (MSSBCBS, PLAIN, ANONYMOUS, EXTERNAL)
 
 OUTCOME_OK: Final = 0

@@ -1,4 +1,4 @@
-"""One end of a session: windows, handles, delivery ids, dispositions (part 2, section 2.5; wire contract 3.2)."""
+"""One end of a session: windows, handles, delivery ids, dispositions (part 2, section 2.5; AMQP 1.0 part 2, 2.7.2)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import errors as conditions
-from duobus.amqp.attachment import DETACHED, HELD, OFFERED, REQUESTED
 from duobus.amqp.delivery_states import DeliveryState, encode_state
 from duobus.amqp.errors import EngineMisuse, Error, ProtocolViolation
 from duobus.amqp.events import (
@@ -21,7 +20,7 @@ from duobus.amqp.events import (
 )
 from duobus.amqp.frames import HALF, MASK, disposition_frame, flow_frame, serial_difference
 from duobus.amqp.large_delivery import LargeDelivery
-from duobus.amqp.link import Link
+from duobus.amqp.link import DETACHED, HELD, OFFERED, REQUESTED, Link
 from duobus.amqp.performatives import Attach, Begin, Coordinator, Detach, End, Flow, Source, Target, Transfer
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class Session:
         remote_channel: The peer's; None until its begin came.
         state: One of the four names above.
         context: For the owner; the engine never looks.
-        next_delivery_id: Of the next delivery that we send, on any link of the session (wire contract 0.10).
+        next_delivery_id: Of the next delivery that we send, on any link of the session.
     """
 
     __slots__ = (
@@ -228,7 +227,7 @@ class Session:
         return link
 
     def _free_handle(self, wanted: int) -> int:
-        # The peer's own number is easiest to read in traces (wire contract 3.2); lowest free otherwise.
+        # The peer's own number is easiest to read in traces (AMQP 1.0 part 2, 2.7.2); lowest free otherwise.
         handle = wanted
         if handle in self._by_handle or handle > self._remote_handle_max:
             handle = 0
@@ -343,7 +342,7 @@ class Session:
     def count_incoming(self, n: int) -> None:
         """Take account of ``n`` transfer frames; tell the peer when half of its window is used.
 
-        What the peer calls its transfers is not policed: pyamqp counts deliveries, not frames (wire contract 3.2).
+        What the peer calls its transfers is not policed: pyamqp counts deliveries, not frames (AMQP 1.0 part 2, 2.7.2).
         """
         self._next_incoming_id = (self._next_incoming_id + n) & MASK
         self._window_left -= n

@@ -24,7 +24,7 @@ class ConnectionSettings:
         links_max: Of the connection, over all sessions.
         partial_bytes_max: Bytes of unfinished deliveries on the connection; the link that passes it is detached.
         partial_room: Bytes of unfinished deliveries beside the largest one; what passes it is refused, nothing else.
-        work_max: What one call of ``receive`` may cost in frames that are taken one at a time, see ``receive.Inbound``;
+        work_max: What one call of ``receive`` may cost in frames that are taken one at a time, see ``FrameReader``;
             what is left waits for the next call.
         sessions_max: Sessions at a time; may be less than the channels, and may be raised later, like links_max.
         require_sasl: As acceptor: refuse peers that do not start with SASL.

@@ -1,7 +1,7 @@
 """From a token to rights, and the rights that one connection has collected.
 
 Everything is compared as lower-case path segments, never by string prefix: a grant on ``orders`` covers
-``orders/$deadletterqueue`` and not ``orders2`` (wire contract 4.3, HTTP contract B.2.3).
+``orders/$deadletterqueue`` and not ``orders2`` (Azure: AMQP protocol guide, Azure: shared access signatures).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from duobus.model.descriptions import AccessRule, Right
 if TYPE_CHECKING:
     from duobus.auth.bearer_tokens import BearerTokens
 
-#: How long past its expiry a token is still taken over HTTP: the Python client uses its own for 60 s more
-#: (HTTP contract 0.4). AMQP gives no grace.
+#: How long past its expiry a token is still taken over HTTP: the Python client uses its own for 60 s more.
+#: AMQP gives no grace.
 HTTP_GRACE_MS = 300_000
 
 #: Most audiences that one connection may hold grants for; one link uses at most two.
@@ -35,7 +35,7 @@ IDENTITY_LENGTH_MAX = 128
 #: Stands in for a rule that does not exist, so that an unknown name costs the same time as a wrong key.
 _NOBODY = AccessRule(name="", primary_key="\0", secondary_key="\0", rights=0)
 
-#: What HTTP tells beside the text (HTTP contract A.8).
+#: What HTTP tells beside the text (Azure: Service Bus REST API).
 INVALID_SIGNATURE, INVALID_AUDIENCE, EXPIRED = 40103, 40104, 40106
 
 #: Later times are told as this one.
@@ -166,7 +166,7 @@ class Audience:
 class Authorizer:
     """Verifies tokens and logins against the access rules of all namespaces of the server.
 
-    The first namespace is the default: every host name that belongs to no other one falls to it (design 1).
+    The first namespace is the default: every host name that belongs to no other one falls to it.
     """
 
     __slots__ = ("_bearer", "_by_host", "_default")
@@ -207,13 +207,13 @@ class Authorizer:
         The grant's ``expires_ms`` has the grace in it, so that ``Grants`` needs no other rule. ``resource``: what the
         token is for, where that is known; the token's own audience says it otherwise. The access rules of the entity
         that it names are tried before those of the namespace, and give rights below that entity only, whatever the
-        token was made for (HTTP contract B.2.3, step 5).
+        token was made for (Azure: shared access signatures, step 5).
 
         Raises:
             Unauthorized: Not a token of this namespace, malformed, wrongly signed or expired. The text says which,
                 except that it does not tell an unknown rule from a wrong key; it quotes nothing of the token.
         """
-        # The text decides, not what a client calls it (contract 0.18): a signature has an equals sign, a JWT has none.
+        # The text decides, not what a client calls it: a signature has an equals sign, a JWT has none.
         if self._bearer is not None and "=" not in text and text.count(".") == 2:
             rights, expires_ms, issued = self._bearer.verify(
                 text, namespace.name, lambda host: self.knows(_without_port(host), namespace), now_ms, grace_ms
@@ -333,7 +333,7 @@ class Grants:
         return False
 
     def who(self, segments: Sequence[str], right: int, now_ms: int) -> str:
-        """Name of what gives ``right`` there, the most special first; empty when nothing does."""
+        """Name of what gives ``right`` there, the most specific first; empty when nothing does."""
         wanted = without_share(segments)
         for length in range(len(wanted), -1, -1):
             grant = self._by_audience.get(wanted[:length])
@@ -430,7 +430,7 @@ def parse_audience(text: str) -> Audience:
         Unauthorized: It is not UTF-8 when percent-decoded, or its path holds ``.`` or ``..``.
 
     Source:
-        HTTP contract B.2.3, steps 1 to 3.
+        Azure: shared access signatures, steps 1 to 3.
     """
     return _kept_audience(text) if len(text) <= KEPT_LENGTH_MAX else _parse_audience(text)
 

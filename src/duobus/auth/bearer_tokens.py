@@ -32,9 +32,9 @@ KEYS_BYTES_MAX: Final = 524_288
 #: Bits of an RSA key: below it is too weak, above it checking takes too long.
 RSA_BITS_MIN: Final = 2_048
 RSA_BITS_MAX: Final = 8_192
-#: Audience of the cloud's tokens, without the slashes that clients put behind it (wire contract 4.2).
+#: Audience of the cloud's tokens, without the slashes that clients put behind it (Azure: AMQP protocol guide).
 AUDIENCE: Final = "https://servicebus.azure.net"
-#: What HTTP tells when nobody that is known has made a token (HTTP contract A.8).
+#: What HTTP tells when nobody that is known has made a token (Azure: Service Bus REST API).
 ISSUER_NOT_FOUND: Final = 40109
 
 #: Latest ``exp`` that is understood, in seconds; far inside 64 bits when counted in ms.

@@ -1,4 +1,4 @@
-"""Shared access signatures: parse, sign, verify (HTTP contract B.2).
+"""Shared access signatures: parse, sign, verify (Azure: shared access signatures).
 
 The signature covers the text of ``sr`` exactly as it stands in the token, still percent-encoded, because
 clients differ in the case of their escapes (rule 0.3). No text of a token ever goes into an error or a log.
@@ -28,7 +28,7 @@ KEPT_LENGTH_MAX: Final = 1024
 #: Most digits of ``se``; 12 reach the year 33658 and stay far inside 64 bits when counted in ms.
 _EXPIRY_DIGITS_MAX = 12
 
-#: What HTTP tells beside the text (HTTP contract A.8): MalformedToken.
+#: What HTTP tells beside the text (Azure: Service Bus REST API): MalformedToken.
 MALFORMED = 40105
 
 _SCHEME = "sharedaccesssignature"
@@ -102,7 +102,7 @@ def _parse_sas(text: str) -> SasToken:
 def sign(key: str, resource: str, expiry: str) -> str:
     """Return the base64 signature over ``resource`` and ``expiry`` as they stand in the token.
 
-    The key is the UTF-8 bytes of its text; it is not base64-decoded first (HTTP contract B.2.1).
+    The key is the UTF-8 bytes of its text; it is not base64-decoded first (Azure: shared access signatures).
     """
     return _sign(key, resource, expiry).decode()
 
@@ -125,7 +125,7 @@ def sign_token(uri: str, rule_name: str, key: str, expires_s: int) -> str:
 
 
 def new_key(entropy: Entropy) -> str:
-    """Return a fresh key text: base64 of 32 random bytes, 44 characters (HTTP contract A.5.6)."""
+    """Return a fresh key text: base64 of 32 random bytes, 44 characters (Azure: Service Bus REST API)."""
     return base64.b64encode(entropy.token(32)).decode()
 
 

@@ -1,6 +1,7 @@
-"""Namespaces, entities, message brokers: what the doors may know of the broker."""
+"""Namespaces, entities, message brokers: what the gateway may know of the broker."""
 
 from duobus.broker.admission import Throttle
+from duobus.broker.commit_loop import COMMIT_BOUNDS_S
 from duobus.broker.delivery.credit_scheduler import Receiver
 from duobus.broker.delivery.session_acceptor import SessionHolder, SessionReceiver
 from duobus.broker.delivery.session_groups import SessionDeliveryBatch, SessionGroup
@@ -13,7 +14,7 @@ from duobus.broker.entities.queue import COUNT_BITS, COUNT_MASK, SOURCE, Queue
 from duobus.broker.entities.topic import Subscription, Topic, subscription_path, without_subscriptions
 from duobus.broker.forwarding.service import transfer_message_count
 from duobus.broker.fragment_handle import FragmentHandle
-from duobus.broker.message_broker import COMMIT_BOUNDS_S, MessageBroker
+from duobus.broker.message_broker import MessageBroker
 from duobus.broker.scale_unit import ScaleUnit
 from duobus.broker.transaction import Transaction
 from duobus.fragment.commands import Group

@@ -32,7 +32,7 @@ class ThrottledWaiter(Protocol):
     """A receiver that was granted nothing."""
 
     def rate_allows(self) -> None:
-        """There is something to lend again."""
+        """There is something to grant again."""
 
 
 def busy(what: str) -> ServerBusy:

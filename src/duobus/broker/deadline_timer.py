@@ -1,4 +1,4 @@
-"""Alarm: one timer for all fragments of a message broker, set to the earliest of their deadlines."""
+"""DeadlineTimer: one timer for all fragments of a message broker, set to the earliest of their deadlines."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ class DeadlineTimer:
     """Knows which fragment wants to be looked at when.
 
     The heap's entries may be outdated: a fragment's own deadline decides.
+
+    Attributes:
+        earliest_ms: The earliest time for which anything is noted; 0 while that is unknown, so that somebody looks.
     """
 
-    __slots__ = ("_at", "_due", "_loop", "_now_ms", "_number", "_ring", "_timer")
+    __slots__ = ("_due", "_loop", "_now_ms", "_number", "_ring", "_timer", "earliest_ms")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, now_ms: Callable[[], int], ring: Callable[[], None]) -> None:
         """``ring`` is called, on the loop, when something may be due."""
@@ -29,7 +32,7 @@ class DeadlineTimer:
         self._ring = ring
         self._due: list[tuple[int, int, Fragment]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._at = NEVER
+        self.earliest_ms = NEVER
         # Stands between equal deadlines, so that fragments are never compared.
         self._number = 0
 
@@ -57,7 +60,7 @@ class DeadlineTimer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._at = NEVER
+        self.earliest_ms = NEVER
         self._set()
 
     def clear(self) -> None:
@@ -67,12 +70,12 @@ class DeadlineTimer:
 
     def _set(self) -> None:
         deadline = self._due[0][0] if self._due else NEVER
-        if deadline == self._at:
+        if deadline == self.earliest_ms:
             return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._at = deadline
+        self.earliest_ms = deadline
         if deadline < NEVER:
             # Broker time may be slewed against the loop's, so a timer is a hint: whoever is rung looks again. The
             # bound keeps a far deadline from overflowing the loop's arithmetic.
@@ -81,7 +84,7 @@ class DeadlineTimer:
 
     def _rang(self) -> None:
         self._timer = None
-        self._at = NEVER
+        self.earliest_ms = 0
         # Where the time of a store has ended, nothing is due any more (LeasedTime).
         with suppress(StoreUnavailable):
             self._ring()

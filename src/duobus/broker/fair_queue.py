@@ -1,7 +1,7 @@
-"""Lines: messages that wait for a store, a line for each entity, so that none waits behind all of another's (I62).
+"""FairQueue: messages that wait for a store, a queue for each entity, so that none waits behind all of another's (I62).
 
 What waits for a commit waits in order of its coming. Of one entity that is a quarter of a commit at most; whatever else
-comes for it stands in a line of its own, and moves up as its messages are taken, the lines by turns. So a message of
+comes for it stands in a line of its own, and moves up as its messages are taken, the lines in turn. So a message of
 another entity meets the rest of what waits before it in the next commit or the one after, however much is sent to its
 neighbour, and an entity that has the store for itself fills its commits all the same.
 
@@ -35,18 +35,22 @@ class _EntityQueue:
 
 
 class FairQueue:
-    """The lines of one message broker."""
+    """The lines of one message broker.
 
-    __slots__ = ("_behind", "_lines", "_number")
+    Attributes:
+        number: Runs that stand behind, in all lines.
+    """
+
+    __slots__ = ("_behind", "_lines", "number")
 
     def __init__(self) -> None:
-        self._number = 0
+        self.number = 0
         self._lines: dict[int, _EntityQueue] = {}
         # Entities of which something is behind, in the order of their turns.
         self._behind: deque[int] = deque()
 
     def __len__(self) -> int:
-        return self._number
+        return self.number
 
     def __iter__(self) -> Iterator[Run]:
         """What stands behind, those of an entity in their order."""
@@ -72,7 +76,7 @@ class FairQueue:
                 return True
             self._behind.append(entity)
         line.runs.append(run)
-        self._number += 1
+        self.number += 1
         return False
 
     def left(self, run: Run) -> None:
@@ -88,7 +92,7 @@ class FairQueue:
             del self._lines[entity]
 
     def move_up(self, pending: deque[Command]) -> None:
-        """Let runs go ahead, one of each entity by turns, until none may."""
+        """Let runs go ahead, one of each entity in turn, until none may."""
         behind = self._behind
         turns = len(behind)
         while turns:
@@ -99,7 +103,7 @@ class FairQueue:
                 behind.append(entity)
                 continue
             run = line.runs.popleft()
-            self._number -= 1
+            self.number -= 1
             number, size = run.share
             line.ahead += number
             line.ahead_bytes += size
@@ -111,7 +115,7 @@ class FairQueue:
     def clear(self) -> list[Run]:
         """Give up all lines; what stood behind, in order. What was ahead is not counted any more."""
         runs = list(self)
-        self._number = 0
+        self.number = 0
         self._lines.clear()
         self._behind.clear()
         return runs

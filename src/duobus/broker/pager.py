@@ -1,4 +1,4 @@
-"""Reading the paged tail: ahead of need for receivers, and on demand for those who peek (design 3.9)."""
+"""Reading the paged tail: ahead of need for receivers, and on demand for clients that peek (design 3.9)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from duobus.broker.fragment_handle import FragmentHandle
 from duobus.fragment import paged_tail as cold_tail
-from duobus.fragment import peek as peek
+from duobus.fragment import peek
 from duobus.fragment.fragment import WINDOW_BYTES, Fragment
 from duobus.fragment.message import MAIN, NEVER, QueuedMessage
 from duobus.fragment.paged_tail import TailPage
@@ -18,24 +19,24 @@ from duobus.fragment.source import Source
 from duobus.storage.interface import MessagingStore, StoredMessage, is_end
 
 if TYPE_CHECKING:
-    from duobus.broker.fragment_handle import FragmentHandle
     from duobus.broker.message_broker import MessageBroker
     from duobus.storage.writers import Writer
 
 
 # Bringing a paged tail into memory beside the commits, in columns (design 3.9, decision 0013).
 #
-# A reader of its own, another thread where there are threads, reads ordinary messages while the store's writer commits,
-# verifies them and makes their slots: work for the time in which the loop waits for its clients. On the loop they are
-# taken in, a part in a turn, and the next page is asked for meanwhile: neither a commit nor a client waits for a page.
+# A separate reader, another thread where there are threads, reads plain messages while the store's writer commits,
+# verifies them and makes queued messages of them: work for the time in which the loop waits for its clients. On the
+# loop the messages are taken in, some in each loop iteration, and the next page is asked for meanwhile: neither a
+# commit nor a client waits for a page.
 #
 #     reader   ──page──┬──page──┬──page──                  no order with the commits
-#     loop             └▪▪▪▪▪▪▪▪└▪▪▪▪▪▪▪▪                  a part in a turn
+#     loop             └▪▪▪▪▪▪▪▪└▪▪▪▪▪▪▪▪                  some in each iteration
 #
 # What is read out of order with the commits may be more than this side knows of, or less. So only counts below
-# ``Source.cold_end`` are asked for: they are durable, and released. And only what is not in memory is taken in. A cold
-# message leaves the store without having been in memory only when its own time to live ends, and those are not
-# ordinary: columns never have one. Everything else ends the page loader; what is behind it is read by row, in order
+# ``Source.cold_end`` are asked for: they are durable, and released. And only what is not in memory is taken in. A paged
+# message leaves the store without having been in memory only when its own time to live ends, and such messages are not
+# plain: columns never have one. Everything else ends the page loader; what is behind it is read by row, in order
 # with the commits.
 
 #: Messages of a part.
@@ -45,7 +46,7 @@ AT_ONCE: Final = 1024
 
 
 def read(store: MessagingStore, source_key: int, first_count: int, number: int) -> list[TailPage]:
-    """Read a page and make its slots; touches nothing but the store, so that any thread may call it."""
+    """Read a page and make queued messages of it; touches nothing but the store, so that any thread may call it."""
     found = store.load_columns(source_key, first_count, number)
     return [TailPage(plain, first, PART) for plain in found for first in range(0, len(plain.payloads), PART)]
 
@@ -67,7 +68,7 @@ class PageLoader:
     """Pages of one source that follow each other without a pause.
 
     Args:
-        page_source: Whom to tell of its end.
+        page_source: Learns of its end.
         broker: Whose store it is.
         fragment: Of this life.
         source: One of its sources; its ``is_paging`` is set.
@@ -107,7 +108,8 @@ class PageLoader:
         """Whether the fragment is still alive, and the source part of it."""
         if self.fragment.sources.get(self.source.source_no) is not self.source:
             return False
-        return self.fragment.handle.fragment is self.fragment
+        handle = self.fragment.handle
+        return isinstance(handle, FragmentHandle) and handle.fragment is self.fragment
 
     def ask(self) -> bool:
         """Ask for the next page, if there is one for this way of reading and room for it; whether that was done."""
@@ -182,7 +184,7 @@ class PageLoader:
         if not self._read:
             self.ask()
         if is_needed or not self._read:
-            self._broker.follow_up(self.fragment, [])
+            self._broker.commit_loop.follow_up(self.fragment, [])
 
 
 #: Payload bytes that all fragments of a store may keep in memory before new windows get short.
@@ -200,7 +202,7 @@ class Pager:
         reader: Runs what needs no order with the commits.
 
     Attributes:
-        reader: See ``read_ahead.Road``.
+        reader: See ``PageSource``.
     """
 
     __slots__ = ("_broker", "_loaders", "reader")
@@ -222,7 +224,7 @@ class Pager:
             first, number = min(source.cold_due), FETCH_ROWS
             read = partial(self._broker.store.load, source.source_key, first, number)
             source.is_paging = True
-            self._broker.read(read, partial(self._fetched, fragment, source))
+            self._broker.lifecycle.read(read, partial(self._fetched, fragment, source))
             return
         page = source.wanted_page(fragment.window_bytes)
         if page is None:
@@ -235,7 +237,7 @@ class Pager:
             self._loaders[source.source_key] = loader
 
     def arrived(self, loader: PageLoader) -> None:
-        """See ``read_ahead.Road``: go on with rows, or with the next page loader when there is room."""
+        """See ``PageSource``: go on with rows, or with the next page loader when there is room."""
         fragment, source = loader.fragment, loader.source
         if self._loaders.get(source.source_key) is loader:
             del self._loaders[source.source_key]
@@ -245,22 +247,22 @@ class Pager:
             self._read_rows(fragment, source)
         else:
             source.is_paging = False
-            self._broker.follow_up(fragment, [])
+            self._broker.commit_loop.follow_up(fragment, [])
 
     def _read_rows(self, fragment: Fragment, source: Source) -> None:
         number = source.page_rows(fragment.window_bytes)
         read = partial(self._broker.store.load, source.source_key, source.cold_first, number)
-        self._broker.read(read, partial(self._paged, fragment, source, number))
+        self._broker.lifecycle.read(read, partial(self._paged, fragment, source, number))
 
     def _paged(self, fragment: Fragment, source: Source, asked: int, rows: list[StoredMessage]) -> None:
         if fragment.sources.get(source.source_no) is not source:
             return
         missing = cold_tail.page_in(fragment, source.source_no, rows, is_last=is_end(rows, asked))
-        self._broker.follow_up(fragment, [], missing=missing)
+        self._broker.commit_loop.follow_up(fragment, [], missing=missing)
 
     def _fetched(self, fragment: Fragment, source: Source, rows: list[StoredMessage]) -> None:
         if fragment.sources.get(source.source_no) is source:
-            self._broker.follow_up(fragment, cold_tail.fetched(fragment, source.source_no, rows))
+            self._broker.commit_loop.follow_up(fragment, cold_tail.fetched(fragment, source.source_no, rows))
 
     async def read_ahead(self, fragment: Fragment) -> None:
         """Read what ``warm`` reads, and return when it is there."""
@@ -282,7 +284,7 @@ class Pager:
         size: int,
         session_id: str | None,
     ) -> list[QueuedMessage]:
-        """See ``MessageBroker.peek``."""
+        """See ``FragmentHandle.peek``."""
         broker = self._broker
         sought = PeekProgress(sub_queue, first_count, limit, size, session_id)
         while not sought.is_full and handle.fragment is not None and handle.broker is broker:
@@ -309,7 +311,7 @@ class Pager:
 
 
 def set_windows(fragments: Iterable[Fragment]) -> None:
-    """Share the room for resident messages: large windows while there is room, small ones when there is not."""
+    """Share the room for messages in memory: large windows while there is room, small ones when there is not."""
     fragments = list(fragments)
     in_memory = sum(source.memory_bytes for fragment in fragments for source in fragment.sources.values())
     window = WINDOW_BYTES if in_memory < MEMORY_BYTES_MAX else WINDOW_BYTES_SHORT

@@ -1,4 +1,4 @@
-"""What a message broker needs of others: someone who watches it, and plans of its fragments."""
+"""What a message broker needs of others: a watcher, and plans of its fragments."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 2000
 #: Blocks of message ids, each of which holds those of one run.
 BLOCKS_AT_ONCE = 200
-#: Rows of a record of accepted numbers, each of which tells of one run that came from another store.
+#: Rows of a forward dedup, each of which is about one run that came from another store.
 DEDUP_ROWS_AT_ONCE = 500
 #: The same for states of sessions, of which each may have 256 KiB.
 STATES_AT_ONCE = 100
@@ -52,9 +52,9 @@ _SCANNED_STATES = (*_EXCEPTIONAL_STATES, SESSION_STATE, TAKEN)
 async def recover_fragments(
     broker: MessageBroker, contents: StoreContents, entropy: Entropy, counters: Mapping[int, bytes]
 ) -> list[Fragment]:
-    """Make the fragments that have a plan, visible to nobody yet.
+    """Make the fragments that have a plan, not visible to others yet.
 
-    Read are the messages that were delivered and those that are not ordinary; the untouched tail stays cold, so
+    Read are the messages that were delivered and those that are not plain; the untouched tail stays paged out, so
     that the time of a recovery does not grow with the backlog (I64). Of a source with sessions all is read: which
     sessions have messages is known to their messages only.
 

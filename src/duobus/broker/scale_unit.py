@@ -34,8 +34,7 @@ from duobus.broker.fragment_handle import FragmentHandle
 from duobus.broker.fragment_moves.coordinator import FragmentMoves
 from duobus.broker.message_broker import MessageBroker
 from duobus.broker.protocols import LateRefusal
-from duobus.clock import Entropy
-from duobus.cluster.shards import sharded_queue_of
+from duobus.clock import BrokerTime, Entropy
 from duobus.errors import (
     EntityAlreadyExists,
     QuotaExceeded,
@@ -48,7 +47,7 @@ from duobus.errors import (
 )
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.send import Rerun, Run
-from duobus.model.address import not_found
+from duobus.model.address import not_found, sharded_queue_of
 from duobus.model.assigned_ids import MessageIds
 from duobus.model.descriptions import (
     CLOUD,
@@ -117,7 +116,7 @@ class ScaleUnit:
         # Tombstones for which no store is there, with the refusals that wait for them.
         self._homeless: list[tuple[Tombstone, LateRefusal]] = []
         self._followers: list[Callable[[Queue], None]] = []
-        self.idle_watch = IdleDeletion(self._queues, self.now_ms, self._delete_idle)
+        self.idle_watch = IdleDeletion(self._queues, lambda: self.time, self._delete_idle)
         self.moves = FragmentMoves(self)
         self.topics = TopicLife(self)
         self._records = RecordKeeping(self)
@@ -172,7 +171,7 @@ class ScaleUnit:
                 raise
             except StoreFailed as error:
                 self.store_failed(broker, error)
-                broker.reopen_later(error)
+                broker.lifecycle.reopen_later(error)
                 continue
             opened[store_id] = found
             for tombstone in found.tombstones:
@@ -187,7 +186,7 @@ class ScaleUnit:
                 await broker.recover(found)
             except StoreFailed as error:
                 self.store_failed(broker, error)
-                broker.reopen_later(error)
+                broker.lifecycle.reopen_later(error)
 
     async def stop(self) -> None:
         """Finish what waits and close every store."""
@@ -322,9 +321,14 @@ class ScaleUnit:
         for follower in list(self._followers):
             follower(queue)
 
+    @property
+    def time(self) -> BrokerTime:
+        """What gives broker time."""
+        return next(iter(self.brokers.values())).commit_loop.time
+
     def now_ms(self) -> int:
         """Broker time."""
-        return next(iter(self.brokers.values())).now_ms()
+        return self.time.now_ms()
 
     def _queues(self) -> Iterator[Queue]:
         for space in self.namespaces.values():
@@ -378,7 +382,7 @@ class ScaleUnit:
 
     def report_left_out(self, entity: Queue) -> None:
         """Log the stores that have nothing of a new entity only because they are away: it may be moved there."""
-        used = {handle.broker.store_id for handle in entity.fragments}
+        used = {handle.store.store_id for handle in entity.fragments}
         if len(used) >= min(len(entity.fragments), len(self.brokers)):
             return
         for store_id, broker in self.brokers.items():
@@ -452,7 +456,7 @@ class ScaleUnit:
         if row.state == LIVE:
             self.namespace(row.namespace).queues[row.path.lower()] = queue
         for plan in plans_of(queue):
-            plan.handle.broker.plans[row.entity_id, plan.handle.number] = plan
+            plan.handle.plan(plan)
 
     def make_queue(self, row: EntityRow) -> Queue:
         """The queue of a row of the catalog; its fragments are not there yet."""
@@ -470,7 +474,7 @@ class ScaleUnit:
                 self.namespace(row.namespace).queues[row.path.lower()] = queue
             elif row.state == "deleting":
                 for store_id in {slot.store_id for slot in row.slots}:
-                    await self.brokers[store_id].drop_entity(row.entity_id)
+                    await self.brokers[store_id].host.drop_entity(row.entity_id)
                 self.catalog.finish_delete(row.entity_id)
         except (StoreFailed, StoreUnavailable, RowsExist) as error:
             # A store is away: the intent stays in the catalog for the next start.
@@ -529,7 +533,7 @@ class ScaleUnit:
                 # Recovered without the run.
                 refusal.settled(tombstone)
             else:
-                broker.keep_tombstone(tombstone, refusal)
+                broker.commit_loop.keep_tombstone(tombstone, refusal)
 
     def _note_generation(self, broker: MessageBroker) -> None:
         """The store's new generation is durable; from now on an older copy of it is known."""
@@ -583,7 +587,7 @@ class ScaleUnit:
             except StoreUnavailable as none_left:
                 error = none_left
             else:
-                handle.broker.submit(Rerun(run, handle, tombstones, since_s))
+                handle.submit(Rerun(run, handle, tombstones, since_s))
                 return
         refusal = LateRefusal(run, tombstones, error)
         if tombstones:
@@ -597,7 +601,7 @@ class ScaleUnit:
         for tombstone, refusal in tombstones:
             for broker in self.brokers.values():
                 if broker.state == "open" and broker.store_id != tombstone.store_id:
-                    broker.keep_tombstone(tombstone, refusal)
+                    broker.commit_loop.keep_tombstone(tombstone, refusal)
                     break
             else:
                 self._homeless.append((tombstone, refusal))
@@ -612,7 +616,7 @@ class ScaleUnit:
         if tombstones:
             for broker in self.brokers.values():
                 if broker.store_id != store_id and broker.state == "open":
-                    broker.forget_tombstones(store_id, generation)
+                    broker.commit_loop.forget_tombstones(store_id, generation)
 
 
 #: Fragments that one line of the log, or one refusal, names.

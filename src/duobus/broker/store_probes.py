@@ -1,8 +1,8 @@
-"""Probing: stores that nobody uses show how they are, so that an outage is seen before somebody needs them (PE4).
+"""StoreProbes: stores that are not used show how they are, so that an outage is seen before a client needs them (PE4).
 
-A store that fails is noticed by the first call that meets it. Where nobody sends there is no call, and it would count
-as well for days. So a store that was idle for a while is told to commit nothing, which is an ordinary commit, with all
-that follows when it fails or takes too long.
+A store that fails is noticed by the first call that meets it. Where no client sends there is no call, and it would
+count as well for days. So a store that was idle for a while is told to commit nothing, which is a plain commit, with
+all that follows when it fails or takes too long.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class StoreProbes:
 
     def _probe(self, idle_s: float) -> None:
         for broker in list(self._brokers.values()):
-            probe = broker.probe(idle_s)
+            probe = broker.lifecycle.probe(idle_s)
             if probe is not None:
                 self._pending.add(probe)
                 probe.add_done_callback(self._ended)

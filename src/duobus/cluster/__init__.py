@@ -1,1 +1,1 @@
-"""Cluster."""
+"""What exists only because several servers share a catalog."""

@@ -1,13 +1,14 @@
 """Who runs which messaging store, when several servers share a catalog: leases, their time, and an even spread. Pure.
 
 The unit of ownership is a messaging store with its message broker: it has one stream of commits, and its *generation*
-fences whoever had it before (decision 0024). A server tells the table of leases every BEAT_MS that it is alive, with a
-``Beat``; what comes back is a ``Table`` of all servers and leases as they are in that moment, on the clock of the
-database that keeps the table. Nobody compares a time of that clock with one of his own: the table itself ends leases,
-and a holder counts from the moment at which it asked, which is before the moment at which its lease was prolonged, on
-its own monotonic clock. It stops MARGIN_MS before the table can give the store to somebody else.
+fences the servers that had it before (decision 0024). A server tells the table of leases every BEAT_MS that it is
+alive, with a ``Heartbeat``; what comes back is a ``Table`` of all servers and leases as they are in that moment, on the
+clock of the database that keeps the table. No server compares a time of that clock with one of its own: the table
+itself ends leases, and a holder counts from the moment at which it asked, which is before the moment at which its lease
+was prolonged, on its own monotonic clock. It stops MARGIN_MS before the table can give the store to another server.
 
-    beat(now) -> Beat --> table of leases --> Table --> seen(beat, table, now) -> Moves --> stores open and close
+    beat(now) -> Heartbeat --> table of leases --> Table
+    seen(beat, table, now) -> LeaseChanges --> stores open and close
 
 Every server draws the same plan from the same view; where views differ, the table decides: a lease is given to one who
 has seen its last term, and only when it is free, over, or his already.
@@ -130,7 +131,7 @@ class StoreLeases:
     def _prolong(self, store_id: int, beat: Heartbeat, moves: LeaseChanges) -> None:
         held = self._held.get(store_id)
         if held is None:
-            # It lapsed while the table was asked.
+            # It expired while the table was asked.
             return
         lease = self._leases.get(store_id)
         is_mine = lease is not None and lease.node_id == self.me.node_id and lease.term == held.term

@@ -1,6 +1,6 @@
 """One of several servers that share a catalog: beats, stores that come and go, and who has which entity.
 
-The decisions are ``broker/ownership.py``'s; this carries them out. The table of leases is asked by a thread of its
+The decisions are ``cluster/leases.py``'s; this carries them out. The table of leases is asked by a thread of its
 own, so that neither it nor the catalog can hold up the loop; whatever the table says is acted upon in the loop.
 """
 
@@ -18,8 +18,9 @@ from duobus.cluster.http.lists import Listed
 from duobus.cluster.leases import BEAT_MS, StoreLeases
 from duobus.cluster.router import HERE, MOVING, UNKNOWN
 from duobus.cluster.scale_unit import ClusteredScaleUnit
-from duobus.cluster.shards import ShardedQueueMap, sharded_queue_of
+from duobus.cluster.shards import ShardedQueueMap
 from duobus.errors import ServiceBusError, StoreFailed, StoreTooNew
+from duobus.model.address import sharded_queue_of
 from duobus.model.descriptions import QUEUE
 from duobus.storage.catalog.interface import Catalog
 from duobus.storage.catalog.leases import LeaseTable, NodeEntry
@@ -53,7 +54,7 @@ class ClusterNode:
         node_id: Its name among them.
         ownership: Its leases.
         context: For TLS connections to the others, or None.
-        proxied_links, proxied_messages: What it has passed on to others.
+        proxied_links, proxied_messages: What it has proxied to others.
         failovers: Stores that it has lost without having given them back.
 
     Args:
@@ -182,7 +183,7 @@ class ClusterNode:
             self._spawn(self._leave(store_id))
 
     def _watch(self) -> None:
-        """Drop what has lapsed; the time of leases stops their use anyway, this ends their links."""
+        """Drop leases that have expired; the time of leases stops their use anyway, this ends their links."""
         if not self._is_over:
             self._drop(self.ownership.is_expired(self._clock.monotonic_ms()))
             self._lapsing = self._loop.call_later(_LAPSE_S, self._watch)
@@ -262,7 +263,7 @@ class ClusterNode:
     # -- owner directory --------------------------------------------------------------------------------------------
 
     def where(self, namespace: str, key: str) -> str:
-        """See passing.Whereabouts."""
+        """See router.OwnerDirectory."""
         home = self._unit.namespaces.get(namespace.lower())
         if home is not None and home.is_taken(key):
             return HERE
@@ -272,26 +273,26 @@ class ClusterNode:
         return UNKNOWN if store_id is None else self.owner_of(store_id)
 
     def sharded_queue_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
-        """See passing.Whereabouts."""
+        """See router.OwnerDirectory."""
         return self._unit.directory.sharded.get((namespace.lower(), key))
 
     @property
     def own_http_address(self) -> str:
-        """See rest.passing.HttpWhereabouts."""
+        """See HttpOwnerDirectory."""
         return self.ownership.me.http_address
 
     def http_address_at(self, store_id: int) -> str:
-        """See rest.passing.HttpWhereabouts."""
+        """See HttpOwnerDirectory."""
         address = self._http_address(store_id)
         return self.ownership.me.http_address if address is None else address
 
     def address_of(self, store_id: int) -> str:
-        """See passing.Whereabouts; this server's own door for what is here."""
+        """See router.OwnerDirectory; this server's own address for what is here."""
         address = self.owner_of(store_id)
         return self.ownership.me.address if address == HERE else address
 
     def owner_of(self, store_id: int, *, of_http: bool = False) -> str:
-        """HERE, MOVING, or where the door of the server is that has a store."""
+        """HERE, MOVING, or the address of the server that has a store."""
         if store_id in self._open:
             return HERE
         owner = self.ownership.owner_of(store_id)
@@ -300,7 +301,7 @@ class ClusterNode:
         return owner.http_address if of_http else owner.address
 
     def http_address_of(self, namespace: str, lower: tuple[str, ...], *, may_be_new: bool) -> str | None:
-        """See rest.passing.HttpWhereabouts; ``?`` when nothing is known of any part of the path."""
+        """See HttpOwnerDirectory; ``?`` when nothing is known of any part of the path."""
         home = self._unit.namespaces.get(namespace.lower())
         for length in range(len(lower), 0, -1):
             key = "/".join(lower[:length])
@@ -313,7 +314,7 @@ class ClusterNode:
         return "?" if store_id is None else self._http_address(store_id)
 
     def listed(self, namespace: str, kind: str) -> Sequence[Listed]:
-        """See rest.passing.HttpWhereabouts."""
+        """See HttpOwnerDirectory."""
         own = self.ownership.me.http_address
         directory = self._unit.directory
         found = [
@@ -341,7 +342,7 @@ class ClusterNode:
         return {HERE: None, MOVING: ""}.get(address, address)
 
     def numbers(self) -> Iterable[tuple[str, float]]:
-        """See passing.Whereabouts."""
+        """See router.OwnerDirectory."""
         yield "duobus_cluster_nodes", len(self.ownership.nodes)
         yield "duobus_cluster_stores_owned", len(self._open)
         yield "duobus_cluster_stores_lost", self.failovers
@@ -355,7 +356,7 @@ class ClusterNode:
         return self.node_id in self.ownership.nodes and self._is_beating
 
     async def look_again(self) -> None:
-        """See passing.Whereabouts: what is asked while a read is under way is answered by the next one."""
+        """See router.OwnerDirectory: what is asked while a read is under way is answered by the next one."""
         if self._reading is None:
             await self._look()
             return

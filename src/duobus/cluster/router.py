@@ -1,7 +1,7 @@
-"""Links on entities that another server has: passed on to it, whole batches at a time (decision 0024).
+"""Links on entities that another server has: proxied to it, whole batches at a time (decision 0024).
 
 A client's link is answered by the owner of its entity, over a connection that this server makes to the owner's own
-door in the client's name: with its host name, its login, its tokens. So the owner checks every right itself and a
+server in the client's name: with its host name, its login, its tokens. So the owner checks every right itself and a
 server can do no more to the entities of another than its clients may; and whatever the owner can do for a link, it can
 do here: sending, receiving, sessions, ``$management`` with all of its operations.
 
@@ -33,36 +33,34 @@ from duobus.amqp import (
 )
 from duobus.broker import lock_lost
 from duobus.cluster import directory
+from duobus.cluster.connection import CONNECT_S, FRAME_SIZE, IDLE_MS, connect
 from duobus.cluster.proxy.link import ProxiedLink
 from duobus.cluster.proxy.upstream import UpstreamConnection
-from duobus.cluster.proxy.via_link import BorrowedViaLink, RemoteViaLink, demand_same, is_via_session
+from duobus.cluster.proxy.via_link import BorrowedViaLink, RemoteViaLink, demand_same
 from duobus.cluster.sharding.link import ShardedLink, demand_ordinary
 from duobus.cluster.sharding.management import ShardedManagementNode
 from duobus.cluster.sharding.receiver import ShardedReceiver
 from duobus.cluster.sharding.sender import ShardedSender
 from duobus.cluster.shards import ShardedQueueMap
 from duobus.errors import DetachForced, Unauthorized
-from duobus.gateway.amqp.transactions.coordinator import first_of, via_entity
+from duobus.gateway.amqp.attach import is_via_session
+from duobus.gateway.amqp.links.link import first_of, via_entity
 from duobus.gateway.tls import untrusted
 from duobus.model.address import Address
 from duobus.model.descriptions import Right
 
 if TYPE_CHECKING:
     from duobus.amqp import Transfers
+    from duobus.broker import Queue
     from duobus.gateway.amqp.peer import Peer
+    from duobus.gateway.amqp.router import RouterListener
 
 #: In the properties of open: a connection that another server has made for a client. Its links are proxied no more.
 PROXIED: Final = "com.duobus:passed-by"
 #: Tokens that are kept to be shown to owners: those put last.
 TOKENS_MAX: Final = 100
-#: How long a server may take to accept a connection, in seconds.
-CONNECT_S: Final = 5.0
-#: A connection between two servers that is silent for twice as long is lost: neither a client nor the locks of one may
-#: wait for as long as a client's own connection is believed in.
-IDLE_MS: Final = 3_000
-_FRAME_SIZE: Final = 65_536
 
-#: What ``Whereabouts.where`` says beside an owner's address.
+#: What ``OwnerDirectory.where`` says beside an owner's address.
 HERE: Final = directory.HERE
 MOVING: Final = directory.MOVING
 UNKNOWN: Final = directory.UNKNOWN
@@ -95,76 +93,23 @@ class OwnerDirectory(Protocol):
         """Name and value of each metric of this server among the others."""
 
     def look_again(self) -> Awaitable[None]:
-        """Read the catalog anew; several that ask at a time are answered at once."""
+        """Read the catalog again; several that ask at a time are answered at once."""
 
 
-class LocalRouter:
-    """What a connection has at other servers where there are none: nothing. See Passing for the methods."""
-
-    is_proxied = False
-    has_others = False
-
-    def coordinate(self, start: Callable[[], None]) -> None:  # noqa: D102
-        start()
-
-    def coordinated(self) -> None:  # noqa: D102
-        return
-
-    def send_via(self, link: Link, event: Transfers, proxied: ProxiedLink | None = None) -> bool:  # noqa: D102
-        return False
-
-    def named(self, first: int, last: int) -> int:  # noqa: D102
-        return 0
-
-    def opened(self, event: OpenReceived) -> None:  # noqa: D102
-        return
-
-    def logged_in(self, name: str, key: str) -> None:  # noqa: D102
-        return
-
-    def token_put(self, audience: str, token: str) -> None:  # noqa: D102
-        return
-
-    def knows(self, address: Address) -> bool:  # noqa: D102
-        return False
-
-    async def learn(self) -> None:  # noqa: D102
-        return
-
-    def concerns(self, link: Link, address: Address, again: Callable[[], None], *, is_last: bool) -> bool:  # noqa: D102
-        return False
-
-    def dispositions(self, session: Session, ranges: list[tuple[int, int, bool, Any]]) -> None:  # noqa: D102
-        return
-
-    def session_ended(self, event: SessionEnded) -> None:  # noqa: D102
-        return
-
-    def resume(self) -> None:  # noqa: D102
-        return
-
-    def tick(self, monotonic_ms: int) -> None:  # noqa: D102
-        return
-
-    def node_links(self) -> list[ProxiedLink]:  # noqa: D102
-        return []
-
-    def close(self) -> None:  # noqa: D102
-        return
-
-
-class ClusterRouter(LocalRouter):
+class ClusterRouter:
     """What one connection of a client has at other servers.
 
     Attributes:
         is_proxied: It is itself one that another server has made.
         has_others: Other servers may have created entities that this one has not heard of yet.
+        listener: Itself.
         tokens: Audience to token, as the client has put them.
     """
 
     def __init__(self, peer: Peer, owners: OwnerDirectory) -> None:
         self.is_proxied = False
         self.has_others = True
+        self.listener: RouterListener | None = self
         self.tokens: dict[str, str] = {}
         self._peer = peer
         self._owners = owners
@@ -223,7 +168,7 @@ class ClusterRouter(LocalRouter):
         """Look for entities that others have created meanwhile."""
         await self._owners.look_again()
 
-    def concerns(self, link: Link, address: Address, again: Callable[[], None], *, is_last: bool) -> bool:
+    def route(self, link: Link, address: Address, again: Callable[[], None], *, is_last: bool) -> bool:
         """Whether a link is answered by somebody else, or later by ``again``; ``is_last``: it is not asked again.
 
         Raises:
@@ -238,8 +183,10 @@ class ClusterRouter(LocalRouter):
         if self.is_proxied and link.remote is not None and is_via_session(link.remote):
             # It is not this entity's: see attaching.
             return False
-        if self._needs_via(link, address, where):
-            self._make_via(link, address, again)
+        beside = self._needs_via(link, address, where)
+        if beside is not None:
+            via = self._vias[link] = RemoteViaLink(peer, link, address.path, self._owners, again)
+            beside.attach_beside(via)
             return True
         if where == HERE:
             return False
@@ -266,37 +213,47 @@ class ClusterRouter(LocalRouter):
         upstream.attach(proxied)
         return True
 
-    def _needs_via(self, link: Link, address: Address, where: str) -> bool:
-        """Whether transactions send on a link by way of an entity of another server, and have no link there yet."""
+    def _needs_via(self, link: Link, address: Address, where: str) -> ProxiedLink | None:
+        """The link on an entity of another server by way of which transactions send on a link; None when they do not.
+
+        It is asked for once: from then on there is a link beside it.
+        """
         if link.is_sender or address.is_management or self.is_proxied or link in self._vias:
-            return False
+            return None
         first = first_of(self._peer, link.session)
         if not isinstance(first, ProxiedLink) or where in (MOVING, UNKNOWN):
-            return False
-        return where == HERE or not first.is_of(self.upstream(where))
+            return None
+        return first if where == HERE or not first.is_of(self.upstream(where)) else None
 
-    def _make_via(self, link: Link, address: Address, again: Callable[[], None]) -> None:
-        first = first_of(self._peer, link.session)
-        via = self._vias[link] = RemoteViaLink(self._peer, link, address.path, self._owners, again)
-        first.attach_beside(via)
-
-    def send_via(self, link: Link, event: Transfers, proxied: ProxiedLink | None = None) -> bool:
-        """Have a transaction send something by way of its session's first entity; False when that is the link's own.
-
-        ``proxied``: the link, if another server answers it.
-        """
+    def send_via(self, link: Link, event: Transfers) -> bool:
+        """Have a transaction send something by way of its session's first entity; False when that is the link's own."""
         via = self._vias.get(link)
         if via is not None:
             via.take(event)
             return True
-        queue = None if proxied is None else via_entity(self._peer, link.session)
-        if queue is None or proxied is None:
+        proxied = self._peer.endpoint_of(link)
+        # On a link of this server's own the link does it itself.
+        queue = via_entity(self._peer, link.session) if isinstance(proxied, ProxiedLink) else None
+        if queue is None or not isinstance(proxied, ProxiedLink):
             return False
         BorrowedViaLink(self._peer, link, queue, proxied.segments, proxied.path).take(event)
         return True
 
+    def demand_first(self, session: Session) -> Queue:
+        """The entity of this server by way of which another server's client sends.
+
+        Raises:
+            DetachForced: The entity is not here, or not any more.
+        """
+        via = via_entity(self._peer, session)
+        if via is None:
+            raise DetachForced(
+                "The session does not begin with a coordinator and an entity of this server. Attach again."
+            )
+        return via
+
     def _route_sharded(self, link: Link, address: Address, sharded: ShardedQueueMap) -> None:
-        """Answer a link on a sharded queue, together with the owners of its shares."""
+        """Answer a link on a sharded queue, together with the owners of its shards."""
         if address.is_management:
             node = self._nodes.get(address.segments())
             if node is None:
@@ -321,7 +278,7 @@ class ClusterRouter(LocalRouter):
         """The connection to a server, made when there is none."""
         upstream = self._upstreams.get(address)
         if upstream is None or upstream.is_gone:
-            upstream = self._upstreams[address] = UpstreamConnection(self._peer, self._settings(), self.tokens)
+            upstream = self._upstreams[address] = UpstreamConnection(self._peer, self, self._settings(), self.tokens)
             self._peer.spawn(self._connect(upstream, address), 0)
         return upstream
 
@@ -332,7 +289,7 @@ class ClusterRouter(LocalRouter):
         return ConnectionSettings(
             container_id=self._peer.engine.settings.container_id,
             hostname=self._hostname,
-            max_frame_size=_FRAME_SIZE,
+            max_frame_size=FRAME_SIZE,
             idle_time_out_ms=IDLE_MS,
             mechanisms=(mechanism,),
             sasl_response=response,
@@ -340,18 +297,9 @@ class ClusterRouter(LocalRouter):
         )
 
     async def _connect(self, upstream: UpstreamConnection, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        context = self._owners.context
-        name = host if context else None
         try:
             async with asyncio.timeout(CONNECT_S):
-                await self._peer.server.loop.create_connection(
-                    lambda: upstream,
-                    host.strip("[]"),
-                    int(port),
-                    ssl=context,
-                    server_hostname=name,
-                )
+                await connect(upstream, address, self._owners.context)
         except SSLCertVerificationError as error:
             upstream.fail(untrusted(address, error))
         except (OSError, TimeoutError) as error:

@@ -52,7 +52,7 @@ class LeasedTime(BrokerTime):
         super().__init__(clock)
         self._inner = inner
         # What other servers did meanwhile is known to nobody here, so that a clock that is ahead cannot be told; and to
-        # begin anew with the first store that comes would set back what locks of others were given by.
+        # start again with the first store that comes would set back what locks of others were given by.
         inner.is_begun = True
         self._leased_clock = clock
         self._ends_ms = ends_ms
@@ -97,7 +97,7 @@ class ClusteredScaleUnit(ScaleUnit):
     ) -> None:
         super().__init__(catalog, log, quotas, new_id)
         self.directory = Directory(CatalogContents((), (), ()))
-        # Called whenever the catalog was read anew, at once.
+        # Called whenever the catalog was read again, at once.
         self.seen: Callable[[Directory], None] = lambda directory: None
         self.adopted: set[int] = set()
         self.receiver = ForwardReceiver(self)
@@ -107,9 +107,10 @@ class ClusteredScaleUnit(ScaleUnit):
         self._time = time
         self._adopting = asyncio.Lock()
 
-    def now_ms(self) -> int:
-        """Broker time, also while no store is here."""
-        return self._time.now_ms()
+    @property
+    def time(self) -> BrokerTime:
+        """What gives broker time, also while no store is here."""
+        return self._time
 
     def namespace(self, name: str) -> Namespace:
         """See ScaleUnit; others have entities of it, too."""
@@ -178,10 +179,8 @@ class ClusteredScaleUnit(ScaleUnit):
             return None
         for queue in list(self._of_broker(broker)):
             self._let_go(queue)
-        broker._fail(StoreFailed(why))
         # Not to be opened again: whoever wants it back makes a message broker of its own.
-        broker._life += 1
-        broker.state = "closed"
+        broker.lifecycle.fail_for_good(StoreFailed(why))
         for in_flight, group in self.forwarding.stranded(broker):
             self.remote.carry(in_flight, group, is_in_doubt=True)
         return broker
@@ -221,7 +220,7 @@ class ClusteredScaleUnit(ScaleUnit):
     # -- sharded queues ---------------------------------------------------------------------------------
 
     async def see(self, directory: Directory) -> None:
-        """The catalog was read anew: know where everything is, and do what is asked of the stores here."""
+        """The catalog was read again: know where everything is, and do what is asked of the stores here."""
         self.directory = directory
         # What other servers have created, this one may be about to make in its stores.
         self.catalog.mark.see(directory.contents)

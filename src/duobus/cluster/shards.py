@@ -1,10 +1,10 @@
-"""Shares: how a partitioned queue is spread over the stores of a shared catalog. Pure (decision 0029).
+"""Shards: how a partitioned queue is spread over the stores of a shared catalog. Pure (decision 0029).
 
-The fragments that a spread queue has in one store are a *share*: in the catalog an entity of its own, ``q/~share/2``,
+The fragments that a sharded queue has in one store are a *shard*: in the catalog an entity of its own, ``q/~share/2``,
 which lies whole in its store and is run by the store's owner like any other queue. The queue itself is an entry of the
-kind SPREAD, which has no fragments; its one slot names the store whose owner may create and undo it. Fragment numbers
-are those of the whole queue, so that lock tokens and sequence numbers name the share. The slots of the queue are those
-of its shares one after the other: each has neighbours, so that the hash by which it places a key among its own
+kind SHARDED, which has no fragments; its one slot names the store whose owner may create and undo it. Fragment numbers
+are those of the whole queue, so that lock tokens and sequence numbers name the shard. The slots of the queue are those
+of its shards one after the other: each has neighbours, so that the hash by which it places a key among its own
 fragments says something new.
 """
 
@@ -14,29 +14,18 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from duobus.broker.entities.placement import slot_of
-from duobus.model.address import PATH_LENGTH_MAX, SHARE
+from duobus.model.address import PATH_LENGTH_MAX, SHARE, sharded_queue_of
 from duobus.model.descriptions import QUEUE
 from duobus.storage.catalog_rows import DELETING, LIVE, EntityRow, SlotRow
 
-#: Kind of a queue that consists of shares.
+#: Kind of a queue that consists of shards.
 SHARDED: Final = "spread"
-#: Longest name of a sharded queue: what its shares add to it has room.
+#: Longest name of a sharded queue: what its shards add to it has room.
 SHARDED_NAME_MAX: Final = PATH_LENGTH_MAX - len(f"/{SHARE}/") - 2
 
 
-def shard_path(path: str, number: int) -> str:
-    """The address of a share."""
-    return f"{path}/{SHARE}/{number}"
-
-
-def sharded_queue_of(key: str) -> str | None:
-    """The lower-case path of the queue of which this is the path of a share; None when it is none."""
-    segments = key.split("/")
-    return "/".join(segments[:-2]) if len(segments) > 2 and segments[-2] == SHARE else None
-
-
 def assign_shards(fragments: int, stores: Sequence[int], offset: int = 0) -> list[tuple[SlotRow, ...]]:
-    """The slots of each share, over as many stores as there are fragments for; the first is ``stores[offset]``."""
+    """The slots of each shard, over as many stores as there are fragments for; the first is ``stores[offset]``."""
     count = min(fragments, len(stores))
     shares: list[tuple[SlotRow, ...]] = []
     for index in range(count):
@@ -51,7 +40,7 @@ class ShardedQueueMap:
 
     Attributes:
         row: Its entry in the catalog.
-        shares: The entries of its shares, in order of their slots; those that are being deleted left out.
+        shares: The entries of its shards, in order of their slots; those that are being deleted left out.
     """
 
     __slots__ = ("_by_number", "_by_slot", "row", "shares")
@@ -64,7 +53,7 @@ class ShardedQueueMap:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every share is there: nothing may be placed by a key before."""
+        """Whether every shard is there: nothing may be placed by a key before."""
         return bool(self.shares) and self.shares[-1].path.endswith(f"/{len(self.shares)}")
 
     @property
@@ -73,20 +62,20 @@ class ShardedQueueMap:
         return len(self._by_slot)
 
     def of_key(self, key: bytes) -> int:
-        """The share in which messages with this key belong."""
+        """The shard in which messages with this key belong."""
         return self._by_slot[slot_of(key, len(self._by_slot))]
 
     def slots_of(self, index: int) -> tuple[int, int, int]:
-        """The first and the last slot of a share, and how many the queue has."""
+        """The first and the last slot of a shard, and how many the queue has."""
         first = self._by_slot.index(index)
         return first, first + self._by_slot.count(index) - 1, len(self._by_slot)
 
     def of_number(self, fragment_no: int) -> int | None:
-        """The share that has this fragment, or None."""
+        """The shard that has this fragment, or None."""
         return self._by_number.get(fragment_no)
 
     def store_of(self, index: int) -> int:
-        """The store of a share."""
+        """The store of a shard."""
         return self.shares[index].slots[0].store_id
 
 

@@ -1,4 +1,4 @@
-"""Message ids that the broker gives to messages which came without one (AMQP contract, chapter E, row 7.5).
+"""Message ids that the broker gives to messages which came without one.
 
 Such an id is written as a string with four bytes of length, where every encoder writes one byte for a text so short.
 Clients read both forms alike. The broker tells its own ids by it, which count for nothing in duplicate detection,

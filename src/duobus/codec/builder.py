@@ -32,7 +32,7 @@ _DESCRIPTOR: Final = b"\x00\x53"
 
 
 def _section(code: int, value: Any) -> bytes:
-    # Always 00 53 code: pyamqp steps over three bytes without looking (wire contract 0.13).
+    # Always 00 53 code: pyamqp steps over three bytes without looking.
     out = bytearray(_DESCRIPTOR)
     out.append(code)
     encode_into(out, value)
@@ -92,7 +92,7 @@ def properties_section(fields: Sequence[Any]) -> bytes:
 
 
 def application_properties_section(values: Mapping[str, Any]) -> bytes:
-    """Return an application-properties section; symbols among the keys become strings (wire contract 9.1)."""
+    """Return an application-properties section; symbols among the keys become strings (AMQP 1.0 part 3, 3.4)."""
     return _section(APPLICATION_PROPERTIES, {str(key): value for key, value in values.items()})
 
 

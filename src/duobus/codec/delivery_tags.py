@@ -1,4 +1,4 @@
-"""Delivery tags, which are lock tokens: 16 bytes, of which the last eight count (contract chapter 8.2).
+"""Delivery tags, which are lock tokens: 16 bytes, of which the last eight count.
 
     | prefix of a fragment's life, 8 bytes | lock counter, 8 digits of 7 bits, the highest first |
 

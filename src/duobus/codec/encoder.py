@@ -1,4 +1,4 @@
-"""Values to bytes, always in the smallest encoding (AMQP 1.0 part 1; wire contract, chapter 2)."""
+"""Values to bytes, always in the smallest encoding (AMQP 1.0 part 1; AMQP 1.0 part 1, 1.6)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from duobus.codec.values import (
     UShort,
 )
 
-#: Both caps are those of the weakest official decoder (wire contract 2, rule 5).
+#: Both caps are those of the weakest official decoder (AMQP 1.0 part 1, 1.6).
 DEPTH_MAX: Final = 64
 COUNT_MAX: Final = 65_536
 

@@ -9,7 +9,7 @@ from typing import Final
 from duobus.codec.decoder import skip
 from duobus.codec.values import DecodeError
 
-#: Ids of more bytes than this may pass the limit of 128 characters (wire contract, chapter 15): somebody has to count.
+#: Ids of more bytes than this may pass the limit of 128 characters (Azure: quotas): somebody has to count.
 ID_SIZE_PLAIN_MAX: Final = 128
 # The fields between message-id and group-id, all null, and the constructor of a group-id of at most 255 bytes.
 _UP_TO_GROUP: Final = b"\x40" * 9 + b"\xa1"

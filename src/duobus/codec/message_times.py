@@ -1,4 +1,4 @@
-"""Creation and expiry of a message on its way out, which are the broker's to tell (contract chapter 8.4)."""
+"""Creation and expiry of a message on its way out, which are the broker's to tell (AMQP 1.0 part 3, 3.2.1)."""
 
 from __future__ import annotations
 

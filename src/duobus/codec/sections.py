@@ -28,12 +28,12 @@ SEQUENCE: Final = 0x76
 VALUE: Final = 0x77
 FOOTER: Final = 0x78
 
-#: Message format of a batch: an envelope whose data sections hold one message each (wire contract 7.3).
+#: Message format of a batch: an envelope whose data sections hold one message each.
 BATCH_FORMAT: Final = 0x80013700
 
-#: Everything in front of the body together, in bytes (wire contract 15); also bounds what decoding it can cost.
+#: Everything in front of the body together, in bytes (Azure: quotas); also bounds what decoding it can cost.
 FRONT_SIZE_MAX: Final = 65_536
-#: One application property, encoded (wire contract 15).
+#: One application property, encoded (Azure: quotas).
 PROPERTY_SIZE_MAX: Final = 32_768
 
 _NAMES: Final = {
@@ -441,7 +441,7 @@ def _take_header(result: Scan, fields: list[Any]) -> None:
 
 def check_annotations(fields: dict[Any, Any]) -> None:
     """Raise DecodeError when a key of annotations is of no type that keys have."""
-    # The specification wants symbols; strings are taken as well, as pyamqp does (wire contract 2, rule 7).
+    # The specification wants symbols; strings are taken as well, as pyamqp does (AMQP 1.0 part 1, 1.6).
     for key in fields:
         if type(key) not in (Symbol, str, ULong):
             raise DecodeError(f"an annotation's key is a symbol, not a {type(key).__name__}")

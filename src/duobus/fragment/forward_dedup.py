@@ -1,8 +1,8 @@
-"""Ledger: what a source has taken over from sources of other stores, so that a repeat is taken over once (I14).
+"""ForwardDedup: what a source has accepted from sources of other stores, so that a repeat is not accepted again (I14).
 
 A message that is forwarded to another store is accepted there in one commit and removed here in a later one. When a
 crash falls between the two it comes a second time, and the destination knows it by its origin and its count, which is
-never given out twice. The entry rides in the commit that accepts the message, and goes when the origin does not have
+never given out twice. The entry is part of the commit that accepts the message, and goes when the origin does not have
 the message any more: so there are as many entries as messages on their way, whatever the rate.
 """
 
@@ -145,15 +145,15 @@ class QueryForwarded(ForgetForwarded):
         super().apply(fragment, source, now_ms, commit)
 
 
-# Doubts: messages that an earlier life of their fragment has sent on, perhaps (I14).
+# In doubt: messages that an earlier life of their fragment has sent on, perhaps (I14).
 #
 # Between stores a forward is two commits, and what is between them is in no record of the origin. A new life knows only
-# that everything it found may be at the destination already. Sending it again is safe, for the record of accepted
-# numbers knows it; letting it expire is not: it would be a dead letter here and a message there. So what a source that
-# forwards has found expires only when the destination has told which messages of this origin its record of accepted
-# numbers holds (``forwarder.py`` asks). The answer is final: what an earlier life sent is taken in or void by then.
+# that everything it found may be at the destination already. Sending it again is safe, for the forward dedup of the
+# destination knows it; letting it expire is not: it would be a dead letter here and a message there. So what a source
+# that forwards has found expires only when the destination has answered which messages of this origin its forward dedup
+# holds (``forwarder.py`` asks). The answer is final: what an earlier life sent is accepted or void by then.
 
-#: How often it is looked whether what stands at the front in doubt has been taken from there.
+#: How often it is checked whether a message at the front that is in doubt has been taken from there.
 LOOK_MS: Final = 1_000
 
 

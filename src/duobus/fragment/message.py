@@ -1,4 +1,4 @@
-"""Slot: one resident message of a fragment, and the states it can be in.
+"""QueuedMessage: one message of a fragment in memory, and the states it can be in.
 
 A state is ``sub_queue * 4 + kind``: the dead-letter queue is a state of the message, not another entity
 (design decision 9), so that moving there is one record.
@@ -23,17 +23,17 @@ SCHEDULED: Final = 2
 TIMED: Final = 3
 #: Only in stores: the state of a session, in a row of its own (behind the states of the last sub-queue).
 SESSION_STATE: Final = SUB_QUEUES * 4
-#: Only in stores: what a source has taken over from others by forwarding, in rows of their own (``dedup.py``).
+#: Only in stores: what a source has taken over from others by forwarding, in rows of their own (``forward_dedup.py``).
 TAKEN: Final = SESSION_STATE + 1
-#: Sent via this entity and on its way to another (contract 12.4): in no sub-queue, so that nobody receives it here.
+#: Sent via this entity and on its way to another (contract 12.4): in no sub-queue, so that no client receives it here.
 TRANSFER: Final = SESSION_STATE + 2
 #: Later than any instant, higher than any count.
 NEVER: Final = 1 << 62
-#: Set on a slot that left its list out of turn; lists drop it when they come across it.
+#: Set on a message that left its list out of turn; lists drop it when they come across it.
 GONE: Final = -1
-#: In ``Slot.lock`` of a message that a commit under way, or about to start, disposes of: nobody else may.
+#: In ``QueuedMessage.lock`` of a message that a commit under way, or about to start, disposes of: no other command may.
 RESERVED: Final = -1
-#: ... of one that is put off until an instant; it stands in no list (``redelivery.py``).
+#: ... of one that is put off until an instant; it stands in no list (``housekeeping.py``).
 DELAYED: Final = -2
 #: ... of one that is being forwarded: it stands in no list until it has left or is given back (``transfer.py``).
 FORWARDING: Final = -3
@@ -71,13 +71,13 @@ class QueuedMessage:
         count: Lower 48 bits of the sequence number.
         payload: The bare message, exactly the bytes that came.
         enqueued_ms: Broker time of its acceptance (of its activation, when it was scheduled).
-        expires_ms: Set while the slot stands in the expiry index; 0 otherwise. A message with no time to live
+        expires_ms: Set while the message is in the expiry index; 0 otherwise. A message with no time to live
             of its own waits first in, first out and is not in that index.
         deliveries: Earlier deliveries that counted, as on the wire (0 on first delivery).
         state: ``state_of(sub_queue, kind)``, or GONE.
         lock: Lock counter while locked, RESERVED while a commit disposes of it, DELAYED while it is put
             off, FORWARDING while it is taken somewhere else, 0 otherwise.
-        metadata: Everything rare, or None.
+        metadata: All but the payload, or None.
     """
 
     __slots__ = ("count", "deliveries", "enqueued_ms", "expires_ms", "lock", "metadata", "payload", "state")
@@ -112,7 +112,7 @@ class QueuedCopy(QueuedMessage):
     __slots__ = ("origin",)
 
     def __init__(self, count: int, payload: bytes, enqueued_ms: int, origin: int) -> None:
-        # As Slot does it, without the call: one is made for every copy of a message.
+        # As QueuedMessage does it, without the call: one is made for every copy of a message.
         self.count = count
         self.payload = payload
         self.enqueued_ms = enqueued_ms
@@ -125,7 +125,7 @@ class QueuedCopy(QueuedMessage):
 
 
 def message_like(slot: QueuedMessage) -> QueuedMessage:
-    """A slot for the same message, in the state of a new one."""
+    """Another object for the same message, in the state of a new one."""
     if isinstance(slot, QueuedCopy):
         return QueuedCopy(slot.count, slot.payload, slot.enqueued_ms, slot.origin)
     return QueuedMessage(slot.count, slot.payload, slot.enqueued_ms)

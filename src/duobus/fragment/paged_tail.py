@@ -1,4 +1,4 @@
-"""The paged tail: messages that lie in the store only, because nobody is near them yet (design 3.9).
+"""The paged tail: messages that lie in the store only, because no receiver is near them yet (design 3.9).
 
 Resident are the head window and whatever is locked, deferred, scheduled or dead. A deep queue costs its window, and
 a recovery does not grow with the backlog.
@@ -63,7 +63,7 @@ def note_expiry(fragment: Fragment, source_no: int, row: StoredMessage) -> None:
 def note_paged_expiry(
     fragment: Fragment, source: Source, count: int, enqueued_ms: int, metadata: MessageMetadata | None
 ) -> None:
-    """Note when a cold message with a time to live of its own ends."""
+    """Note when a paged message with a time to live of its own ends."""
     own = metadata.ttl_ms if metadata is not None else None
     life = effective_ttl(own, source.settings.default_ttl_ms)
     if own is not None and life is not None:
@@ -89,7 +89,7 @@ def page_in(fragment: Fragment, source_no: int, rows: list[StoredMessage], *, is
         if count in by_count or state_in_memory(row.state) != ACTIVE:
             continue
         if row.state == ACTIVE and row.metadata is None and not row.deliveries and not row.origin:
-            # ``place`` of an ordinary message comes to this.
+            # ``place`` of a plain message comes to this.
             slot = by_count[count] = QueuedMessage(count, row.payload, row.enqueued_ms)
             ready.append(slot)
             plain += 1
@@ -117,7 +117,7 @@ def page_in(fragment: Fragment, source_no: int, rows: list[StoredMessage], *, is
 
 
 class TailPage:
-    """Ordinary messages of a paged tail, their counts consecutive, ready to be taken in; any thread may make it.
+    """Plain messages of a paged tail, their counts consecutive, ready to be taken in; any thread may make it.
 
     Attributes:
         first_count: Of the first.
@@ -134,7 +134,7 @@ class TailPage:
         self.first_count = plain.first_count + first
         self.end_count = self.first_count + len(payloads)
         self.size = sum(map(len, payloads))
-        # ``place`` of ordinary messages comes to this.
+        # ``place`` of plain messages comes to this.
         counts = range(self.first_count, self.end_count)
         self.slots = list(map(QueuedMessage, counts, payloads, plain.enqueued_ms[first : first + limit]))
 
@@ -145,7 +145,7 @@ def is_kept_in_memory(source: Source, part: TailPage) -> bool:
 
 
 def take_in(fragment: Fragment, source_no: int, part: TailPage) -> None:
-    """Take ordinary messages of the paged tail that are ``is_apart`` into the head window."""
+    """Take plain messages of the paged tail that are ``is_apart`` into the head window."""
     source = fragment.sources[source_no]
     slots = part.slots
     source.by_count.update(zip(range(part.first_count, part.end_count), slots, strict=True))
@@ -156,7 +156,7 @@ def take_in(fragment: Fragment, source_no: int, part: TailPage) -> None:
 
 
 def fetched(fragment: Fragment, source_no: int, rows: list[StoredMessage]) -> list[Command]:
-    """Dispose of cold messages whose time to live has ended; returns what needs a commit."""
+    """Dispose of paged messages whose time to live has ended; returns what needs a commit."""
     source = fragment.sources[source_no]
     source.is_paging = False
     keeping = Housekeeping(fragment.handle, source_no)

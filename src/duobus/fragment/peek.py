@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 #: Counts looked at in one go: about a millisecond.
 SPAN = 20_000
 #: Counts from which on it is worth while to look for the next one that is there: a restored backup leaves out as many
-#: as may have been given out since (stores/restoring.py).
+#: as may have been given out since (``storage/backup/restore.py``).
 HOLE_LEAST: Final = 1 << 32
 #: What a message takes in a reply beside its own bytes, about: header, annotations, and a place in a list.
 ENVELOPE_BYTES = 200
@@ -52,7 +52,7 @@ class PeekProgress:
         return self.limit <= 0 or self.size <= 0
 
     def offer(self, fragment: Fragment, source: Source, slot: QueuedMessage, now_ms: int) -> None:
-        """Take a message if it is one of those sought; those elsewhere and lapsed ones are not."""
+        """Take a message if it is one of those sought; those elsewhere and expired ones are not."""
         if self.session_id is not None and (slot.metadata is None or slot.metadata.session_id != self.session_id):
             return
         if sub_queue_of(slot.state) == self.sub_queue and _shows(fragment, source, slot, now_ms):

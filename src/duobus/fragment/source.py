@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 #: Indexes shorter than this are not worth compacting.
 COMPACT_FROM: Final = 1024
 
-#: The head window: never delivered messages that are kept in memory per source. Beyond it they go cold.
+#: The head window: never delivered messages that are kept in memory per source. Beyond it they are paged out.
 WINDOW_COUNT: Final = 50_000
 #: Rows of one page of the paged tail: some milliseconds of reading.
 PAGE_COUNT: Final = 4_096
@@ -114,7 +114,7 @@ class SubQueue:
 
     Attributes:
         ready: Never delivered since recovery, ascending.
-        returned: Heap of (count, slot): came back from a receiver, or entered out of order.
+        returned: Heap of (count, message): came back from a receiver, or entered out of order.
         stale: Slots in either list that are GONE and still to be dropped.
         promised: Messages that receive-and-delete commands in waiting will take.
     """
@@ -136,7 +136,7 @@ class SubQueue:
         heappush(self.returned, (slot.count, slot))
 
     def drop_stale(self) -> None:
-        """Forget the slots that are GONE, and the bytes that they hold."""
+        """Forget the messages that are GONE, and the bytes that they hold."""
         self.ready = deque(slot for slot in self.ready if slot.state != GONE)
         self.returned = [entry for entry in self.returned if entry[1].state != GONE]
         heapify(self.returned)
@@ -180,27 +180,26 @@ class Source:
         touched: Delivery counts that changed and ride in the next commit.
         firsts: With sessions, what was handed out of them since the last commit.
         exhausted: Recovered messages that have no delivery left; the next tick dead-letters them.
-        numbers: Messages per sub-queue (locked ones included), then deferred and scheduled, cold ones included; as
+        numbers: Messages per sub-queue (locked ones included), then deferred and scheduled, paged ones included; as
             decided, so that what rides in a commit speaks of that commit too.
-        bytes: Sum of the payload sizes, cold ones included.
+        bytes: Sum of the payload sizes, paged ones included.
         cold_first: First count of the paged tail: every active message from there on that is not in ``by_count`` lies
-            in the store only. 0 when nothing is cold.
-        cold_end: No message from there on is known to be cold: it may be in a commit that is under way.
+            in the store only. 0 when nothing is paged out.
+        cold_end: No message from there on is known to be paged out: it may be in a commit that is under way.
         cold_number: Messages in the paged tail.
         cold_bytes: Their payload bytes.
         memory_bytes: Payload bytes in memory.
         is_activating: A commit that activates scheduled messages is under way.
         is_paging: A page of the paged tail is on its way.
         missing: Dead, deferred and scheduled messages that recovery was to find in the store and did not.
-        cold_due: Counts of cold messages whose time to live has ended; they are fetched to be disposed of.
+        cold_due: Counts of paged messages whose time to live has ended; they are fetched to be disposed of.
         history: Message ids of late, with duplicate detection; else None.
         sessions: The sessions of a source that requires them, instead of the main sub-queue's lists; None otherwise.
-        transfers: Lower-case path to a heap of (count, slot): what was sent via this entity and waits for that one.
+        transfers: Lower-case path to a heap of (count, message): what was sent via this entity and waits for that one.
         transferring: Messages of that kind, those that are on their way included.
         dedup: What it has taken over from sources of other stores.
         in_doubt_below: Messages with lower counts may have been sent on in an earlier life, and their destination has
-        not
-            told yet whether it has them (``doubts.py``); 0 when nothing is in doubt.
+            not answered yet whether it has them (``forward_dedup.py``); 0 when nothing is in doubt.
         elsewhere: Those of which it is known that they are.
         inherited: Messages with lower counts came in an earlier life of the fragment, whose last deliveries of them may
             be forgotten.
@@ -414,7 +413,7 @@ class Source:
     def withdraw(self, slot: QueuedMessage) -> QueuedMessage:
         """Take an available message out of the middle of its list and return its successor.
 
-        The old slot stays behind as GONE until its list comes across it, so this costs no search.
+        The old object stays behind as GONE until its list comes across it, so this costs no search.
         """
         if self.sessions is not None and sub_queue_of(slot.state) == MAIN:
             self.sessions.withdrawn(slot)

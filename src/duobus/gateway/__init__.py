@@ -1,1 +1,1 @@
-"""The wire doors."""
+"""Servers of the wire protocols."""

@@ -1,4 +1,4 @@
-"""Certificates that can be exchanged while the server runs (reliability F26)."""
+"""Certificates that can be exchanged while the server runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Listeners: sockets, and telling TLS, AMQP and HTTP apart by the first bytes.
+"""Listeners: sockets, and which of TLS, AMQP and HTTP the first bytes are.
 
 The very first byte is looked at and left in the socket (``MSG_PEEK``), so that nothing but public asyncio interfaces
-is needed for TLS behind it. Plain or after TLS, a ``Switch`` then tells AMQP from HTTP.
+is needed for TLS behind it. Plain or after TLS, a ``ProtocolSwitch`` then decides between AMQP and HTTP.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from duobus.telemetry.logs import Log
 
 #: First byte of a TLS record that carries a handshake.
 TLS_HANDSHAKE = 0x16
-#: A connection that says nothing is dropped (reliability T9).
+#: A connection that says nothing is dropped.
 FIRST_BYTE_TIMEOUT_S = 10.0
 TLS_HANDSHAKE_TIMEOUT_S = 5.0
 BACKLOG = 1024

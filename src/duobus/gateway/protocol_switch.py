@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Final
 
 #: A connection says what it wants within this time: the protocol's first bytes, for HTTP the whole head of the first
-#: request, however slowly it drips (reliability T9).
+#: request, however slowly it drips.
 FIRST_BYTES_S: Final = 10.0
-#: A head of more bytes is proxied as it is; the HTTP server goes on counting bytes and time (``rest/head_limit``).
+#: A head of more bytes is handed on as it is; the HTTP server goes on counting bytes and time (``rest/head_limit``).
 HEAD_BYTES_MAX: Final = 65_536
 
 IN_DOUBT: Final = 0
@@ -18,7 +18,7 @@ HTTP: Final = 2
 
 _START_SIZE = 4
 _HEAD_END = b"\r\n\r\n"
-#: Methods of HTTP, cut to the length that tells them apart from everything else.
+#: Methods of HTTP, cut to the length that distinguishes them from everything else.
 _METHODS = frozenset((b"GET ", b"PUT ", b"POST", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC"))
 _STARTS = (*_METHODS, b"AMQP")
 
@@ -26,9 +26,10 @@ ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
 def protocol_of(data: bytes) -> int:
-    """Return AMQP, HTTP, or UNDECIDED while more bytes are needed.
+    """Return AMQP, HTTP, or IN_DOUBT while more bytes are needed.
 
-    What is neither goes to AMQP, whose engine answers with the header that it supports and closes (contract 1.2).
+    What is neither goes to AMQP, whose engine answers with the header that it supports and closes (AMQP 1.0 part 2,
+    2.2).
     """
     start = bytes(data[:_START_SIZE])
     if start in _METHODS:
@@ -39,12 +40,12 @@ def protocol_of(data: bytes) -> int:
 
 
 class ProtocolSwitch(asyncio.Protocol):
-    """The protocol of a connection until its first bytes have told what it is.
+    """The protocol of a connection until its first bytes show what it is.
 
     Args:
         amqp: Makes the protocol of an AMQP connection.
         http: Makes that of an HTTP connection.
-        in_doubt: Where this connection is kept meanwhile, so that they can be counted and ended.
+        in_doubt: The connections whose protocol is not known yet, so that they can be counted and ended.
     """
 
     __slots__ = ("_amqp", "_data", "_http", "_in_doubt", "_timer", "_transport")

@@ -24,7 +24,7 @@ from duobus.errors import ConfigurationError
 from duobus.file_sync import sync_file
 
 #: Read buffer of one TLS connection. asyncio's own is 256 KiB, allocated up front: 284 kB a connection measured,
-#: 38.6 kB with this one (reliability 4.2); 10,000 idle connections would not fit otherwise.
+#: 38.6 kB with this one; 10,000 idle connections would not fit otherwise.
 TLS_BUFFER_BYTES = 16_384
 
 #: Names that every server certificate has, beside the host's own.

@@ -1,7 +1,7 @@
-"""AMQP over WebSocket: a transport for the same Peer that serves TCP (contract 1.4).
+"""AMQP over WebSocket: a transport for the same Peer that serves TCP (AMQP 1.0 WebSocket binding).
 
 A message of the WebSocket is a piece of the byte stream and nothing else: frames may be split over messages, and many
-may be in one. Unlike a TCP connection, one of these has a task, the HTTP handler that reads (design 3.8); a second one
+may be in one. Unlike a TCP connection, one of these has a task, the HTTP handler that reads; a second one
 lives while there is output.
 """
 
@@ -197,7 +197,7 @@ class WebSocketServer:
         self._log = BoundedLog(log, lambda: int(asyncio.get_running_loop().time() * 1000))
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Upgrade and serve until the connection ends; refuse in clear words what is not for this door."""
+        """Upgrade and serve until the connection ends; refuse in clear words what is not for this server."""
         below = request.transport
         if below is None:
             raise ConnectionResetError("the client is gone")
@@ -219,7 +219,7 @@ class WebSocketServer:
         return socket
 
     def _allows(self, origin: str | None, below: asyncio.Transport) -> bool:
-        """Whether the page that connects, if it is one, is ours (reliability T23).
+        """Whether the page that connects, if it is one, is ours.
 
         The Host header is no proof: a page can have its own name point to this machine. An address is one, if it is
         that of this connection.

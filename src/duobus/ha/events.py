@@ -343,7 +343,7 @@ class OutboxOverflowed(Event):
 
 @dataclass(frozen=True, slots=True)
 class OutboxBroken(Event):
-    """The file cannot be used; nothing is sent until the program opens it anew."""
+    """The file cannot be used; nothing is sent until the program opens it again."""
 
     error: str
 

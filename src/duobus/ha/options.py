@@ -48,7 +48,7 @@ class SendAvailabilityPairedNamespaceOptions:
         administration: Client that may create the backlog queues (Manage). Without one they have to be there.
         classifier: Which errors are an outage: ``outage``, ``documented`` or ``legacy``, or a function of your own.
         on_quota: What a send does when the primary's entity is full: ``raise`` or ``divert``.
-        ttl_mode: Whether the time to live of a syphoned message starts anew (``restart``) or goes on (``remaining``).
+        ttl_mode: Whether the time to live of a syphoned message starts again (``restart``) or goes on (``remaining``).
         poll: How long a receive of the syphon waits for messages; 1 second to 60 minutes.
         depth_interval: How often to ask the secondary what its backlog queues hold, for events and metrics; 1 second to
             60 minutes, or None. Needs ``administration``.

@@ -20,8 +20,8 @@ class Verdict(Enum):
 
     #: The failover interval starts, or goes on.
     OUTAGE = "outage"
-    #: The primary is there and asks for patience. It is an outage when no send of the entity has succeeded between one
-    #: such answer and another that comes more than the failover interval later.
+    #: The primary is there and asks the client to wait. It is an outage when no send of the entity has succeeded
+    #: between one such answer and another that comes more than the failover interval later.
     BUSY = "busy"
     #: The primary answered, and would answer the same again: the caller has to mend something.
     REFUSED = "refused"

@@ -111,7 +111,7 @@ class KeyGroups:
     """The key groups that are away, and how to tell that a key is in one of them. Bounded.
 
     Which keys belong to a fragment of an entity is computed. Of what the error calls by another path than the sender
-    does, as the shares of a queue that is spread over several servers, it is known of keys that were refused only.
+    does, as the shards of a sharded queue, it is known of keys that were refused only.
     """
 
     __slots__ = ("_groups", "_keys", "_number")

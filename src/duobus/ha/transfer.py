@@ -180,7 +180,7 @@ class Restored(NamedTuple):
     Attributes:
         path: The entity it was meant for.
         message: As the application sent it.
-        is_expired: Its time to live ran out while it waited; never set with a clock that starts anew.
+        is_expired: Its time to live ran out while it waited; never set with a clock that starts again.
     """
 
     path: str

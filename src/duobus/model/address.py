@@ -1,4 +1,4 @@
-"""Entity addresses: from what a client wrote to what it means (wire contract, chapter 5).
+"""Entity addresses: from what a client wrote to what it means (Azure: AMQP protocol guide).
 
 An address is parsed from the right, because entity names may contain slashes: ``/$management`` first,
 then the sub-queue, then ``/Subscriptions/<name>``; the rest is the path of a queue or topic. Parsed and
@@ -14,10 +14,10 @@ from urllib.parse import unquote
 
 from duobus.errors import ArgumentInvalid, EntityNotFound
 
-#: Longest path of a queue or topic, in characters (HTTP contract A.6.2).
+#: Longest path of a queue or topic, in characters (Azure: quotas).
 PATH_LENGTH_MAX = 260
 
-#: Longest name of a subscription or rule, in characters (HTTP contract A.6.2).
+#: Longest name of a subscription or rule, in characters (Azure: quotas).
 NAME_LENGTH_MAX = 50
 
 #: Longest address as it arrives: scheme, authority and suffixes, and every character percent-encoded.
@@ -107,7 +107,7 @@ def parse_address(text: str) -> Address:
         EntityNotFound: It is well formed, but no entity can have this name.
 
     Source:
-        Wire contract 5.1 (normalising) and 5.2 (nodes).
+        Wire Azure: AMQP protocol guide (normalising) and 5.2 (nodes).
     """
     return _kept_address(text) if len(text) <= KEPT_LENGTH_MAX else _parse_address(text)
 
@@ -141,7 +141,7 @@ def not_found(name: str) -> EntityNotFound:
     """Return the error for a missing entity.
 
     The first sentence is load-bearing: the JavaScript and Java SDKs decide by it that trying again is
-    useless (wire contract 5.2).
+    useless (Azure: AMQP protocol guide).
     """
     return EntityNotFound(
         f"The messaging entity '{name}' could not be found. Create the entity first, or correct the address."
@@ -157,11 +157,22 @@ def without_share(segments: Sequence[str]) -> tuple[str, ...]:
     return wanted[:index] + wanted[index + 2 :]
 
 
+def shard_path(path: str, number: int) -> str:
+    """The address of a share of a queue that is spread over several stores."""
+    return f"{path}/{SHARE}/{number}"
+
+
+def sharded_queue_of(key: str) -> str | None:
+    """The lower-case path of the queue of which this is the path of a share; None when it is none."""
+    segments = key.split("/")
+    return "/".join(segments[:-2]) if len(segments) > 2 and segments[-2] == SHARE else None
+
+
 def check_entity_name(name: str) -> str:
     """Return ``name`` if a queue or topic may be created under it.
 
     Raises:
-        ArgumentInvalid: It may not; the text says why (HTTP contract A.6.3, limits A.6.2).
+        ArgumentInvalid: It may not; the text says why (Azure: quotas, limits A.6.2).
     """
     if not name:
         raise ArgumentInvalid("The entity name is empty.")
@@ -182,7 +193,7 @@ def check_subscription_name(name: str, *, kind: str = "subscription") -> str:
     """Return ``name`` if a subscription (or rule) may be created under it; ``$Default`` is legal for a rule.
 
     Raises:
-        ArgumentInvalid: It may not; the text says why (HTTP contract A.6.2, A.6.3).
+        ArgumentInvalid: It may not; the text says why (Azure: quotas).
     """
     if not 0 < len(name) <= NAME_LENGTH_MAX:
         raise ArgumentInvalid(f"A {kind} name has 1 to {NAME_LENGTH_MAX} characters, not {len(name)}.")

@@ -1,4 +1,4 @@
-"""Ids for messages that come without one (AMQP contract, chapter E, row 7.5; decision 0051)."""
+"""Ids for messages that come without one (decision 0051)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Plain data, kept as JSON in the catalog and never with a default left out: a later version may have other
 defaults, and an entity keeps what it was created with. Durations are ms, None meaning "for ever". Runtime
-numbers (sizes, counts) are not properties and live elsewhere (HTTP contract A.5).
+numbers (sizes, counts) are not properties and live elsewhere (Azure: Service Bus REST API).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DISABLED = "Disabled"
 SEND_DISABLED = "SendDisabled"
 RECEIVE_DISABLED = "ReceiveDisabled"
 
-#: What a client may set; the other values of the wire are read-only (HTTP contract A.5.7).
+#: What a client may set; the other values of the wire are read-only (Azure: Service Bus REST API).
 QUEUE_STATUSES = (ACTIVE, DISABLED, SEND_DISABLED, RECEIVE_DISABLED)
 TOPIC_STATUSES = (ACTIVE, DISABLED, SEND_DISABLED)
 SUBSCRIPTION_STATUSES = (ACTIVE, DISABLED, RECEIVE_DISABLED)
@@ -35,13 +35,13 @@ _KIB = 1024
 _MINUTE_MS = 60_000
 _DAY_MS = 86_400_000
 
-#: Sizes that an entity may be given, in MiB: Standard's and Premium's (HTTP contract A.6).
+#: Sizes that an entity may be given, in MiB: Standard's and Premium's (Azure: quotas).
 SIZES_MIB = tuple(1024 * factor for factor in (1, 2, 3, 4, 5, 10, 20, 40, 80))
 
-#: Largest message that may be configured: Premium's (HTTP contract A.5.1, row 27).
+#: Largest message that may be configured: Premium's (Azure: Service Bus REST API).
 MESSAGE_SIZE_BYTES_MAX = 102_400 * _KIB
 
-#: HTTP contract A.6.2.
+#: Azure: quotas.
 USER_METADATA_LENGTH_MAX = 1024
 ACCESS_RULES_MAX = 12
 ACCESS_RULE_NAME_LENGTH_MAX = 256
@@ -54,7 +54,7 @@ REDELIVERY_DELAY_MS_MAX = _DAY_MS
 
 
 class Right(IntFlag):
-    """What a claim allows (HTTP contract B.2.4). Manage is stored with both others or not at all."""
+    """What a claim allows (Azure: shared access signatures). Manage is stored with both others or not at all."""
 
     LISTEN = 1
     SEND = 2
@@ -68,7 +68,7 @@ class Profile(msgspec.Struct, frozen=True):
     """Defaults and limits of one kind of service; attributes ending in ``_default``, ``_min`` and ``_max``.
 
     Lock and delivery-count limits are the cloud's in both profiles: files of the emulator may hold more than the
-    emulator allows (HTTP contract D.3, last column), only its defaults differ.
+    emulator allows (the emulator's documentation), only its defaults differ.
     """
 
     lock_duration_ms_default: int = _MINUTE_MS
@@ -94,7 +94,7 @@ EMULATOR = Profile(
 
 
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
-    """A name with two keys and the rights that a signature with either key gives (HTTP contract A.5.6).
+    """A name with two keys and the rights that a signature with either key gives (Azure: Service Bus REST API).
 
     Attributes:
         name: Told in tokens as ``skn``; compared exactly.
@@ -118,7 +118,7 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """All properties of a queue (HTTP contract A.5.1), in snake case with the unit last.
+    """All properties of a queue (Azure: Service Bus REST API), in snake case with the unit last.
 
     The times ``created_at_ms``, ``updated_at_ms`` and ``accessed_at_ms`` are kept by the broker; 0 is never.
     ``redelivery_delay_ms``, ``redelivery_delay_maximum_ms`` and ``delayed_abandon`` are extensions of this broker, off
@@ -171,7 +171,7 @@ class TypedValue(msgspec.Struct, frozen=True):
 
 
 class RuleDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscription's rule: which messages it takes and what it changes on them (HTTP contract A.5.4).
+    """A subscription's rule: which messages it takes and what it changes on them (Azure: Service Bus REST API).
 
     Attributes:
         filter_type: ``Sql``, ``Correlation``, ``True`` or ``False``.
@@ -193,12 +193,12 @@ class RuleDescription(msgspec.Struct, frozen=True, kw_only=True):
     action_parameters: dict[str, TypedValue] | None = None
 
 
-#: What a subscription without rules of its own gets (HTTP contract A.5.3).
+#: What a subscription without rules of its own gets (Azure: Service Bus REST API).
 DEFAULT_RULE = RuleDescription(name="$Default")
 
 
 class SubscriptionDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """All properties of a subscription (HTTP contract A.5.3) and its rules."""
+    """All properties of a subscription (Azure: Service Bus REST API) and its rules."""
 
     name: str
     lock_duration_ms: int = CLOUD.lock_duration_ms_default
@@ -222,7 +222,7 @@ class SubscriptionDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """All properties of a topic (HTTP contract A.5.2) and its subscriptions."""
+    """All properties of a topic (Azure: Service Bus REST API) and its subscriptions."""
 
     name: str
     default_message_time_to_live_ms: int | None = None
@@ -271,7 +271,7 @@ def check_queue(queue: QueueDescription, profile: Profile = CLOUD) -> QueueDescr
         ArgumentOutOfRange: A number is outside its limits.
         ArgumentInvalid: A name or status is illegal, or two properties exclude each other.
 
-    Both texts name the property, its value and what is allowed (HTTP contract A.5.1, A.6).
+    Both texts name the property, its value and what is allowed (Azure: Service Bus REST API; Azure: quotas).
     """
     check_entity_name(queue.name)
     _check_receivable(queue, profile)
@@ -281,7 +281,7 @@ def check_queue(queue: QueueDescription, profile: Profile = CLOUD) -> QueueDescr
     return queue
 
 
-#: What an entity keeps from its creation to its end, by the names of the wire (HTTP contract A.8.1).
+#: What an entity keeps from its creation to its end, by the names of the wire (Azure: Service Bus REST API).
 _FIXED = {
     "RequiresSession": "requires_session",
     "RequiresDuplicateDetection": "requires_duplicate_detection",
@@ -366,7 +366,7 @@ def check_subscription(subscription: SubscriptionDescription, profile: Profile =
 
 
 def check_access_rule(rule: AccessRule) -> AccessRule:
-    """Return ``rule`` if it may be used; raises ArgumentInvalid otherwise (HTTP contract A.5.6, B.2.4)."""
+    """Return ``rule`` if it may be used; raises ArgumentInvalid otherwise."""
     if not 0 < len(rule.name) <= ACCESS_RULE_NAME_LENGTH_MAX:
         raise ArgumentInvalid(f"The name of an access rule has 1 to {ACCESS_RULE_NAME_LENGTH_MAX} characters.")
     if not rule.primary_key or not rule.secondary_key:

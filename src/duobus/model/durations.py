@@ -1,4 +1,4 @@
-"""ISO 8601 durations as Service Bus writes them, to and from milliseconds (HTTP contract A.6, rule 0.14).
+"""ISO 8601 durations as Service Bus writes them, to and from milliseconds (Azure: quotas).
 
 The wire counts ticks of 100 ns and knows a largest value, which means "for ever". Inside, a duration is
 ``int`` milliseconds and "for ever" is None.

@@ -1,7 +1,7 @@
-"""Special: everything rare about one message, as the fragment keeps it beside the payload.
+"""MessageMetadata: everything but the payload of one message, as the fragment keeps it beside the payload.
 
-An ordinary message has none. The store keeps the encoded form without looking into it (design 2, row 8,
-and 3.12: the bare message stays the bytes that came; what is changed lies beside it as an overlay).
+A plain message has none. The store keeps the encoded form without looking into it (3.12: the bare message stays the
+bytes that came; what is changed lies beside it as an overlay).
 """
 
 from __future__ import annotations
@@ -100,14 +100,14 @@ class MessageMetadata(msgspec.Struct, array_like=True):
 
 
 class SessionMetadata(MessageMetadata, frozen=True):  # type: ignore[misc]
-    """A session id and nothing else, which is all that is rare about most messages of a session.
+    """A session id and nothing else, which is all the metadata of most messages of a session.
 
     Messages share it, so it cannot be changed: see ``own``.
     """
 
 
 def own(metadata: MessageMetadata | None) -> MessageMetadata:
-    """The special of one message alone, to be changed."""
+    """The metadata of one message alone, to be changed."""
     if metadata is None:
         return MessageMetadata()
     return MessageMetadata(session_id=metadata.session_id) if type(metadata) is SessionMetadata else metadata
@@ -132,7 +132,7 @@ _ENCODED: dict[str | None, bytes] = {}
 
 
 def encoded(metadata: MessageMetadata) -> bytes:
-    """``special.encode()``, without making it again for each message of a session."""
+    """``metadata.encode()``, without making it again for each message of a session."""
     if type(metadata) is not SessionMetadata:
         return metadata.encode()
     form = _ENCODED.get(metadata.session_id)

@@ -1,4 +1,4 @@
-"""MeteringRecord: what the usage report of one minute says (design 3.13, requirements PN13 and PN15).
+"""MeteringRecord: what the usage report of one minute says (requirements PN13 and PN15).
 
 One operation is a message sent or handed out, per 64 KiB begun; a receive that ends with nothing is one, and so is a
 peek; settlements and renewals are recorded at price 0. Counted per batch, written once a minute.

@@ -83,7 +83,7 @@ class TokenOptions(msgspec.Struct, frozen=True, kw_only=True, rename="pascal", f
     endpoint: TokenEndpointOptions | None = None
 
 
-# What an operator can choose about the HTTP doors.
+# What an operator can choose about the HTTP interface.
 
 #: From this version on clients know partitioned entities.
 _PARTITIONING = "2013-10"

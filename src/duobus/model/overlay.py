@@ -1,4 +1,4 @@
-"""Overlay: what a rule's action changed on one copy of a message, kept beside the bytes that came (design 3.12)."""
+"""Overlay: what a rule's action changed on one copy of a message, kept beside the bytes that came."""
 
 from __future__ import annotations
 

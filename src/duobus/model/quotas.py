@@ -1,4 +1,4 @@
-"""Quotas: what a server allows of each kind. The defaults are the cloud's (AMQP contract 15); every one can be set."""
+"""Quotas: what a server allows of each kind. The defaults are the cloud's (Azure: quotas); every one can be set."""
 
 from __future__ import annotations
 

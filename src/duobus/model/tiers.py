@@ -1,4 +1,4 @@
-"""Tiers: what Basic, Standard and Premium namespaces of the cloud have and refuse (HTTP contract A.6.1).
+"""Tiers: what Basic, Standard and Premium namespaces of the cloud have and refuse (Azure: partitioned entities).
 
 A server has all of it, under the rules of none, unless it is told to be one of them: for tests of what a program would
 meet in the cloud.

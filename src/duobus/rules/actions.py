@@ -1,4 +1,4 @@
-"""Actions: SET and REMOVE on one copy of a message, giving an overlay (HTTP contract E.5)."""
+"""Actions: SET and REMOVE on one copy of a message, giving an overlay (Azure: SQL rule action syntax)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _ALL_SECTIONS: Final = PROPERTIES_SECTION | APPLICATION_SECTION | ENVELOPE
 Step = Callable[["Draft"], None]
 
 #: Up to so many properties a draft costs what an action costs; beyond, each of them counts (``duobus.rules.effort``),
-#: and more where all names are folded. A value that is set is encoded, kept and written once more.
+#: and more where all names are put into lower case. A value that is set is encoded, kept and written once more.
 _FEW_PROPERTIES: Final = 64
 _PROPERTY_COST: Final = 100
 _REMOVAL_COST: Final = 400
@@ -330,7 +330,7 @@ _KEYS: Final = frozenset((SESSION_ID, PARTITION_KEY))
 
 
 def _check_size(message: MessageView, overlay: Overlay) -> None:
-    """Hold the copy to the limits of a message that is sent (E.7, wire contract chapter 15)."""
+    """Hold the copy to the limits of a message that is sent (E.7, Azure: quotas)."""
     added = 0
     try:
         for name, value in overlay.application.items():

@@ -1,4 +1,4 @@
-"""Correlation filters: equality of every field that is given (HTTP contract E.6)."""
+"""Correlation filters: equality of every field that is given (Azure: topic filters)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ EFFORT_MAX: Final = 40_000_000
 #: What counts as one message of a commit: then a commit's messages take as long together as one message may.
 EFFORT_OF_A_MESSAGE: Final = EFFORT_MAX // 2000
 
-#: Texts, patterns and results of one message that are kept; beyond, they start anew.
+#: Texts, patterns and results of one message that are kept; beyond, they start again.
 _TEXTS_MAX: Final = 32
 _PATTERNS_MAX: Final = 64
 _RESULTS_MAX: Final = 1_024

@@ -1,4 +1,4 @@
-"""LIKE without regular expressions: no pattern and no text makes it slow (HTTP contract E.4, decision 0048).
+"""LIKE without regular expressions: no pattern and no text makes it slow (Azure: SQL filter syntax, decision 0048).
 
 A pattern is cut at its ``%`` into segments, and each is looked for from where the one before ended; the leftmost place
 is always good enough, so that nothing is ever tried twice. How a segment is found depends on the text:

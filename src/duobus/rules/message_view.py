@@ -52,7 +52,7 @@ def values_of(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def index_names(values: dict[str, Any]) -> dict[str, Any]:
-    """Add the folded names to values by exact name, the exact ones first; the same mapping is returned."""
+    """Add the lower-case names to values by exact name, the exact ones first; the same mapping is returned."""
     names = "".join(values)
     if names == names.lower():
         return values
@@ -74,13 +74,13 @@ class MessageView:
 
     Args:
         payload: The bare message, from the properties section on.
-        metadata: What is rare about it, or None.
+        metadata: Its metadata, or None.
         enqueued_ms: When the topic took it (or, scheduled, when it became due), ms since the epoch; None: not yet.
         sequence_number: The one that the topic gave it; None: not yet.
 
     Attributes:
         system: Values of the system properties, by place (``duobus.rules.system_properties``).
-        user: Values of the user properties, by exact and by folded name.
+        user: Values of the user properties, by exact and by lower-case name.
         new_id: Gives ``newid()`` its values; set by the rule set.
         meter: Counts what rules do with long texts; set by the rule set, or not at all.
         is_quick: The quick reader has read all that was decoded so far.

@@ -1,4 +1,4 @@
-"""The properties of an ordinary message, read without the codec's general way: a third of its cost.
+"""The properties of a plain message, read without the codec's general way: a third of its cost.
 
 Messages of the SDKs hold short texts, numbers and booleans in their shortest maps and lists. Whatever is not of this
 kind, malformed messages among them, is left to the codec: then these functions say so and have done nothing.

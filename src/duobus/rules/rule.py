@@ -130,7 +130,8 @@ def _compile_sql(rule: Rule, description: RuleDescription) -> None:
     if not code.can_fail:
         rule.equalities = equalities_of(node, parameters)
     if code.is_constant:
-        # Clients without a True filter of their own write 1=1 for it, and 1=0 for False (A.5.4, wire contract 10.8).
+        # Clients without a True filter of their own write 1=1 for it, and 1=0 for False (A.5.4, Azure: AMQP
+        # request-response operations).
         rule.is_true = code.value is True and rule.action is None
         rule.is_false = code.value is not True
 

@@ -1,4 +1,4 @@
-"""RuleSet: all rules of one topic, matched against a message in one pass (HTTP contract E.1)."""
+"""RuleSet: all rules of one topic, matched against a message in one pass (Azure: topic filters)."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class RuleSet:
         self._sections = 0
         # How many rules look at the message-id, and how many at what no key of the memo holds.
         self._id_readers = self._unsteady = 0
-        # How many rules look at a user property by its folded name, and (None) at any.
+        # How many rules look at a user property by its lower-case name, and (None) at any.
         self._names: dict[str | None, int] = {}
         self._memo = Memo()
         self._named_memo = NamedMemo(self._names)
@@ -228,7 +228,7 @@ class RuleSet:
 
     @property
     def at_once(self) -> int:
-        """For how many ordinary messages, none of which is like another, the rules do what they may do for one."""
+        """For how many plain messages, none of which is like another, the rules do what they may do for one."""
         return max(1, EFFORT_MAX // max(1, self._tried_cost))
 
     def _note_strain(self) -> None:
@@ -386,7 +386,7 @@ class RuleSet:
         return match
 
     def match_run(self, payloads: Sequence[bytes], enqueued_ms: int, first_number: int) -> list[Match]:
-        """Return what ``match_payload`` gives for ordinary messages in a row; for like ones often the same object."""
+        """Return what ``match_payload`` gives for plain messages in a row; for like ones often the same object."""
         memo, shapes = self._memo, self._shapes
         found = memo.find_run(payloads)
         if not all(found):

@@ -1,4 +1,4 @@
-"""The system properties: their names, where each comes from, and which an action may set (HTTP contract E.4, E.5)."""
+"""The system properties: their names, where each comes from, and which an action may set."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ WRITABLE: Final = frozenset(FIELDS) | {
     VIA_PARTITION_KEY,
 }
 
-#: Those of at most 128 characters (wire contract, chapter 15).
+#: Those of at most 128 characters (Azure: quotas).
 IDS: Final = frozenset((MESSAGE_ID, SESSION_ID, PARTITION_KEY, VIA_PARTITION_KEY, REPLY_TO_SESSION_ID))
 ID_LENGTH_MAX: Final = 128
 

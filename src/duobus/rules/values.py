@@ -1,4 +1,4 @@
-"""What expressions compute with, and how it comes from AMQP and goes back (HTTP contract E.4, "Types").
+"""What expressions compute with, and how it comes from AMQP and goes back (Azure: SQL filter syntax, "Types").
 
 Unknown is None. Boolean, Int64, double, string and GUID are Python's own types, exactly (``type(x) is int``); instants
 and spans of time are the two classes here. Whatever else a message holds (binary, lists, ...) stays as the codec gave
@@ -184,7 +184,7 @@ def from_amqp(raw: Any) -> Any:
 
 
 def id_text(raw: Any) -> str | None:
-    """Return the text of a message or correlation id, which may be of four types (wire contract 7.5)."""
+    """Return the text of a message or correlation id, which may be of four types (AMQP 1.0 part 3, 3.2.4)."""
     if raw is None:
         return None
     if isinstance(raw, bytes):

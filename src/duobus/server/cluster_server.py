@@ -1,4 +1,4 @@
-"""JoinedServer: one of several servers over one catalog in PostgreSQL; put together of the same parts as a lone one."""
+"""ClusterServer: one of several servers over one catalog in PostgreSQL; made of the same parts as a lone one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from duobus.cluster.forwarding.endpoint import ForwardingEndpoint
 from duobus.cluster.http.proxy import HttpProxy
 from duobus.cluster.leases import NODES_MAX
 from duobus.cluster.node import ClusterNode, OpenStore
+from duobus.cluster.router import ClusterRouter
 from duobus.cluster.scale_unit import ClusteredScaleUnit, LeasedTime
 from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreTooNew
+from duobus.gateway.amqp.router import FORWARDING_NODE
 from duobus.gateway.amqp.server import AmqpServer
 from duobus.gateway.tls import client_context
 from duobus.model.descriptions import AccessRule, QueueDescription
@@ -86,7 +88,7 @@ def open_cluster_forwarding(amqp: AmqpServer, unit: ClusteredScaleUnit, node: Cl
         return next((row.rules for row in rows if row.name.lower() == namespace.lower()), ())
 
     unit.remote.connect(node, AmqpClusterConnections(node.node_id, node.context, clock, rules))
-    amqp.forwarding = ForwardingEndpoint(unit.receiver, rules)
+    amqp.nodes[FORWARDING_NODE] = ForwardingEndpoint(unit.receiver, rules).attach
 
 
 #: How long a start waits for another server that prepares the same catalog, in tries and seconds between them.
@@ -222,7 +224,7 @@ class ClusterServer(Server):
             clock=self._clock,
             context=self._context,
         )
-        self.amqp.owners = self.node
+        self.amqp.router_of = partial(ClusterRouter, owners=self.node)
         open_cluster_forwarding(self.amqp, self.unit, self.node, self._clock)
         await super()._open_listeners(authorizer)
         self.unit.seen = partial(self._see_rules, authorizer)
@@ -248,6 +250,9 @@ class ClusterServer(Server):
             if known.name == row.name.lower() and known.rules != rules:
                 known.rules = rules
                 self.amqp.rules_changed(known.name)
+
+    def _numbers_of_cluster(self) -> Iterable[tuple[str, float]]:
+        return self.node.numbers()
 
     # -- stores -------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The only place where stores, catalog, namespaces and doors are put together."""
+"""The only place where stores, catalog, namespaces and servers are put together."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Server:
 
     Attributes:
         unit: The scale unit.
-        listeners: Name of a door to its listener, for those that are offered.
+        listeners: Name of a server to its listener, for those that are offered.
         tokens: What it knows of bearer tokens, or None when none are configured.
         backups: Makes backups, or None where everything is kept in memory.
         drills: Store id to its store, where drills are allowed.
@@ -230,8 +230,12 @@ class Server:
         )
 
     def _samples(self, started_ms: int) -> Iterator[Sample]:
-        yield from samples(self.unit, self.amqp, started_ms, self._skew.skews)
+        yield from samples(self.unit, self.amqp, started_ms, self._skew.skews, self._numbers_of_cluster())
         yield Sample("duobus_clock_ahead_seconds", (), self._time.ahead_ms / 1000)
+
+    def _numbers_of_cluster(self) -> Iterable[tuple[str, float]]:
+        """Name and value of what a server among others counts beside the rest."""
+        return ()
 
     async def _start_stores(self, contents: CatalogContents) -> list[NamespaceRow]:
         """Open the stores, and create what the configuration asks for; return the namespaces of that."""
@@ -394,7 +398,7 @@ class Server:
         return pool.writer()
 
     async def _create_entities(self, config: NamespaceConfig) -> None:
-        """What the file asks for and is missing is created; what differs is named and left alone (design 6)."""
+        """What the file asks for and is missing is created; what differs is named and left alone."""
         home = self.unit.namespace(config.name)
         missing = []
         for description in config.queues:
@@ -434,7 +438,7 @@ class Server:
     def _entity_rules(self, namespace: str, segments: Sequence[str]) -> Iterator[tuple[tuple[str, ...], AccessRule]]:
         return self.unit.namespace(namespace).access_rules(segments)
 
-    # -- doors --------------------------------------------------------------------------------------------------
+    # -- servers --------------------------------------------------------------------------------------------------
 
     async def _open_listeners(self, authorizer: Authorizer) -> None:
         settings = self.settings
@@ -473,7 +477,7 @@ class Server:
             may_read_metrics=self._may_read_metrics,
         )
         http = await self.rest.open()
-        # Every port serves everything (design 5); the names say what clients look for there.
+        # Every port serves everything; the names say what clients look for there.
         await self._listen("amqp", http, settings.port, tls)
         if tls is not None:
             await self._listen("tls", http, settings.tls_port, tls)
@@ -545,7 +549,7 @@ class Server:
         return self._metrics_token is None or self._metrics_token.accepts(authorization)
 
     def port(self, name: str) -> int | None:
-        """The port of a door, or None when it is not offered."""
+        """The port of a server, or None when it is not offered."""
         listener = self.listeners.get(name)
         return listener.port if listener is not None else None
 

@@ -1,4 +1,4 @@
-"""The configuration file: the emulator's ``Config.json`` and what goes beyond it (HTTP contract D.1).
+"""The configuration file: the emulator's ``Config.json`` and what goes beyond it (the emulator's documentation).
 
 Comments and trailing commas are allowed, any number of namespaces, every property of the cloud. Members that are
 unknown warn; a value that cannot be meant is an error that names its JSON path. Topics, and what else this version
@@ -31,7 +31,7 @@ from duobus.model.descriptions import (
 )
 from duobus.model.durations import parse_duration
 
-# JSON with comments and trailing commas, as the emulator's sample file has them (HTTP contract D.1).
+# JSON with comments and trailing commas, as the emulator's sample file has them (the emulator's documentation).
 #
 # Both are replaced by blanks of the same length, so that the standard parser reads the rest and its line and column
 # in an error are the file's own.
@@ -384,7 +384,7 @@ def _rule(node: _Node) -> RuleDescription:
 
 
 def _receivable(node: _Node) -> dict[str, Any]:
-    """Properties that queues and subscriptions share, with the emulator's defaults (HTTP contract D.1)."""
+    """Properties that queues and subscriptions share, with the emulator's defaults (the emulator's documentation)."""
     return {
         "lock_duration_ms": node.finite_duration("LockDuration", EMULATOR.lock_duration_ms_default),
         "default_message_time_to_live_ms": node.duration("DefaultMessageTimeToLive", EMULATOR.time_to_live_ms_default),

@@ -1,4 +1,4 @@
-"""Writes what the doors counted into files, at the end of each minute (design 3.13)."""
+"""Writes what the servers counted into files, at the end of each minute."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MeteringWriter:
     """Takes the counts every minute and writes them; what the disk refuses is written with the next minute's.
 
     Args:
-        counts: What the doors count.
+        counts: What the servers count.
         data: The data folder; without one (``--ephemeral``) nothing is kept.
         clock: The time.
     """

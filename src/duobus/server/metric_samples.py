@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from math import inf
 
@@ -14,15 +14,20 @@ from duobus.telemetry.metrics import Sample
 _STATES = ("active", "dead-letter", "transfer-dead-letter", "deferred", "scheduled")
 
 
-def samples(unit: ScaleUnit, amqp: AmqpServer, started_ms: int, skews: Mapping[Where, float]) -> Iterator[Sample]:
-    """Yield every sample there is now."""
+def samples(
+    unit: ScaleUnit,
+    amqp: AmqpServer,
+    started_ms: int,
+    skews: Mapping[Where, float],
+    cluster: Iterable[tuple[str, float]] = (),
+) -> Iterator[Sample]:
+    """Yield every sample there is now; ``cluster``: name and value of what a server among others counts."""
     for where, skew in skews.items():
         yield Sample("duobus_keys_skew", where, skew)
     yield Sample("duobus_start_time_seconds", (), started_ms / 1000)
     yield from _of_servers(amqp)
-    if amqp.owners is not None:
-        for name, value in amqp.owners.numbers():
-            yield Sample(name, (), value)
+    for name, value in cluster:
+        yield Sample(name, (), value)
     for store_id, broker in unit.brokers.items():
         label = (str(store_id),)
         yield Sample("duobus_store_available", label, int(broker.state == "open"))

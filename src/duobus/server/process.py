@@ -13,11 +13,11 @@ from contextlib import suppress
 from duobus.clock import Clock, Entropy
 from duobus.compiled import compiled_rooms
 from duobus.errors import ConfigurationError
-from duobus.server.access.connection_string import tell
+from duobus.server.access.connection_strings import tell
 from duobus.server.composition import Server
 from duobus.server.metering_writer import MeteringWriter
 from duobus.server.settings import ReadyFile, Settings, ready_members
-from duobus.storage.switch_interval import set_switch_interval
+from duobus.storage.writers import set_switch_interval
 from duobus.telemetry.bounded_log import BoundedLog, tell_faults
 from duobus.telemetry.logs import Log, set_up_logs
 
@@ -158,7 +158,7 @@ def _announce(server: Server, ready: ReadyFile | None, log: Log) -> None:
     ports = {name: listener.port for name, listener in server.listeners.items()}
     log.info("ready", namespace=server.default.name, compiled=",".join(compiled_rooms()) or "no", **ports)
     if server.new_key or settings.emulator:
-        # A new one here and nowhere else (design 5).
+        # A new one here and nowhere else.
         tell(
             str(members["connection_string"]),
             is_public=settings.emulator,

@@ -29,7 +29,7 @@ __all__ = [
     "ready_members",
 ]
 
-#: Key of the default rule in emulator mode: the emulator's well-known text (HTTP contract D.2).
+#: Key of the default rule in emulator mode: the emulator's well-known text (the emulator's documentation).
 EMULATOR_KEY = "SAS_KEY_VALUE"
 
 #: Where everything listens unless the user says otherwise. Plain AMQP carries tokens and logins in clear text,
@@ -84,7 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         metrics_token_file: File with the token that ``/metrics`` asks for, or None for none.
         join: The catalog in PostgreSQL that this server shares with others, or None.
         advertise: Host name or address by which the others reach it; ``host`` unless given.
-        cluster_ca: Whose certificates the others' doors have; None: they are reached without TLS.
+        cluster_ca: Whose certificates the other servers have; None: they are reached without TLS.
         spread: Partitioned queues that are created here are spread over all stores that servers share.
         accept_clock: The machine's clock is right, however far ahead of what was recorded it is.
         warnings: What the operator should read at the start, one text each.
@@ -174,7 +174,7 @@ def load_settings(options: Settings) -> Settings:
 
 
 def _partitioned(namespace: NamespaceConfig) -> NamespaceConfig:
-    """A namespace of the file where every entity is partitioned, whatever the file says (HTTP contract A.6.1).
+    """A namespace of the file where every entity is partitioned, whatever the file says (Azure: partitioned entities).
 
     Elsewhere an entity of which the file does not say is not partitioned, as in the emulator, whose format it is.
     """
@@ -244,7 +244,7 @@ def ready_members(
     key: str,
     ca: Path | None,
 ) -> dict[str, object]:
-    """Return the members of the ready file for the ports that were got; None where a door is not offered.
+    """Return the members of the ready file for the ports that were got; None where a server is not offered.
 
     The connection strings name ``localhost`` when that reaches the server, because the emulator's and the
     self-signed certificate's users write it so.

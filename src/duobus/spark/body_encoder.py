@@ -1,4 +1,4 @@
-"""Bodies that are no data, written as the AMQP sections that the column ``body`` holds (spark-pipeline 3.11).
+"""Bodies that are no data, written as the AMQP sections that the column ``body`` holds.
 
 The SDK hands such a body out as Python values, text and binary both as bytes; what is UTF-8 is written as text. It
 has lost the widths of numbers and whether an integer was a timestamp, so numbers are written as long and double.

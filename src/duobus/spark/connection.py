@@ -1,6 +1,6 @@
 """How processes of Spark reach a namespace: from options that name a secret, to clients that each process opens itself.
 
-A ``Place`` travels in pickles to every worker; a client or a resolved secret never does (spark-pipeline 2.2). The one
+A ``Place`` travels in pickles to every worker; a client or a resolved secret never does. The one
 exception is Spark's own doing: ``connectionString`` is an option, and options travel.
 """
 
@@ -282,7 +282,7 @@ class Kept:
     """What a process keeps open: clients, receivers, senders, by key, closed when they have been idle.
 
     Workers are forked from a daemon: what another process opened is dropped without being closed, since its
-    connection belongs to that process (spark-pipeline 6).
+    connection belongs to that process.
 
     Args:
         clock: Time.

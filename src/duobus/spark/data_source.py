@@ -1,4 +1,4 @@
-"""The format ``duobus``: which reader or writer serves which request. Imports nothing heavy (spark-pipeline 6)."""
+"""The format ``duobus``: which reader or writer serves which request. Imports nothing heavy."""
 
 from __future__ import annotations
 

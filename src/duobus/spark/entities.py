@@ -108,7 +108,7 @@ def open_sender(client: ServiceBusClient, key: Key) -> ServiceBusSender:
 
 
 def peek(receiver: Any, first: int, count: int = PEEK) -> list[Any]:
-    """Look at messages from a number on, which is given even if it is zero (spark-pipeline 3.5)."""
+    """Look at messages from a number on, which is given even if it is zero."""
     found: list[Any] = receiver.peek_messages(max_message_count=min(count, PEEK), sequence_number=max(first, 1))
     return found
 

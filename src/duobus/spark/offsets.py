@@ -1,6 +1,6 @@
 """Offsets of the two modes, as Spark keeps them: small, and byte for byte the same for the same content.
 
-Spark compares offsets as text (spark-pipeline 2.5), copies them into every progress event, and gives them back after
+Spark compares offsets as text, copies them into every progress event, and gives them back after
 a restart: what is read from a checkpoint is checked like any other input.
 """
 
@@ -20,7 +20,7 @@ VERSION: Final = 1
 #: The count within a sequence number; above it stands the fragment.
 COUNT_BITS: Final = 48
 COUNT_MASK: Final = (1 << COUNT_BITS) - 1
-#: A larger claim is kept compressed (spark-pipeline 3.3).
+#: A larger claim is kept compressed.
 PLAIN_BYTES_MAX: Final = 4_096
 #: Of a claim that is unpacked; a million messages with every second one missing take a tenth of it.
 UNPACKED_BYTES_MAX: Final = 64 << 20

@@ -1,6 +1,6 @@
 """Options of the data source, checked once: names in any case, values by kind and range, and nothing unknown.
 
-Other connectors ignore what they do not know, and a misspelt limit then limits nothing (spark-pipeline 3.10). Here an
+Other connectors ignore what they do not know, and a misspelt limit then limits nothing. Here an
 unknown option is an error that names the nearest known one.
 """
 

@@ -1,7 +1,7 @@
 """Getting out of trouble by hand: claims that no query will finish, deferred messages that no checkpoint names.
 
 ``dead_letter`` is for use inside of ``foreachBatch``; ``release`` and ``sweep`` are for when the queries on an entity
-are stopped (spark-pipeline 3.5, 3.8).
+are stopped.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def dead_letter_numbers(client: ServiceBusClient, key: Key, why_of: Mapping[int,
 
 
 def _locked(receiver: Any, key: Key, numbers: list[int]) -> Iterator[Any]:
-    """Receive deferred messages under a lock, those that are there and deferred; by fragment (spark-pipeline 3.5)."""
+    """Receive deferred messages under a lock, those that are there and deferred; by fragment."""
     for part in by_fragment(numbers).values():
         there = _deferred(receiver, part)
         for at in range(0, len(there), LOCKED_AT_ONCE):

@@ -1,4 +1,4 @@
-"""Messages to rows: lists of columns of some thousand messages, then one Arrow batch (spark-pipeline 2.8, 5.2)."""
+"""Messages to rows: lists of columns of some thousand messages, then one Arrow batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns of a message as a row (spark-pipeline 3.11); the source gives them, the sink takes them."""
+"""The columns of a message as a row; the source gives them, the sink takes them."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ one, gives the same numbers to other entities, whose clients would then be hande
 catalog has an identity, drawn when it is made, and a revision, raised with every change of it. Each store keeps both,
 with the highest number it has seen, written down in commits that it makes anyway: at its opening, and when fragments
 come or go. The catalog is durable first, always; so a store that is ahead of its catalog shows that the catalog is not
-the one it was (design, decision 5).
+the one it was.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class CatalogMark:
 
     Attributes:
         identity, revision, last_id: See ``Belonging``. Identity 0: stores are told nothing, and not asked.
-        copies: What stores are to keep of its rows (``catalog_copy.py``); None: nothing.
+        copies: What stores are to keep of its rows (``catalog_records.py``); None: nothing.
         advice: What to do when a store does not fit.
     """
 

@@ -12,7 +12,7 @@ import msgspec
 from duobus.errors import StoreFailed
 from duobus.model.descriptions import AccessRule
 
-#: Name of the rule that every namespace has (HTTP contract B.2.4).
+#: Name of the rule that every namespace has (Azure: shared access signatures).
 DEFAULT_RULE_NAME = "RootManageSharedAccessKey"
 
 #: States of an entity: recorded but not finished, usable, being deleted.
@@ -77,7 +77,7 @@ def store_path(store_id: int) -> str:
 class MoveRow(msgspec.Struct, frozen=True):
     """A fragment that is being moved to another store.
 
-    Where the fragment is, its slot says, always: as long as that names ``from_store``, what ``to_store`` has of it is
+    Its slot always says where the fragment is: as long as that names ``from_store``, what ``to_store`` has of it is
     to be deleted should the move end; from then on, what ``from_store`` has.
     """
 
@@ -117,7 +117,7 @@ class CatalogContents(msgspec.Struct, frozen=True):
 
 
 def row_sum(values: Iterable[object]) -> int:
-    """Checksum of a row in a database: over all of its other values, in order (design, decision 5)."""
+    """Checksum of a row in a database: over all of its other values, in order."""
     return zlib.crc32(json.dumps(list(values), separators=(",", ":")).encode())
 
 

@@ -21,7 +21,7 @@ def check_batch(
     """Return if the store may write ``batch``; the arguments are what it holds now.
 
     Raises:
-        StoreStale: An epoch is not the fragment's, or a fragment or source is gone (design 3.4).
+        StoreStale: An epoch is not the fragment's, or a fragment or source is gone.
         StoreFailed: A commit number or a count was used before (I7), or the columns contradict each other.
     """
     if batch.commit_no <= last_commit_no:

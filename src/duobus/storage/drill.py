@@ -37,7 +37,7 @@ MODES: Final = (HEALTHY, FAILING, STALLING)
 
 
 class DrillStore(MessagingStore):
-    """A store behind a door that an operator can shut; see ``MessagingStore`` for what the methods do.
+    """A store that an operator can make fail; see ``MessagingStore`` for what the methods do.
 
     ``set_mode`` and ``mode`` may be used by any thread.
 

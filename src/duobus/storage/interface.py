@@ -1,8 +1,8 @@
 """MessagingStore: how message brokers keep what they decided, and the columns in which it travels.
 
-A store is blocking and single-threaded: a ``StoreWriter`` (stores/writer.py) owns the thread that calls
+A store is blocking and single-threaded: a ``StoreWriter`` (``storage/writers.py``) owns the thread that calls
 it. Nothing above this line knows SQL; nothing below it knows what a message means. A message's payload
-(the bare message) and its ``metadata`` (everything rare, encoded by the fragment) are opaque bytes here.
+(the bare message) and its ``metadata`` (keys, times and more, encoded by the fragment) are opaque bytes here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORMAT_VERSION_MIN = 1
 
 #: A row's integer key is ``source_key << COUNT_BITS | count``: 2**44 messages a source are 5.5 years at
 #: 100,000 a second; 2**19 sources a store are left. A composite key without rowid measured 41 us a row
-#: against 7 (reference/performance.md).
+#: against 7.
 COUNT_BITS = 44
 SOURCE_KEY_MAX = (1 << 19) - 1
 COUNT_MAX = (1 << COUNT_BITS) - 1
@@ -92,8 +92,8 @@ class Put:
     """Messages of one source with consecutive counts, new in this commit.
 
     Attributes:
-        all_metadata: Index into ``payloads`` to (state, deliveries, special) for the messages that are not
-            ordinary, or None when all are: state 0 (active), no deliveries, no special.
+        all_metadata: Index into ``payloads`` to (state, deliveries, metadata) for the messages that are not
+            plain, or None when all are: state 0 (active), no deliveries, no metadata.
         origins: For copies of a topic's messages, in sources other than 0: the count that each message had in source
             0 of the fragment; 0 for what is no copy. A negative count: the message has several copies, all of them in
             this commit and with the same payload, which is kept once until the last of them is removed. None: no
@@ -133,7 +133,7 @@ class Put:
         self.is_reserved = False
 
     def metadata_of(self, index: int) -> tuple[int, int, bytes | None] | None:
-        """(state, deliveries, special) of a message; None when it is ordinary."""
+        """(state, deliveries, metadata) of a message; None when it is plain."""
         if self.equal_metadata is not None:
             return (0, 0, self.equal_metadata[index])
         return None if self.all_metadata is None else self.all_metadata.get(index)
@@ -189,7 +189,7 @@ class CommitBatch:
         epochs: (fragment_key, epoch) of every fragment touched; a difference refuses the whole commit.
         puts: New messages.
         removed: (source_key, first_count, last_count), inclusive; rows that do not exist are no error.
-        changes: (source_key, count, state, deliveries, special): new state of messages that exist.
+        changes: (source_key, count, state, deliveries, metadata): new state of messages that exist.
         sources: (source_key, next_count, highest_delivered, counters) of every source touched.
         tombstones: Runs of other stores that this commit takes over.
         forgotten: Tombstones that are done with, to be deleted: (store_id, generation).
@@ -253,7 +253,7 @@ class StoredMessage:
 
 
 class PlainColumns:
-    """Verified ordinary messages in columns, their counts consecutive: active, no deliveries, no special."""
+    """Verified plain messages in columns, their counts consecutive: active, no deliveries, no metadata."""
 
     __slots__ = ("enqueued_ms", "first_count", "payloads")
 
@@ -409,7 +409,7 @@ class MessagingStore(ABC):
         """
 
     def load_columns(self, _source_key: int, _first_count: int, _limit: int) -> Sequence[PlainColumns]:
-        """Return up to ``limit`` messages as ``load`` does, verified and in columns, as far as they are ordinary.
+        """Return up to ``limit`` messages as ``load`` does, verified and in columns, as far as they are plain.
 
         It ends before one that is not, and before anything that is amiss, which ``load`` then meets. Never raises, and
         may be called by another thread beside the other methods. So it may see commits that nobody was told of yet.
@@ -448,10 +448,10 @@ class MessagingStore(ABC):
 
     @abstractmethod
     def probe(self) -> None:
-        """Make one ordinary durable commit that changes no message."""
+        """Make one plain durable commit that changes no message."""
 
     def records(self) -> Mapping[str, Kept] | None:
-        """Return what the store keeps of its catalog's rows (``catalog_copy.py``); None: this kind keeps nothing."""
+        """Return what the store keeps of its catalog's rows (``catalog_records.py``); None: this kind keeps nothing."""
         return None
 
     def keep_records(self) -> None:  # noqa: B027 - what keeps nothing has nothing to write
@@ -471,7 +471,7 @@ def is_end(messages: Sequence[StoredMessage], limit: int) -> bool:
 
 
 def columns_of(first_count: int, messages: Iterable[StoredMessage]) -> list[PlainColumns]:
-    """Return as many of these messages as are ordinary and follow each other from ``first_count`` on."""
+    """Return as many of these messages as are plain and follow each other from ``first_count`` on."""
     found: list[StoredMessage] = []
     for message in messages:
         is_plain = not message.state and not message.deliveries and message.metadata is None and not message.origin

@@ -205,7 +205,7 @@ class MemoryStore(MessagingStore):
         return [] if body_key is None else body_key.load(first_count, limit)
 
     def load_columns(self, source_key: int, first_count: int, limit: int) -> list[PlainColumns]:
-        """Return the ordinary messages with which ``load`` would begin."""
+        """Return the plain messages with which ``load`` would begin."""
         body_key = self._body_keys.get(source_key) if self._is_open else None
         return [] if body_key is None else columns_of(first_count, body_key.load(first_count, limit))
 

@@ -22,7 +22,7 @@ from duobus.storage.interface import MessagingStore
 from duobus.storage.postgres.address import is_postgres, parse
 from duobus.storage.sqlite.store import SqliteStore
 
-#: A sequence number has the fragment's number in its upper 16 bits and the count below (AMQP contract 8.3).
+#: A sequence number has the fragment's number in its upper 16 bits and the count below (Azure: AMQP protocol guide).
 COUNT_BITS: Final = 48
 FRAGMENT_NO_MAX: Final = (1 << 16) - 1
 

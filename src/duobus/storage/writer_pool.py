@@ -1,4 +1,4 @@
-"""Crew: the threads of the stores that share a disk. One of them works, from store to store, as long as each is quick.
+"""WriterPool: the threads of the stores that share a disk. One works, from store to store, as long as each is quick.
 
 With a thread each, four stores under load are four threads that ask for the interpreter at every statement, beside the
 loop's: each commit takes longer, and the disk has one sync at a time for the most part all the same. So one thread, the
@@ -249,17 +249,18 @@ class WriterPool:
         return True
 
 
-# Patience: a messaging store that does not answer in time counts as failed, although no call has raised (PE4, PE13).
+# Timeouts: a messaging store that does not answer in time counts as failed, although no call has raised (PE4, PE13).
 #
-# A stalled disk raises nothing: its thread just does not come back, for seconds or for days. Whoever waits for it gets
-# StoreFailed when the patience is over, as if the call had raised it, and what happens from there on is what happens
-# after every failure: memory is discarded, keyless runs go elsewhere with a tombstone, the store is closed, opened and
-# recovered as soon as its thread comes back (I27, I56). What the stalled call did then shows in the last commit number.
+# A stalled disk raises nothing: its thread just does not come back, for seconds or for days. A caller that waits for it
+# gets StoreFailed when the timeout is over, as if the call had raised it, and what happens from there on is what
+# happens after every failure: memory is discarded, keyless runs go elsewhere with a tombstone, the store is closed,
+# opened and recovered as soon as its thread comes back (I27, I56). What the stalled call did then shows in the last
+# commit number.
 #
 # Long before that the store is *late*: what could be stored elsewhere and has not been handed to its thread yet no
-# longer waits for it, and who would take messages for good is served elsewhere (I29). Otherwise it would wait for the
-# call under way and then for its own, twice the patience of a store that is not given up, or many times it where more
-# waits than one commit takes.
+# longer waits for it, and a receiver that takes messages for good is served elsewhere (I29). Otherwise it would wait
+# for the call under way and then for its own, twice the timeout of a store that is not given up, or many times it where
+# more waits than one commit takes.
 
 #: A call that has taken so long is late. No healthy disk does that to a commit, and it leaves most of the 5 s that a
 #: send without a key may take in all (PE4), and half of the second in which a receiver gets what is elsewhere (I29).
@@ -268,7 +269,7 @@ LATE_S: Final = 0.5
 #: takes to send what it holds elsewhere.
 COMMIT_TIMEOUTS: Final = 1.5
 #: How long a refusal may wait until a store has made sure that the messages cannot appear any more: what is left of the
-#: time of PE4 when a commit has had all of its patience.
+#: time of PE4 when a commit has had all of its timeout.
 REFUSAL_S: Final = 0.5
 #: How long messages are sent on from one store that failed to the next; what fails later than that is refused.
 RERUN_S: Final = 5.0
@@ -354,7 +355,7 @@ class StoreWatchdog:
         self._commit = pending_call = PendingCall(done, self.timeout_s)
         self._commit_since_s = self._loop.time()
         if all(other.timeout_s <= self.timeout_s for other in self._pending_calls):
-            # Behind what may take longer on a healthy disk, its own patience is all there is.
+            # Behind what may take longer on a healthy disk, its own timeout is all there is.
             pending_call.due_s = self._commit_since_s + COMMIT_TIMEOUTS * self.timeout_s
         self._submit(pending_call, call)
 

@@ -1,20 +1,25 @@
 """Who calls a messaging store: one thread per store, or, in simulation, the loop itself after a virtual delay.
 
-A hand-over costs one queue entry in and one ``call_soon_threadsafe`` out, per commit and never per message
-(reference/performance.md 5.2).
+A hand-over costs one queue entry in and one ``call_soon_threadsafe`` out, per commit and never per message.
+At the end stands how these threads and the event loop take turns at the interpreter.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from duobus.errors import StoreFailed
+
+if TYPE_CHECKING:
+    from duobus.storage.interface import CommitBatch
 
 T = TypeVar("T")
 _Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
@@ -142,3 +147,42 @@ def outcome_of(call: Callable[[], T]) -> tuple[T | None, BaseException | None]:
         return call(), None
     except BaseException as error:  # noqa: BLE001 - not swallowed: it is the result that the submitter gets
         return None, error
+
+
+# The switch interval of the interpreter: how long a thread that computes keeps it while another waits (decision 0039).
+#
+# It is one setting for all threads of the process, so only a server changes it (``set_switch_interval``); where the
+# broker is part of somebody else's program, and in the simulation, which has one thread, it stays as it is.
+
+#: The event loop and the store threads hand the interpreter to each other often: at the default of 5 ms a thread
+#: that computes stops a store's commit for that long at every statement (reference/performance.md 3, 6).
+TURN_S: Final = 0.0002
+#: While a commit of many pieces is prepared and written. Each turn costs some microseconds to hand over, so that small
+#: commits are slower with it (A100 by a seventh).
+SHORT_TURN_S: Final = 0.00002
+#: Pieces of a commit's removals from which on it has much to do in Python: holders of sessions settle single messages.
+PIECES_MIN: Final = 100
+
+
+class _ShortSwitchInterval:
+    def __enter__(self) -> None:
+        sys.setswitchinterval(SHORT_TURN_S)
+
+    def __exit__(self, *_: object) -> None:
+        sys.setswitchinterval(TURN_S)
+
+
+_SHORT: Final = _ShortSwitchInterval()
+_AS_IT_IS: Final = nullcontext()
+
+
+def set_switch_interval() -> None:
+    """Set the turns of this process, which is a server."""
+    sys.setswitchinterval(TURN_S)
+
+
+def switch_interval_for(batch: CommitBatch) -> AbstractContextManager[None]:
+    """In which turns the thread that commits and the event loop compute while this is committed."""
+    if len(batch.removed) < PIECES_MIN or round(sys.getswitchinterval() / TURN_S, 3) != 1:
+        return _AS_IT_IS
+    return _SHORT

@@ -33,7 +33,7 @@ _SIGNATURES = re.compile(r"(?i)(shared_?access_?signature[ =]+)([^\s\"';,]+)")
 _AUTHORIZATIONS = re.compile(r"(?i)((?:proxy-|servicebus|servicebussupplementary)?authorization[\"']?\s*[:=]\s*).*")
 _SCHEMES = re.compile(r"\b((?i:Bearer|Basic|Negotiate|Digest|NTLM)\s+)([^\s\"',;]{8,})")
 _JSON_WEB_TOKENS = re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*")
-#: Whatever one of these patterns finds has one of these words in it, its case folded.
+#: Whatever one of these patterns finds has one of these words in it, in lower case.
 _SECRET_WORDS = ("key", "password", "sig", "eyj", "authorization", "bearer", "basic", "negotiate", "digest", "ntlm")
 
 
@@ -136,7 +136,7 @@ def new_tracking_id(entropy: Entropy) -> str:
 
 
 def tracking_suffix(tracking_id: str, system: str, host: str, path: str, now_ms: int) -> str:
-    """Return what follows the sentence of an error text, in the service's form (wire contract 5.2)."""
+    """Return what follows the sentence of an error text, in the service's form (Azure: AMQP protocol guide)."""
     where = escape_controls(f"{host}:{path}")
     return f" TrackingId:{tracking_id}_{system}, SystemTracker:{where}, Timestamp:{timestamp(now_ms)[:19]}"
 

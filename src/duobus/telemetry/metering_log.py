@@ -1,8 +1,8 @@
-"""Metering: counts per namespace, entity, kind and key, added per batch and written once a minute (design 3.13).
+"""Metering: counts per namespace, entity, kind and key, added per batch and written once a minute.
 
 ``MeteringCounts`` is touched on the hot path, once a batch; ``MeteringLog`` writes files and blocks, so its calls
 belong on a thread. A record is one JSON line that ends with a checksum over the rest of it. Counts of the running
-minute are kept in a journal that survives the process (``metering_journal``).
+minute are kept in a journal that survives the process (``metering_journal.py``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A broker inside the process of the tests: in a thread of its own, in memory, with namespaces made at run time.
 
-Every namespace has a port, a key and an AMQP door of its own, so that a connection string leads to it alone and
+Every namespace has a port, a key and an AMQP server of its own, so that a connection string leads to it alone and
 removing it takes its connections along. Broker time, which locks, times to live and scheduled messages follow, can
 be moved ahead; connections and tokens stay with real time.
 """
@@ -56,7 +56,7 @@ class MovableClock(Clock):
 
 
 class _Place:
-    """A namespace: the door and the listener that lead to it."""
+    """A namespace: the server and the listener that lead to it."""
 
     __slots__ = ("amqp_server", "key", "listener", "name", "rule")
 
@@ -215,7 +215,7 @@ class BrokerHost:
         """Store of each fragment of a queue or topic by the fragment's number; EntityNotFound."""
         home = self._server.unit.namespace(namespace)
         entity = home.topics.get(path.lower()) or self._found(namespace, path)
-        return {str(handle.number): handle.broker.store_id for handle in entity.fragments}
+        return {str(handle.number): handle.store.store_id for handle in entity.fragments}
 
     async def advance(self, milliseconds: int) -> None:
         """Move broker time ahead; on return all that is due by then has been done."""

@@ -252,12 +252,12 @@ def let_go() -> None:
     """Close what clients in this process have left open, so that a server does not wait for them when it stops.
 
     The SDK leaves connections to the collector that nobody has closed; a server that stops gives its clients five
-    seconds to close theirs, too (contract chapter 16).
+    seconds to close theirs, too (AMQP 1.0 part 2, 2.4).
     """
     gc.collect()
 
 
 def queues_config(queues: Mapping[str, Mapping[str, Any]], namespace: str = "sbemulatorns") -> dict[str, Any]:
-    """Return the contents of a configuration file with these queues (name to properties, HTTP contract D.1)."""
+    """Return the contents of a configuration file with these queues (name to properties)."""
     entries = [{"Name": name, "Properties": dict(properties)} for name, properties in queues.items()]
     return {"UserConfig": {"Namespaces": [{"Name": namespace, "Queues": entries}], "Logging": {"Type": "File"}}}

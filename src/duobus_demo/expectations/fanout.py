@@ -1,4 +1,4 @@
-"""Which copies came out of which outlet, against those that had to.
+"""Which copies came out of which receive path, against those that had to.
 
 A send whose outcome is unknown is repeated, so that a message may be published more than once. The publications are
 told apart by the enqueued sequence number, which all copies of one share, over the hop too. Each of them has all of
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from duobus_demo.expectations.fanout_plan import Copy, ExpectedCopy
 
-#: What is counted per outlet, and in all.
+#: What is counted per receive path, and in all.
 COUNTS = ("expected", "received", "duplicates", "lost", "altered", "wrong", "revived")
 
 _EXAMPLES_MAX = 10
@@ -40,14 +40,14 @@ class FanoutExpectations:
     """The copies of one run; every method may be called from any thread.
 
     Args:
-        expected: By outlet, the copies that have to come out and how they look.
+        expected: By receive path, the copies that have to come out and how they look.
     """
 
     def __init__(self, expected: Mapping[str, Mapping[Copy, ExpectedCopy]]) -> None:
         self._expected = expected
         self._lock = threading.Lock()
         self._publications: dict[str, set[int]] = {}
-        #: By outlet, copy and publication, the sequence numbers under which it came.
+        #: By receive path, copy and publication, the sequence numbers under which it came.
         self._numbers: dict[str, dict[tuple[Copy, int], set[int]]] = {receive_path: {} for receive_path in expected}
         self._taken: dict[str, set[tuple[Copy, int]]] = {receive_path: set() for receive_path in expected}
         self._completed: dict[str, set[int]] = {receive_path: set() for receive_path in expected}
@@ -112,7 +112,7 @@ class FanoutExpectations:
         return self._completed_over[transport]
 
     def missing(self) -> dict[str, list[Copy]]:
-        """Return the copies that nobody took over, by outlet.
+        """Return the copies that nobody took over, by receive path.
 
         Of every publication of which a copy was seen, all have to come; and every message has to be published.
         """
@@ -120,7 +120,7 @@ class FanoutExpectations:
             return {receive_path: self._missing(receive_path) for receive_path in self._expected}
 
     def report(self) -> dict[str, Any]:
-        """Return the counts as members of a result: those of COUNTS in all, and by outlet.
+        """Return the counts as members of a result: those of COUNTS in all, and by receive path.
 
         ``received`` counts copies, ``duplicates`` those of further publications of a message, ``wrong`` messages that
         should not be there: they went to the wrong place, or came twice of one publication.

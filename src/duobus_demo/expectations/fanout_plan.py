@@ -15,7 +15,7 @@ TOPIC = "library"
 #: The queue at the end of the hop.
 END = "end"
 
-#: The user property by which a changed copy names its rule (HTTP contract E.5).
+#: The user property by which a changed copy names its rule (Azure: SQL rule action syntax).
 RULE_NAME = "RuleName"
 
 #: Messages, and bytes of one: the part is to take seconds.
@@ -59,7 +59,7 @@ class ExpectedCopy(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """One copy of a message at one outlet.
+    """One copy of a message at one receive path.
 
     Attributes:
         message_id: Of the message.
@@ -88,7 +88,7 @@ class Rule(NamedTuple):
     changes: Callable[[ExpectedCopy], ExpectedCopy] | None = None
 
     def configured(self) -> dict[str, Any]:
-        """As the configuration has it (HTTP contract D.1)."""
+        """As the configuration has it (the emulator's documentation)."""
         action = {"Action": {"SqlExpression": self.action}} if self.action else {}
         return {"Name": self.name, "Properties": {**self.condition, **action}}
 
@@ -261,7 +261,7 @@ def looks_of(messages: Iterable[Outgoing]) -> dict[str, ExpectedCopy]:
 
 
 def expected_of(looks: Mapping[str, ExpectedCopy]) -> dict[str, dict[Copy, ExpectedCopy]]:
-    """Return the copies that each outlet has to hand out, with their looks."""
+    """Return the copies that each receive path has to hand out, with their looks."""
     expected: dict[str, dict[Copy, ExpectedCopy]] = {}
     for subscription in SUBSCRIPTIONS:
         copies = expected.setdefault(subscription.receive_path, {})

@@ -1,4 +1,4 @@
-"""What was put into sessions and what came out of them: order and state, beside the ledger's counts.
+"""What was put into sessions and what came out of them: order and state, beside the counts of the message account.
 
 Each session's state says how many of its messages were applied, with a digest over all of them. Its receiver sets the
 state first and completes the message then. So a message that comes again because the broker died in between is known

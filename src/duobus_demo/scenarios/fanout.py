@@ -29,7 +29,7 @@ COPIES_HELD_MIN = 1
 UNSETTLED_SENDS_MIN = 1
 
 PUBLISHERS = 3
-#: Subscribers of each outlet, each over another kind of connection.
+#: Subscribers of each receive path, each over another kind of connection.
 SUBSCRIBERS = 2
 
 #: Messages that are published without anybody receiving, right before a kill.

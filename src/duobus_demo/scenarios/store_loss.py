@@ -46,7 +46,7 @@ _PHASE_TIMEOUT_S: Final = 60.0
 
 
 class TimedMessageAccount(MessageAccount):
-    """A ledger that also knows what clients saw.
+    """A message account that also knows what clients saw.
 
     Attributes:
         seen: What they saw.
@@ -139,7 +139,7 @@ class StoreLossScenario:
             DemoFailed: Something did not happen in its time.
         """
         began_ms = self._clock.monotonic_ms()
-        # Before each drill, in it, and after the last: so many shares of the messages.
+        # Before each drill, in it, and after the last: so many parts of the messages.
         shares = 2 * len(DRILLS) + 1
         with Traffic(self._run, endpoints_of(self._server), self._pool) as traffic:
             for index, (drill, store) in enumerate(DRILLS):

@@ -1,4 +1,4 @@
-"""Senders and receivers on the asyncio SDK: what workers.py does, as tasks of one event loop."""
+"""Senders and receivers on the asyncio SDK: what ``sync_workers.py`` does, as tasks of one event loop."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def _has_received(run: RunState, endpoint: Endpoint, receiver: ServiceBusR
 async def _is_settled(
     run: RunState, endpoint: Endpoint, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, action: Action
 ) -> bool:
-    """Settle a message and enter it into the ledger; False when the outcome is unknown."""
+    """Settle a message and enter it into the message account; False when the outcome is unknown."""
     try:
         if action is Action.COMPLETE:
             # The SDK tells the end of a lock only until the message is settled.

@@ -65,7 +65,7 @@ def _is_published(
 
 
 def run_subscriber(run: RunState, endpoint: Endpoint, book: FanoutExpectations, receive_path: str) -> None:
-    """Receive from one outlet and complete until the run ends."""
+    """Receive from one receive path and complete until the run ends."""
     with endpoint.client() as client:
         while not run.stopping.is_set():
             receiver = _receiver(client, receive_path)
@@ -128,8 +128,8 @@ def look_for_rest(endpoint: Endpoint) -> int:
     """Return how many messages are left anywhere, dead letters included; counts 1 where it cannot look."""
     places: list[tuple[str, ServiceBusSubQueue | None]] = [(END, None), (END, ServiceBusSubQueue.DEAD_LETTER)]
     for subscription in SUBSCRIPTIONS:
-        # No receiver can be attached to what forwards (HTTP contract A.7). What has not gone on from there is missing
-        # at the end of the hop.
+        # No receiver can be attached to what forwards (Azure: autoforwarding). What has not gone on from there is
+        # missing at the end of the hop.
         sub_queue = ServiceBusSubQueue.TRANSFER_DEAD_LETTER if subscription.forward_to else None
         places += [(subscription.name, sub_queue), (subscription.name, ServiceBusSubQueue.DEAD_LETTER)]
 

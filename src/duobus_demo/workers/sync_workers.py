@@ -114,7 +114,7 @@ def _has_received(run: RunState, endpoint: Endpoint, receiver: ServiceBusReceive
 def is_settled(
     run: RunState, endpoint: Endpoint, receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, action: Action
 ) -> bool:
-    """Settle a message and enter it into the ledger; False when the outcome is unknown."""
+    """Settle a message and enter it into the message account; False when the outcome is unknown."""
     try:
         if action is Action.COMPLETE:
             # The SDK tells the end of a lock only until the message is settled.

@@ -1,4 +1,4 @@
-"""A crew of senders and receivers on one queue, and the final look whether anything is left in it."""
+"""A group of senders and receivers on one queue, and the final look whether anything is left in it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PEEK_COUNT = 100
 
 
 class WorkerCounts(NamedTuple):
-    """How many workers of each kind; those of one kind take the doors in turn, receivers with and without prefetch."""
+    """How many workers of each kind; those of one kind use the endpoints in turn, receivers also without prefetch."""
 
     senders: int = 3
     async_senders: int = 3
@@ -129,7 +129,7 @@ class Traffic:
             run_async_sender(run, self._endpoint(index)) for index in range(pool.async_senders)
         ]
         jobs += [
-            # The other way round than the threads: each door is used with and without prefetch.
+            # The other way round than the threads: each endpoint is used with and without prefetch.
             run_async_receiver(run, self._endpoint(index), _PREFETCHES[(index + 1) % 2])
             for index in range(pool.async_receivers)
         ]

@@ -1,4 +1,4 @@
-"""The dead-letter desk: look through dead letters, move them, remove them, make them again."""
+"""The dead-letter service: look through dead letters, move them, remove them, make them again."""
 
 from duobus.broker.dead_letters.restore import DeadLetterRestore, restore
 from duobus.broker.dead_letters.results import MoveResult, number_of

@@ -12,9 +12,9 @@ from duobus.fragment import transfer
 from duobus.fragment.commands import Command, Group
 from duobus.fragment.message import DEAD_LETTER, MAIN, QueuedMessage
 from duobus.fragment.transfer import InsertMessages, RemoveTransferred
+from duobus.model.batches import TEXT as PING_TEXT
+from duobus.model.batches import is_ping
 from duobus.model.metadata import MessageMetadata
-from duobus.model.ping import TEXT as PING_TEXT
-from duobus.model.ping import is_ping
 
 if TYPE_CHECKING:
     from duobus.broker.fragment_handle import FragmentHandle
@@ -28,7 +28,7 @@ class DeadLetterRestore:
 
     Attributes:
         payload: The bare message.
-        metadata: The metadata of it, its reasons among them.
+        metadata: Its metadata, with the reasons.
         number: The sequence number that it had as a dead letter; 0 when it never was one.
         where: The entity in whose main sub-queue it is now, or None when it is nowhere.
         now: Its sequence number there.
@@ -47,13 +47,13 @@ class DeadLetterRestore:
 
 
 async def restore(queue: Queue, restorations: Sequence[DeadLetterRestore]) -> MoveResult:
-    """Make messages dead letters of an entity: those of moves that are undone, or such as were exported.
+    """Make messages dead letters of an entity: those of moves that are undone, or messages that were exported.
 
-    What is where a move has brought it leaves there in the same commit, when that is in the same store; otherwise
-    it is buried first and removed then. What is not there any more is skipped, and not buried.
+    A message that is where a move has brought it leaves there in the same commit, when that is in the same store;
+    otherwise it is made a dead letter first and removed then. A message that is not there any more is skipped.
 
     Returns:
-        By index of the burial, not by number: one that was exported may have any.
+        By index of the item, not by number: one that was exported may have any.
 
     Raises:
         ServiceBusError: A store refused; none of what is in the result of none was done.
@@ -71,7 +71,7 @@ async def restore(queue: Queue, restorations: Sequence[DeadLetterRestore]) -> Mo
         if restoration.where is not None and slot is None:
             result.skipped[index] = "It is not where it was moved to, or a receiver holds it."
             continue
-        groups.setdefault((home.broker, None if where is None else where.broker), []).append(
+        groups.setdefault((home.store, None if where is None else where.store), []).append(
             (index, restoration, home, where, slot)
         )
     done = 0
@@ -100,7 +100,7 @@ def _dead_letter_place(queue: Queue, restoration: DeadLetterRestore) -> Fragment
 
 
 async def _found_again(restoration: DeadLetterRestore) -> tuple[FragmentHandle | None, QueuedMessage | None]:
-    """Take a message off where it is now; a cold one is read from the store first."""
+    """Take a message off where it is now; a paged one is read from the store first."""
     queue = restoration.where
     if queue is None:
         return None, None
@@ -109,15 +109,15 @@ async def _found_again(restoration: DeadLetterRestore) -> tuple[FragmentHandle |
         return None, None
     count = restoration.now & COUNT_MASK
     for _ in range(_WARMINGS):
-        fragment, _now = handle.broker.present(handle)
+        fragment, _now = handle.present()
         source = fragment.sources.get(queue.source_no)
         if source is None or not source.is_cold(count):
             break
         before = source.cold_number
-        await handle.broker.read_ahead(fragment)
+        await handle.read_ahead(fragment)
         if source.cold_number == before:
             break
-    fragment, _now = handle.broker.present(handle)
+    fragment, _now = handle.present()
     source = fragment.sources.get(queue.source_no)
     slots = [] if source is None else transfer.take_counts(source, MAIN, [count])
     return (handle, slots[0]) if slots else (None, None)
@@ -148,16 +148,16 @@ async def _restore_some(
         )
         for home, some in places.items()
     ]
-    broker = items[0][1].broker
-    is_one_store = not leaving or next(iter(leaving))[1].broker is broker
+    home = items[0][1]
+    is_one_store = not leaving or next(iter(leaving))[1].store is home.store
     answer = Answer()
-    broker.submit(Group(departures + arrivals if is_one_store else arrivals, answer))
+    home.submit(Group(departures + arrivals if is_one_store else arrivals, answer))
     error = await answer.error()
     if error is not None:
         raise error
     if not is_one_store:
         answer = Answer()
-        next(iter(leaving))[1].broker.submit(Group(departures, answer))
+        next(iter(leaving))[1].submit(Group(departures, answer))
         error = await answer.error()
         if error is not None:
             raise error

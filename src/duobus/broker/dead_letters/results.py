@@ -1,4 +1,4 @@
-"""What the dead-letter service's ways of moving have in common."""
+"""What all moves of the dead-letter service have in common."""
 
 from __future__ import annotations
 
@@ -64,5 +64,4 @@ def give_back(queue: Queue, handle: FragmentHandle, fragment: Fragment, slots: l
     left = [slot for slot in slots if slot.lock == FORWARDING]
     if not left or handle.fragment is not fragment or source is None:
         return
-    broker = handle.broker
-    broker.follow_up(fragment, transfer.give_back(fragment, source, left, broker.now_ms()))
+    handle.follow_up(fragment, transfer.give_back(fragment, source, left, handle.now_ms()))

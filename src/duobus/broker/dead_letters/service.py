@@ -1,9 +1,9 @@
-"""The dead-letter desk: messages are looked through, moved, put back and removed, a chunk in one commit.
+"""The dead-letter service: messages are looked through, moved, put back and removed, a chunk in one commit.
 
-A chunk is at most CHUNK_MAX messages of one fragment. They are taken out of everyone's reach, not locked: nothing
-depends on a lock that could end, and whoever asked may go away. Within a store their removal and their arrival are one
-commit: a crash leaves each of them on exactly one side. Between stores it is accepted there, with an entry in the
-record of accepted numbers, and then removed here (I14), as forwarding does it.
+A chunk is at most CHUNK_MAX messages of one fragment. They are taken out of the reach of all receivers, not locked:
+nothing depends on a lock that could end, and the client may go away. Within a store their removal and their arrival are
+one commit: a crash leaves each of them on exactly one side. Between stores it is accepted there, with an entry in the
+forward dedup, and then removed here (I14), as forwarding does it.
 
 A move is no send: duplicate detection does not look at what is moved (it would drop a message whose id it remembers
 from the first time), and what goes back to a subscription is not published again.
@@ -27,12 +27,11 @@ from duobus.fragment.forward_dedup import RecordForwarded
 from duobus.fragment.message import DEAD_LETTER, FORWARDING, MAIN, TRANSFER_DEAD_LETTER, QueuedCopy, QueuedMessage
 from duobus.fragment.send import Run
 from duobus.fragment.transfer import InsertMessages, RemoveTransferred
-from duobus.model.batches import SendBatch
+from duobus.model.batches import TEXT as PING_TEXT
+from duobus.model.batches import SendBatch, is_ping
 from duobus.model.descriptions import ACTIVE, RECEIVE_DISABLED
 from duobus.model.json.repair import Repair, resendable
 from duobus.model.metadata import MessageMetadata
-from duobus.model.ping import TEXT as PING_TEXT
-from duobus.model.ping import is_ping
 
 if TYPE_CHECKING:
     from duobus.broker.fragment_handle import FragmentHandle
@@ -129,7 +128,7 @@ class DeadLetterService:
         self, queue: Queue, sub_queue: int, found: Sequence[tuple[FragmentHandle, QueuedMessage]], result: MoveResult
     ) -> tuple[Fragment, list[QueuedMessage]]:
         handle = found[0][0]
-        fragment, _ = handle.broker.present(handle)
+        fragment, _ = handle.present()
         source = fragment.sources.get(queue.source_no)
         if source is None:
             raise StoreUnavailable(f"'{queue.path}' is being deleted.")
@@ -218,7 +217,7 @@ class DeadLetterService:
             return entity.placement.keyed(key)
         for one in entity.fragments:
             # In the same store it is one commit.
-            if one.broker is handle.broker and one.fragment is not None and one.fragment.has_room(size):
+            if one.store is handle.store and one.fragment is not None and one.fragment.has_room(size):
                 return one
         return entity.placement.keyless(size)
 
@@ -236,7 +235,7 @@ class DeadLetterService:
         leaving = list(gone)
         told: list[tuple[Command, list[QueuedMessage]]] = []
         for place, items in routes.items():
-            if place.broker is not handle.broker:
+            if place.store is not handle.store:
                 continue
             command = _arrival(queue, handle, entity, place, items)
             arrivals.append(command)
@@ -247,7 +246,7 @@ class DeadLetterService:
             for command, slots in told:
                 result.moved.update(_numbers(handle, entity, command, slots))
         for place, items in routes.items():
-            if place.broker is not handle.broker:
+            if place.store is not handle.store:
                 await self._over(queue, handle, fragment, entity, place, items, result)
 
     async def _over(
@@ -267,7 +266,7 @@ class DeadLetterService:
         counts = [slot.count for slot in slots]
         note = RecordForwarded(place, SOURCE, origin=origin_of(handle, queue.source_no), counts=counts, run=run)
         answer = Answer()
-        place.broker.submit(Group([note, run], answer))
+        place.submit(Group([note, run], answer))
         error = await answer.error()
         if error is not None:
             result.skipped.update((number_of(handle, slot), str(error)) for slot in slots)
@@ -286,7 +285,7 @@ async def leave(
     if not slots:
         return
     departure = RemoveTransferred(handle, queue.source_no, None, sorted(slots, key=lambda slot: slot.count))
-    handle.broker.submit(Group([departure, *arrivals], answer))
+    handle.submit(Group([departure, *arrivals], answer))
     error = await answer.error()
     if error is not None:
         give_back(queue, handle, fragment, slots)

@@ -1,1 +1,1 @@
-"""Delivery."""
+"""How messages reach receivers: credit, sessions and session groups."""

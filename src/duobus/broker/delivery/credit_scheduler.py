@@ -1,9 +1,9 @@
-"""Credit is granted: a receiver's credit stands at the entity, which grants it to fragments that have messages.
+"""CreditScheduler: a receiver's credit is held by the entity, which grants it to fragments that have messages.
 
-A fragment that is ill has no messages to offer, so it holds nobody up, and nothing is locked for a client that
-did not ask (design 3.7). A lock needs no store; to take messages for good needs a commit, so whoever does that is not
-granted to a store while it is late (I29). ``take`` at the message broker is not a synchronous return: what comes of it
-arrives through ``Receiver.deliver``, so that an owner in another process fits.
+A fragment that is ill has no messages to offer, so it holds no receiver up, and nothing is locked for a client that did
+not ask (design 3.7). A lock needs no store; to take messages for good needs a commit, so a receiver that does this
+grants nothing to a store while the store is late (I29). ``take`` at the message broker is not a synchronous return:
+what comes of it arrives through ``Receiver.deliver``, so that an owner in another process fits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Receiver:
     """The standing request of one link (or one waiting call).
 
     Attributes:
-        wanted: Credit that is not granted.
+        wanted: Credit that is not granted yet.
         granted: Credit granted to fragments that have not answered yet.
         removing: Receive-and-delete instead of peek-lock.
         mailbox: Gets the DeliveryBatches.
@@ -47,10 +47,10 @@ class Receiver:
         self.gate: Throttle | None = None
 
     def request(self, credit: int) -> None:
-        """Set how many more messages are wanted, those that were granted for included; who is closed wants none.
+        """Set how many more messages are wanted, with those that credit was granted for; a closed one wants none.
 
-        The answer to a settlement may still come to a link that has ended, and have it ask for more. Lent to, it would
-        give back at once what it got, and the offer would be taken for one of which nothing comes (I29).
+        The answer to a settlement may still come to a link that has ended, and have it ask for more. It would
+        give back at once what it got, and the fragment would count as one that has nothing to give (I29).
         """
         if self.closed:
             return
@@ -61,7 +61,7 @@ class Receiver:
     def deliver(self, batch: DeliveryBatch, granted: int) -> None:
         """Called by the message broker.
 
-        The answer to a ``take`` of ``granted`` credits, perhaps with fewer messages.
+        It is the answer to a ``take`` of ``granted`` credits, perhaps with fewer messages.
         """
         self.granted -= granted
         unused = granted - len(batch.slots)
@@ -70,9 +70,7 @@ class Receiver:
         if self.closed:
             if batch.slots and not self.removing:
                 ranges = [(batch.first_lock, len(batch.slots))]
-                batch.fragment.broker.unlock(
-                    batch.fragment, self.scheduler.source_no, batch.prefix, ranges, counted=False
-                )
+                batch.fragment.unlock(self.scheduler.source_no, batch.prefix, ranges, counted=False)
             return
         self.mailbox.ready.append(batch)
         self.mailbox.wake()
@@ -157,13 +155,13 @@ class CreditScheduler:
 
     @property
     def passes_over(self) -> bool:
-        """Whether somebody waits who was not granted to a store because that is late."""
+        """Whether a receiver waits that granted nothing to a store because the store is late."""
         return bool(self._unserved)
 
     def offer(self, handle: FragmentHandle) -> None:
         """A fragment has available messages."""
         self._offers.setdefault(handle)
-        if self._unserved and not handle.broker.is_late:
+        if self._unserved and not handle.store.is_late:
             # They have waited longest. In place: a match may be under way.
             while self._unserved:
                 receiver, _ = self._unserved.popitem()
@@ -175,7 +173,7 @@ class CreditScheduler:
                 watcher.offered()
 
     def match(self) -> None:
-        """Lend credit to fragments, by turns on both sides, until one side has nothing left."""
+        """Lend credit to fragments, in turn on both sides, until one side has nothing left."""
         offers = self._offers
         waiting = self._waiting
         while offers and waiting:
@@ -186,7 +184,7 @@ class CreditScheduler:
                 del offers[handle]
                 continue
             receiver, _ = waiting.popitem(last=False)
-            if receiver.removing and handle.broker.is_late:
+            if receiver.removing and handle.store.is_late:
                 prompt = self._prompt_offer()
                 if prompt is None:
                     self._unserved[receiver] = None
@@ -204,7 +202,7 @@ class CreditScheduler:
             # Offered again only while takes make it fewer: where nothing comes of one, what was there has just expired.
             # A fragment that gets messages back within the take offers itself.
             del offers[handle]
-            handle.broker.take(handle, self.source_no, self.sub_queue, granted, receiver)
+            handle.take(self.source_no, self.sub_queue, granted, receiver)
             if fragment.available(self.source_no, self.sub_queue) != available:
                 offers.setdefault(handle)
 
@@ -212,7 +210,7 @@ class CreditScheduler:
         """The first fragment that has messages in a store that is not late."""
         for handle in self._offers:
             fragment = handle.fragment
-            if fragment is not None and not handle.broker.is_late:
+            if fragment is not None and not handle.store.is_late:
                 available = fragment.available(self.source_no, self.sub_queue)
                 if available > 0:
                     return handle, fragment, available

@@ -38,12 +38,12 @@ class SessionReceiver(LockOwner):
     """The standing request of one link for the messages of the one session that it holds.
 
     Attributes:
-        wanted: Credit that is not granted.
+        wanted: Credit that is not granted yet.
         granted: Credit granted to the fragment, not answered yet.
         removing: Receive-and-delete instead of peek-lock.
         mailbox: Gets the DeliveryBatches; set before credit is given.
         gate: The rate that it shares with others, or None.
-        group: See Owner. Nothing that is shared so goes through a gate, or is removed at once.
+        group: See LockOwner. Nothing of a group goes through a gate, or is removed at once.
         lock: Of the session.
         is_closed: Nothing is wanted any more, and nothing that came belongs to it.
         handle: The fragment where it lies.
@@ -76,18 +76,18 @@ class SessionReceiver(LockOwner):
         self._is_offering = False
 
     def request(self, credit: int) -> None:
-        """Set how many more messages are wanted, those that were granted for included."""
+        """Set how many more messages are wanted, with those that credit was granted for."""
         self.wanted = max(0, credit - self.granted)
         self.offer()
 
     def offer(self) -> None:
-        """Take what there is, as far as credit goes. See Owner."""
+        """Take what there is, as far as credit goes. See LockOwner."""
         lock = self.lock
         available = sessions.available(lock)
         if available <= 0 or not self.wanted or self._is_offering:
             return
         if self.group is not None:
-            self.handle.broker.sessions.hand_out(self.handle, lock)
+            self.handle.sessions.hand_out(lock)
             return
         self._is_offering = True
         while available > 0 and self.wanted and not self.is_closed:
@@ -98,7 +98,7 @@ class SessionReceiver(LockOwner):
                     break
             self.wanted -= granted
             self.granted += granted
-            self.handle.broker.sessions.take(self.handle, lock, granted, self)
+            self.handle.sessions.take(lock, granted, self)
             before, available = available, sessions.available(lock)
             if before == available:
                 # Nothing came of it: not again before the next offer.
@@ -108,7 +108,7 @@ class SessionReceiver(LockOwner):
     def deliver(self, batch: DeliveryBatch, granted: int) -> None:
         """Called by the message broker.
 
-        The answer to a ``take`` of ``granted`` credits, perhaps with fewer messages.
+        It is the answer to a ``take`` of ``granted`` credits, perhaps with fewer messages.
         """
         self.granted -= granted
         if self.gate is not None and len(batch.slots) < granted:
@@ -127,7 +127,7 @@ class SessionReceiver(LockOwner):
         self.offer()
 
     def lost(self) -> None:
-        """See Owner."""
+        """See LockOwner."""
         self.wanted = 0
         if not self.is_closed:
             self.mailbox.session_lost()
@@ -140,7 +140,7 @@ class SessionReceiver(LockOwner):
     def give_back(self, *, counted: bool) -> None:
         """Free the session with everything that came of it; ``counted``: its deliveries count."""
         self.close()
-        self.handle.broker.sessions.release(self.handle, self.lock, counted=counted)
+        self.handle.sessions.release(self.lock, counted=counted)
 
 
 class SessionWaiter(Protocol):
@@ -220,7 +220,7 @@ class SessionAcceptor:
         best: tuple[int, int, int] | None = None
         found: tuple[FragmentHandle, str] | None = None
         for handle in self._fragments:
-            age = handle.broker.sessions.age_of_next(handle, self._source_no)
+            age = handle.sessions.age_of_next(self._source_no)
             if age is not None and (best is None or (age[0], handle.number, age[1]) < best):
                 best = (age[0], handle.number, age[1])
                 found = handle, age[2]
@@ -229,7 +229,7 @@ class SessionAcceptor:
 
 def give(handle: FragmentHandle, source_no: int, session_id: str, receiver: SessionReceiver) -> bool:
     """Lock a session for a receiver; False when another has it."""
-    lock = handle.broker.sessions.accept(handle, source_no, session_id, receiver)
+    lock = handle.sessions.accept(source_no, session_id, receiver)
     if lock is None:
         return False
     receiver.lock, receiver.handle = lock, handle

@@ -1,11 +1,11 @@
-"""Outlets: whoever holds many sessions is told of their messages once a turn, and given them in one batch.
+"""Session groups: a client with many sessions gets their messages once in a loop iteration, in one batch.
 
 What is done per link costs as much as what is done per message, where a turn has one or two for each of a thousand.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from duobus.fragment.sessions.delivery_batches import take_for_sessions
 from duobus.model.batches import DeliveryBatch, Mailbox
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class SessionDeliveryBatch:
     """Messages that a fragment hands to several holders of sessions at once, locked.
 
-    Their credit counts as granted until the batch is written, or found to be nobody's any more.
+    Their credit counts as granted until the batch is written, or found to be no session's any more.
 
     Attributes:
         handle: The fragment.
@@ -88,7 +88,7 @@ class SessionGroup(Mailbox):
 
 def notify_holders(fragment: Fragment, notified: list[SessionLock]) -> None:
     """Give the holders of these sessions what there is of them, or let them take it."""
-    home: FragmentHandle = fragment.handle
+    home = cast("FragmentHandle", fragment.handle)
     if home.fragment is fragment:
         notified = hand_out_all(fragment, notified)
     else:
@@ -101,18 +101,18 @@ def notify_holders(fragment: Fragment, notified: list[SessionLock]) -> None:
 
 
 def hand_out_all(fragment: Fragment, notified: list[SessionLock]) -> list[SessionLock]:
-    """Give groups what there is of their sessions that were woken, as far as the credit of each goes.
+    """Hand out to groups the messages of sessions that were notified, as far as the credit of each goes.
 
     Args:
         fragment: Where they are.
         notified: Their locks, none twice.
 
     Returns:
-        Those whose holders share no group: they are still to be told.
+        Those whose holders are in no group: these are still to be notified.
     """
-    home: FragmentHandle = fragment.handle
+    home = cast("FragmentHandle", fragment.handle)
     # Time may have passed since: what has run out is found now, and not handed out.
-    home.broker.present(home)
+    home.present()
     alone: list[SessionLock] = []
     turns: dict[SessionGroup, list[tuple[SessionLock, int, int]]] = {}
     find = turns.get
@@ -134,7 +134,7 @@ def hand_out_all(fragment: Fragment, notified: list[SessionLock]) -> list[Sessio
         session = lock.session
         number = session.available
         wanted = receiver.wanted
-        # ``sessions.available``; nobody who shares an group was promised anything.
+        # ``sessions.available``; a member of a group was promised nothing.
         if not number or not wanted or session.returning or lock.is_over:
             continue
         if number > wanted:
@@ -153,6 +153,6 @@ def _hand_out(
 ) -> None:
     source_no = asked[0][0].source_no
     first, slots = take_for_sessions(fragment, fragment.sources[source_no], asked)
-    home.broker.note_touched(fragment)
+    home.note_counts(fragment)
     group.ready.append(SessionDeliveryBatch(home.part(source_no), fragment.prefix, first, slots, asked))
     group.wake()

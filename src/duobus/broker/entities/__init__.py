@@ -1,1 +1,1 @@
-"""Entities."""
+"""Queues, topics and subscriptions: creating, placing, using and deleting them."""

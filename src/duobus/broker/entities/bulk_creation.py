@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 QueueT = TypeVar("QueueT", bound="Queue")
 
-#: How long other stores are tried for an entity on which a store has failed. A store that stalls takes its patience.
+#: How long other stores are tried for an entity on which a store has failed. A store that stalls takes its timeout.
 CREATION_S: Final = 5.0
 #: Entities that are created at one go: 16 fragments each are some 30 ms of work for four stores.
 BATCH_ENTITIES: Final = 250
@@ -42,7 +42,7 @@ async def create_fragments(plans: Iterable[FragmentPlan]) -> None:
     for plan in plans:
         by_broker.setdefault(plan.handle.broker, []).append(plan)
     outcomes = await asyncio.gather(
-        *(broker.create_fragments(own) for broker, own in by_broker.items()), return_exceptions=True
+        *(broker.host.create_fragments(own) for broker, own in by_broker.items()), return_exceptions=True
     )
     # Only when all have come to their end: who is told of a failure may take all of it back.
     for outcome in outcomes:
@@ -75,7 +75,7 @@ async def create_somewhere(attempt: Callable[[], Awaitable[QueueT]]) -> QueueT:
             return await attempt()
         except NotCreated as error:
             # A store that has failed on it is not there now, so the next try has others.
-            if loop.time() >= until_s or all(handle.broker.state == "open" for handle in error.entity.fragments):
+            if loop.time() >= until_s or all(handle.store.state == "open" for handle in error.entity.fragments):
                 raise
 
 
@@ -86,9 +86,9 @@ async def drop_from_stores(entity: Queue) -> None:
         StoreFailed, StoreUnavailable: Some may hold something of it still.
     """
     failed: list[StoreFailed | ServiceBusError] = []
-    for broker in {handle.broker.store_id: handle.broker for handle in entity.fragments}.values():
+    for broker in {handle.store.store_id: handle.broker for handle in entity.fragments}.values():
         try:
-            await broker.drop_entity(entity.entity_id)
+            await broker.host.drop_entity(entity.entity_id)
         except (StoreFailed, ServiceBusError) as error:
             failed.append(error)
     if failed:

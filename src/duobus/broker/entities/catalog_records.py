@@ -1,4 +1,4 @@
-"""RecordKeeping: stores get what they are to keep of the catalog, so that it could be made anew from them."""
+"""RecordKeeping: stores get what they are to keep of the catalog, so that it could be made again from them."""
 
 from __future__ import annotations
 

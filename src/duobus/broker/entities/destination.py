@@ -81,7 +81,7 @@ class ForwardSource(Protocol):
     Attributes:
         namespace: Name of its namespace.
         fragments: In order of slot.
-        schedulers: Sub-queue to whoever grants from it.
+        schedulers: Sub-queue to the credit scheduler that grants credit to it.
         acceptor: Who takes the main sub-queue's messages instead, where sessions are required.
     """
 
@@ -133,7 +133,7 @@ def locate(home: Namespace, path: str) -> Destination:
 
 
 def demand_one_place(home: Namespace, path: str) -> None:
-    """Raise NotAllowed for a sharded queue over several servers (decision 0029): none of them has all of it."""
+    """Raise NotAllowed for a sharded queue (decision 0029): no server has all of it."""
     if home.remote_entities is not None and home.remote_entities.is_sharded(home.name, path):
         raise NotAllowed(
             f"'{path}' is spread over several servers, so nothing is forwarded to it. Forward to a queue that lies in "
@@ -188,7 +188,7 @@ def fault(entity: Destination, payload: bytes, metadata: MessageMetadata) -> tup
         except TooLargeError as error:
             return HEADER_TOO_LARGE, f"The properties of the message are too large for '{entity.path}': {error}."
         except DecodeError:
-            # The door has looked at it already and lets nothing through that is malformed.
+            # The gateway has checked it already and lets nothing through that is malformed.
             return None
     return None
 

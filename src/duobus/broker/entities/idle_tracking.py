@@ -15,6 +15,7 @@ from duobus.errors import ServiceBusError
 
 if TYPE_CHECKING:
     from duobus.broker.entities.queue import Queue
+    from duobus.clock import BrokerTime
 
 #: Hears of a queue before it is deleted, and may refuse. What it returns hears what came of it: None when it is gone.
 Journal = Callable[["Queue"], Callable[[str | None], None]]
@@ -32,17 +33,17 @@ class LastUse:
         accessed_ms: Broker time of its last use since the server's start; 0 for none.
     """
 
-    __slots__ = ("_now_ms", "accessed_ms", "last_ms", "limit_ms")
+    __slots__ = ("_time", "accessed_ms", "last_ms", "limit_ms")
 
-    def __init__(self, limit_ms: int | None, now_ms: Callable[[], int], accessed_ms: int = 0) -> None:
+    def __init__(self, limit_ms: int | None, time: BrokerTime, accessed_ms: int = 0) -> None:
         self.limit_ms = limit_ms
-        self._now_ms = now_ms
-        self.last_ms = now_ms()
+        self._time = time
+        self.last_ms = time.now_ms()
         self.accessed_ms = accessed_ms
 
     def note(self) -> None:
         """It is used now."""
-        self.last_ms = self.accessed_ms = self._now_ms()
+        self.last_ms = self.accessed_ms = self._time.now_ms()
 
 
 def last_access_ms(queue: Queue) -> int:
@@ -66,17 +67,17 @@ class IdleDeletion:
 
     Args:
         queues: Gives all queues that there are, topics behind their subscriptions.
-        now_ms: Broker time.
+        time: Gives broker time.
         delete: Begins the deletion of a queue.
     """
 
-    __slots__ = ("_delete", "_due_ms", "_now_ms", "_queues", "_timer", "journal")
+    __slots__ = ("_delete", "_due_ms", "_queues", "_time", "_timer", "journal")
 
     def __init__(
-        self, queues: Callable[[], Iterable[Queue]], now_ms: Callable[[], int], delete: Callable[[Queue], None]
+        self, queues: Callable[[], Iterable[Queue]], time: Callable[[], BrokerTime], delete: Callable[[Queue], None]
     ) -> None:
         self._queues = queues
-        self._now_ms = now_ms
+        self._time = time
         self.journal: Journal = lambda queue: lambda outcome: None
         self._delete = delete
         self._timer: asyncio.TimerHandle | None = None
@@ -88,7 +89,7 @@ class IdleDeletion:
         # What forwards is never idle (HTTP contract A.7).
         limit_ms = about.auto_delete_on_idle_ms if about.forward_to is None else None
         known = 0 if queue.idle is None else queue.idle.accessed_ms
-        clock = queue.idle = LastUse(limit_ms, self._now_ms, known)
+        clock = queue.idle = LastUse(limit_ms, self._time(), known)
         for scheduler in queue.schedulers.values():
             scheduler.clock = clock
         if limit_ms is not None:
@@ -96,9 +97,9 @@ class IdleDeletion:
 
     def look(self) -> None:
         """Delete what has been idle for too long, and set the timer for the next look."""
-        now_ms = self._now_ms()
+        now_ms = self._time().now_ms()
         earliest = None
-        # First, so that the time of one that cannot be deleted now can begin anew.
+        # First, so that the time of one that cannot be deleted now can start again.
         self.stop()
         for queue in list(self._queues()):
             clocks = [one for one in (queue.idle, queue.top.idle) if one is not None and one.limit_ms is not None]
@@ -133,7 +134,7 @@ class IdleDeletion:
             return
         self.stop()
         self._due_ms = due_ms
-        delay_s = min(max((due_ms - self._now_ms()) / 1000, LOOK_MIN_S), LOOK_MAX_S)
+        delay_s = min(max((due_ms - self._time().now_ms()) / 1000, LOOK_MIN_S), LOOK_MAX_S)
         self._timer = asyncio.get_running_loop().call_later(delay_s, self.look)
 
     def stop(self) -> None:

@@ -50,7 +50,7 @@ def _scanned_id(bare: bytes) -> bytes | None:
     try:
         found = scan(bare).message_id
     except DecodeError:
-        # The door has looked at it already and lets nothing through that is malformed.
+        # The gateway has checked it already and lets nothing through that is malformed.
         return None
     if isinstance(found, str):
         return b"s" + found.encode() if found else None

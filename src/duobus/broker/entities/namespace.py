@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class RemoteEntities(Protocol):
-    """What a server knows of entities that others have, and how it gets there; see ``remote.py``."""
+    """What a server knows of entities that others have, and how it gets there; see ``cluster/forwarding/sender.py``."""
 
     def find(self, namespace: str, path: str) -> Destination | None:
         """An entity of another server as a destination; None when there is none of this name for certain.
 
         Raises:
-            StoreUnavailable: Nobody can say just now.
+            StoreUnavailable: It is not known at present.
         """
 
     def knows(self, namespace: str, path: str) -> bool:
         """Whether the catalog names such an entity."""
 
     def is_sharded(self, namespace: str, path: str) -> bool:
-        """Whether it names a sharded queue over several servers."""
+        """Whether it names a sharded queue."""
 
     async def look(self) -> None:
         """Read anew what the catalog names."""
@@ -53,7 +53,7 @@ class Namespace:
         unbuilt: Lower-case path to what this version stores and does not serve (a topic, say).
         throttle: Its rate, or None when it has no bound.
         is_shared: Other servers have entities of it, too.
-        remote_entities: The way to these, where there are any.
+        remote_entities: Finds these, where there are any.
     """
 
     __slots__ = ("is_shared", "name", "queues", "remote_entities", "throttle", "topics", "unbuilt")

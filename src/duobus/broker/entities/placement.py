@@ -1,4 +1,4 @@
-"""Which fragment a message goes to: by its key, or for keyless messages by turns (design 3.2 and 3.5)."""
+"""Which fragment a message goes to: by its key, or for keyless messages in turn (design 3.2 and 3.5)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def order_of_turns(fragments: Sequence[FragmentHandle]) -> list[int]:
     """
     disks: dict[object, dict[object, list[int]]] = {}
     for slot, handle in enumerate(fragments):
-        disks.setdefault(handle.broker.disk, {}).setdefault(handle.broker, []).append(slot)
+        disks.setdefault(handle.store.disk, {}).setdefault(handle.store, []).append(slot)
     lines = [chain.from_iterable(stores.values()) for stores in disks.values()]
     return [slot for turn in zip_longest(*lines) for slot in turn if slot is not None]
 
@@ -70,7 +70,7 @@ class Placement:
 
     def commit_started(self, handle: FragmentHandle) -> None:
         """Advance, if keyless messages were going to this fragment until now."""
-        if self.current is not handle:
+        if len(self._order) == 1 or self.current is not handle:
             return
         self._at += 1
         if self._at == len(self._order):
@@ -93,7 +93,7 @@ class Placement:
             handle = fragments[order[at]]
             if handle.fragment is None:
                 continue
-            if not handle.broker.is_late and not is_full(handle) and handle.fragment.has_room(size):
+            if not handle.store.is_late and not is_full(handle) and handle.fragment.has_room(size):
                 self._at = at
                 return handle
             there = there or handle

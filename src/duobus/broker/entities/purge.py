@@ -175,7 +175,7 @@ async def _clear_available(
     end: int,
     is_time_over: Callable[[], bool],
 ) -> None:
-    """Remove what receivers would get next, paging the paged tail in as it goes."""
+    """Remove what receivers would get next, and read the paged tail meanwhile."""
     left = limit
     while left > 0 and not is_time_over():
         source = _source_of(handle, source_no)
@@ -186,7 +186,7 @@ async def _clear_available(
                 return
             fragment = handle.fragment
             assert fragment is not None
-            await handle.broker.read_ahead(fragment)
+            await handle.read_ahead(fragment)
             if source.cold_number == cold and body_key.available() <= 0:
                 # Somebody else's page is on its way, or there is no room for one: not now.
                 return
@@ -244,7 +244,7 @@ async def _do(command: PurgeCommand, cleared: PurgeResult, at_most: int) -> None
     """Do one slice; its removal is durable on return."""
     reply = command.reply
     assert isinstance(reply, _Reply)
-    command.handle.broker.submit(command)
+    command.handle.submit(command)
     await reply.answer()
     if command.error is not None:
         raise ServerBusy(

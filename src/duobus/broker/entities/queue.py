@@ -1,4 +1,4 @@
-"""Queue: an entity's front door for those who send to it, receive from it, and settle.
+"""Queue: what clients use of an entity: send to it, receive from it, and settle.
 
 A link finds its queue once, when it attaches; the hot path never looks anything up by name.
 """
@@ -85,7 +85,7 @@ class Queue:
 
     #: What it is called in texts.
     kind = "queue"
-    #: Its messages are in shares, each an entity of its own.
+    #: Its messages are in shards, each an entity of its own.
     is_sharded = False
 
     def __init__(
@@ -166,7 +166,7 @@ class Queue:
         self.description = description
         settings = self.settings()
         for handle in self.fragments:
-            handle.broker.change_settings(handle, settings)
+            handle.change_settings(settings)
 
     # -- sending ------------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class Queue:
         if refused:
             batch.reply.wake()
         for handle, indices, is_keyless in runs:
-            handle.broker.submit(Run(handle, self.source_no, batch, indices, self.placement if is_keyless else None))
+            handle.submit(Run(handle, self.source_no, batch, indices, self.placement if is_keyless else None))
 
     def prepare(self, batch: SendBatch) -> None:
         """What comes before the question of where messages go: they are a use of the queue, and get their identity."""
@@ -215,7 +215,7 @@ class Queue:
         """Cancel scheduled messages; one CancelScheduled per fragment comes to ``reply``. Returns how many will."""
         commands = self.cancellations(numbers, reply)
         for command in commands:
-            command.handle.broker.submit(command)
+            command.handle.submit(command)
         return len(commands)
 
     def cancellations(self, numbers: Iterable[int], reply: Mailbox | None) -> list[CancelScheduled]:
@@ -234,8 +234,8 @@ class Queue:
     def settle(self, command: SettleBatch) -> None:
         """Settle locked messages; the command comes back to its ``reply`` when it is durable."""
         if self.acceptor is not None and command.handle.fragment is not None:
-            command.handle.broker.sessions.claim(command.handle, command)
-        command.handle.broker.submit(command)
+            command.handle.sessions.claim(command)
+        command.handle.submit(command)
 
     def find_lock(self, token: bytes) -> tuple[FragmentHandle, bytes, int]:
         """The fragment, prefix and lock counter of a 16 byte lock token.
@@ -262,15 +262,15 @@ class Queue:
         self._note_use()
         if holder is not None:
             counts = self._counts_in(holder.handle, numbers)
-            return [holder.handle.broker.sessions.lock_deferred(holder.handle, holder.lock, counts)]
+            return [holder.handle.sessions.lock_deferred(holder.lock, counts)]
         batches: list[DeliveryBatch] = []
         try:
             for handle, counts in self._by_fragment(numbers, "deferred"):
-                batches.append(handle.broker.lock_deferred(handle, self.source_no, sub_queue, counts))
+                batches.append(handle.lock_deferred(self.source_no, sub_queue, counts))
         except Exception:
             for batch in batches:
                 ranges = [(batch.first_lock, len(batch.slots))]
-                batch.fragment.broker.unlock(batch.fragment, self.source_no, batch.prefix, ranges, counted=False)
+                batch.fragment.unlock(self.source_no, batch.prefix, ranges, counted=False)
             raise
         return batches
 
@@ -281,13 +281,11 @@ class Queue:
         self._note_use()
         if holder is not None:
             counts = self._counts_in(holder.handle, numbers)
-            holder.handle.broker.submit(
-                TakeDeferred(holder.handle, self.source_no, sub_queue, counts, reply, holder.lock)
-            )
+            holder.handle.submit(TakeDeferred(holder.handle, self.source_no, sub_queue, counts, reply, holder.lock))
             return 1
         by_fragment = self._by_fragment(numbers, "deferred")
         for handle, counts in by_fragment:
-            handle.broker.submit(TakeDeferred(handle, self.source_no, sub_queue, counts, reply))
+            handle.submit(TakeDeferred(handle, self.source_no, sub_queue, counts, reply))
         return len(by_fragment)
 
     # -- sessions -----------------------------------------------------------------------------------------------
@@ -327,7 +325,7 @@ class Queue:
             raise QuotaExceeded(
                 f"The session state has {len(state)} bytes; at most {STATE_BYTES_MAX} are allowed. Keep less in it."
             )
-        handle.broker.submit(SetSessionState(handle, lock, state, reply))
+        handle.submit(SetSessionState(handle, lock, state, reply))
 
     def sessions_in_use(self) -> Iterator[str]:
         """Ids of the sessions that have active messages or a state, of the fragments that are there."""
@@ -400,7 +398,7 @@ class Queue:
                 if not handle.online:
                     raise handle.unavailable()
                 wanted = limit - len(found)
-                slots = await handle.broker.peek(handle, self.source_no, sub_queue, first, wanted, size, session_id)
+                slots = await handle.peek(self.source_no, sub_queue, first, wanted, size, session_id)
             except StoreUnavailable as error:
                 away = error
                 continue

@@ -2,7 +2,7 @@
 
 A subscription is a source of its own in the fragments of its topic. To those who receive from it, it is a queue; to
 those who send to a topic, that is one too. Which messages a subscription gets is decided in the fragment
-(``fragment/fanout.py``).
+(``fragment/topics/fanout.py``).
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Topic(Queue):
                     of_it = batch.payloads if part is None else [batch.payloads[index] for index in part]
                     effort = sum(map(rules.strain_of, of_it)) // EFFORT_OF_A_MESSAGE
                     run.share = max(run.share[0], min(effort, AHEAD_MESSAGES)), run.share[1]
-                handle.broker.submit(run)
+                handle.submit(run)
 
     def numbers(self) -> tuple[list[int], int]:
         """Messages per kind, of which a topic has scheduled ones only (HTTP contract A.5.2), and bytes of all."""
@@ -197,7 +197,7 @@ class Subscription(Queue):
         self.describe(about)
         settings = self.settings()
         for handle in self.topic.fragments:
-            handle.broker.change_settings(handle, settings)
+            handle.change_settings(settings)
         self.put_rules()
 
     def add_rule(self, about: SubscriptionDescription, rule: Rule) -> None:

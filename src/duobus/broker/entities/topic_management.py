@@ -132,7 +132,7 @@ class TopicLife:
             unit.namespace(row.namespace).topics[row.path.lower()] = topic
         elif row.state == DELETING:
             for store_id in {slot.store_id for slot in row.slots}:
-                await unit.brokers[store_id].drop_entity(row.entity_id)
+                await unit.brokers[store_id].host.drop_entity(row.entity_id)
             self._forget(row.namespace, row.path)
             unit.catalog.finish_delete(row.entity_id)
 
@@ -414,7 +414,7 @@ class TopicLife:
 
     def _plan(self, topic: Topic) -> None:
         for handle in topic.fragments:
-            handle.broker.plans[topic.entity_id, handle.number] = FragmentPlan(handle, topic.settings(), topic.rules)
+            handle.plan(FragmentPlan(handle, topic.settings(), topic.rules))
 
     async def _create_fragments(self, topic: Topic) -> None:
         await create_fragments(FragmentPlan(handle, topic.settings(), topic.rules) for handle in topic.fragments)

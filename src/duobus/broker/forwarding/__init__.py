@@ -1,1 +1,1 @@
-"""Forwarding."""
+"""Forwarding messages from one entity to another."""

@@ -6,13 +6,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from duobus.broker.entities.destination import sub_batch
-from duobus.errors import StoreUnavailable
 from duobus.model.batches import Mailbox, SendBatch
 
 if TYPE_CHECKING:
     from duobus.broker.forwarding.forwarder import Forwarder
     from duobus.broker.fragment_handle import FragmentHandle
-    from duobus.broker.message_broker import MessageBroker
     from duobus.fragment.fragment import Fragment
     from duobus.fragment.message import QueuedMessage
 
@@ -76,7 +74,7 @@ class PendingForward(Mailbox):
     def is_current(self) -> bool:
         """Whether the fragment lives on, and is this server's."""
         handle = self._forwarder.handle
-        return handle.fragment is self.life and time_of(handle.broker) is not None
+        return handle.fragment is self.life and handle.now_ms_if_leased() is not None
 
 
 class InFlightBatch(PendingForward):
@@ -138,16 +136,8 @@ NOBODY: Final = NullMailbox()
 
 
 def origin_of(handle: FragmentHandle, source_no: int) -> tuple[int, int, int]:
-    """What a record of accepted numbers knows a source by."""
+    """By what the forward dedup knows a source."""
     return handle.entity_id, handle.number, source_no
-
-
-def time_of(broker: MessageBroker) -> int | None:
-    """The time of a message broker; None when its lease has ended, so that its memory goes at once."""
-    try:
-        return broker.now_ms()
-    except StoreUnavailable:
-        return None
 
 
 def forward_batch_of(

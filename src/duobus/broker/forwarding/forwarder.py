@@ -1,12 +1,12 @@
-"""Forwarder: the way of messages from one sub-queue of one fragment to the entity that they are forwarded to.
+"""Forwarder: moves messages from one sub-queue of one fragment to the entity that they are forwarded to.
 
 Messages are taken from the fragment and made up into batches, one for each fragment of the destination. Within one
 store a batch is one commit: removed here and stored there. Between stores it is two: it is accepted there, with an
-entry in the destination's record of accepted numbers, and only then removed here. A crash between the two lets it come
-again, and the record of accepted numbers leaves out what it knows (I14).
+entry in the destination's forward dedup, and only then removed here. A crash between the two lets it come again, and
+the forward dedup leaves out what it knows (I14).
 
-Each fragment of the destination has an destination queue with one batch on its way at a time, so that the order of a
-key stays and a fragment that is away or full holds nobody else up.
+Each fragment of the destination has a destination queue with one batch on its way at a time, so that the order of a
+key stays and a fragment that is away or full holds no other fragment up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from duobus.broker.forwarding.batches import (
     InFlightBatch,
     forward_batch_of,
     origin_of,
-    time_of,
 )
 from duobus.errors import EntityDisabled, EntityNotFound, QuotaExceeded, ServerBusy, ServiceBusError, StoreUnavailable
 from duobus.fragment import forward_dedup, transfer
@@ -33,9 +32,8 @@ from duobus.fragment.forward_dedup import QueryForwarded, RecordForwarded
 from duobus.fragment.message import MAIN, TRANSFER, QueuedMessage
 from duobus.fragment.send import Run
 from duobus.fragment.transfer import DeadLetterTransfer, RemoveTransferred
-from duobus.model.batches import SendBatch
+from duobus.model.batches import SMALL_BYTES, SendBatch, is_ping
 from duobus.model.descriptions import DISABLED, RECEIVE_DISABLED
-from duobus.model.ping import SMALL_BYTES, is_ping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,7 +54,7 @@ FORWARD_BATCH_BYTES_MAX: Final = 512 << 10
 #: now.
 FORWARDER_MESSAGES_MAX: Final = 10_000
 FORWARDER_BYTES_MAX: Final = 16 << 20
-#: Parcels that wait behind the one on its way.
+#: Batches that wait behind the one on its way.
 QUEUED_BATCHES_MAX: Final = 2
 
 #: Pauses before the next attempt: the first, and the longest of its doublings.
@@ -164,7 +162,7 @@ class Forwarder:
             self._is_pumping = False
 
     def _step(self) -> bool:
-        """Take one batch's worth of messages; False when there is nothing to do now."""
+        """Take the messages of one batch; False when there is nothing to do now."""
         fragment = self._present()
         if fragment is None:
             return False
@@ -192,7 +190,7 @@ class Forwarder:
     def _present(self) -> Fragment | None:
         """The fragment, in which everything has happened that is due; None while it is away."""
         try:
-            fragment, _ = self.handle.broker.present(self.handle)
+            fragment, _ = self.handle.present()
         except StoreUnavailable:
             return None
         if fragment is not self._life:
@@ -226,7 +224,7 @@ class Forwarder:
         self._taken += len(slots)
         self._size += sum([len(slot.payload) for slot in slots])
         # What lies in the store only is read ahead.
-        self.handle.broker.follow_up(fragment, [])
+        self.handle.follow_up(fragment, [])
         return slots
 
     def _without_destination(self, fragment: Fragment, source: Source, error: ServiceBusError) -> bool:
@@ -251,7 +249,7 @@ class Forwarder:
     # -- what earlier lives may have sent -----------------------------------------------------------------------
 
     def _resolve(self, fragment: Fragment, source: Source) -> None:
-        """Have the destination say which messages of earlier lives it has (``fragment/doubts.py``)."""
+        """Have the destination say which messages of earlier lives it has (``fragment/forward_dedup.py``)."""
         if self._question is not None:
             return
         if not source.numbers[MAIN]:
@@ -271,7 +269,7 @@ class Forwarder:
             self._service.remote_entities.arrived(origin, fragment.epoch)
         question = self._question = InDoubtQuery(self, fragment, len(entity.fragments))
         for handle in entity.fragments:
-            handle.broker.submit(QueryForwarded(handle, SOURCE, question, origin=origin))
+            handle.submit(QueryForwarded(handle, SOURCE, question, origin=origin))
 
     def heard(self, question: InDoubtQuery) -> None:
         """The destination has answered, or somebody else that it cannot."""
@@ -291,16 +289,16 @@ class Forwarder:
         self.retry()
 
     def _settle(self, fragment: Fragment, taken: Iterable[int]) -> None:
-        now_ms = time_of(self.handle.broker)
+        now_ms = self.handle.now_ms_if_leased()
         if now_ms is not None:
             forward_dedup.settle_in_doubt(fragment, fragment.sources[self.source_no], taken, now_ms)
-            self.handle.broker.note_deadline(fragment)
+            self.handle.note_deadline(fragment)
 
     def _sorted_out(self, fragment: Fragment, source: Source, slots: list[QueuedMessage]) -> list[QueuedMessage]:
         """Those that go on; the destination has some of the others already, and some may have to expire instead."""
         if self.channel != MAIN or not (source.in_doubt_below or source.elsewhere):
             return slots
-        now_ms = time_of(self.handle.broker)
+        now_ms = self.handle.now_ms_if_leased()
         there: list[QueuedMessage] = []
         rest: list[QueuedMessage] = []
         for slot in slots:
@@ -312,7 +310,7 @@ class Forwarder:
                 rest.append(slot)
         if there:
             self._let_go(there)
-            self.handle.broker.submit(RemoveTransferred(self.handle, self.source_no, None, there))
+            self.handle.submit(RemoveTransferred(self.handle, self.source_no, None, there))
         return rest
 
     # -- making batches -----------------------------------------------------------------------------------------
@@ -342,7 +340,7 @@ class Forwarder:
         if pings:
             # They end here: nobody is ever given one.
             self._let_go(pings)
-            self.handle.broker.submit(RemoveTransferred(self.handle, self.source_no, None, pings))
+            self.handle.submit(RemoveTransferred(self.handle, self.source_no, None, pings))
         if not good:
             return
         batch = SendBatch(0, payloads, False, NOBODY)
@@ -406,7 +404,7 @@ class Forwarder:
     # -- on the way ---------------------------------------------------------------------------------------------
 
     def _let_out(self, queue: DestinationQueue) -> None:
-        """Send the next batch of an destination queue, if none is on its way."""
+        """Send the next batch of a destination queue, if none is on its way."""
         life = self._life
         if queue.is_busy or queue.is_waiting or not queue.forward_batches or life is None:
             return
@@ -422,14 +420,14 @@ class Forwarder:
         self._in_flight[in_flight] = None
         handle = queue.handle
         group = self._group(in_flight, entity.placement if forward_batch.is_keyless else None)
-        if handle.broker is self.handle.broker:
+        if handle.store is self.handle.store:
             if not self._may_be_known(handle):
                 del group.members[0]
             group.members.insert(0, RemoveTransferred(self.handle, self.source_no, None, forward_batch.slots))
-        handle.broker.submit(group)
+        handle.submit(group)
 
     def _group(self, in_flight: InFlightBatch, placement: Placement | None = None) -> Group:
-        """What the destination is to do with a batch: look whether it has it, and take it in."""
+        """What the destination is to do with a batch: check whether it has the messages, and accept them."""
         handle, forward_batch = in_flight.queue.handle, in_flight.forward_batch
         run = Run(handle, SOURCE, forward_batch.batch, None, placement)
         return Group([self._record(handle, forward_batch, run), run], in_flight)
@@ -467,16 +465,14 @@ class Forwarder:
 
     def _accepted(self, in_flight: InFlightBatch, *, is_here: bool) -> None:
         self._refused_since.pop(in_flight.queue.handle, None)
-        if in_flight.queue.handle.broker is self.handle.broker:
+        if in_flight.queue.handle.store is self.handle.store:
             self._end(in_flight, is_gone=is_here)
             return
         self._service.note_dedup(in_flight.queue.handle)
         if is_here:
-            self.handle.broker.submit(
-                RemoveTransferred(self.handle, self.source_no, in_flight, in_flight.forward_batch.slots)
-            )
+            self.handle.submit(RemoveTransferred(self.handle, self.source_no, in_flight, in_flight.forward_batch.slots))
         else:
-            # Its memory was lost meanwhile: the message is there again, and the record of accepted numbers knows it.
+            # Its memory was lost meanwhile: the message is there again, and the forward dedup knows it.
             del self._in_flight[in_flight]
 
     def _end(self, in_flight: InFlightBatch, *, is_gone: bool) -> None:
@@ -487,7 +483,7 @@ class Forwarder:
     # -- refusals -----------------------------------------------------------------------------------------------
 
     def _refused(self, queue: DestinationQueue, forward_batch: ForwardBatch, error: ServiceBusError) -> None:
-        """A batch was not taken, for certain."""
+        """It is certain that a batch was not accepted."""
         if self.is_closed or self._queues.get(queue.handle) is not queue:
             self._give_back(forward_batch.slots)
             return
@@ -517,7 +513,7 @@ class Forwarder:
         self._later(is_pause=False)
 
     def _is_overdue(self, who: FragmentHandle | None) -> bool:
-        now_ms = time_of(self.handle.broker)
+        now_ms = self.handle.now_ms_if_leased()
         return now_ms is not None and now_ms - self._refused_since.setdefault(who, now_ms) >= TIMEOUT_MS
 
     def _divert(self, slots: list[QueuedMessage], reason: str, description: str) -> None:
@@ -535,7 +531,7 @@ class Forwarder:
             command = DeadLetterTransfer(
                 self.handle, self.source_no, None, slots, reason=reason, description=description
             )
-            self.handle.broker.submit(command)
+            self.handle.submit(command)
 
     def _let_go(self, slots: Iterable[QueuedMessage]) -> None:
         for slot in slots:
@@ -545,12 +541,11 @@ class Forwarder:
     def _give_back(self, slots: list[QueuedMessage]) -> None:
         """Put messages back into their fragment."""
         fragment = self.handle.fragment
-        broker = self.handle.broker
-        now_ms = time_of(broker)
+        now_ms = self.handle.now_ms_if_leased()
         if not slots or fragment is None or fragment is not self._life or now_ms is None:
             return
         self._let_go(slots)
-        broker.follow_up(fragment, transfer.give_back(fragment, fragment.sources[self.source_no], slots, now_ms))
+        self.handle.follow_up(fragment, transfer.give_back(fragment, fragment.sources[self.source_no], slots, now_ms))
 
     def _give_all_back(self) -> None:
         """Everything that is not on its way goes back, so that its life can end and it can take another way."""

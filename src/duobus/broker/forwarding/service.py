@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from duobus.fragment.forward_dedup import Origin
     from duobus.fragment.fragment import Fragment
 
-#: How often records of accepted numbers are looked at while they have entries.
+#: How often a forward dedup is checked while it has entries.
 SWEEP_S: Final = 1.0
 
 
 class ForwardPath:
     """Stands where a credit scheduler does in a fragment's handle.
 
-    Messages are forwarded, and only what is left is granted.
+    Messages are forwarded, and only for what is left credit is granted.
     """
 
     __slots__ = ("_forwarder", "_scheduler")
@@ -90,12 +90,12 @@ class ForwardingService:
         self._is_stopped = False
         self.remote_entities: RemoteEntities | None = None
         # Source of a fragment to its forwarders, by channel and destination. Those that forward nothing are not in it,
-        # for all of it is looked at whenever an entity is created or changed.
+        # for all of it is checked whenever an entity is created or changed.
         self._forwarders: dict[Origin, dict[tuple[int, str], Forwarder]] = {}
         # The same to the fragment's present life, and the first count that no earlier life can have sent on.
         self._lives: dict[Origin, tuple[Fragment, int]] = {}
         self._origins: dict[Origin, FragmentHandle] = {}
-        # Fragments with entries in their record of accepted numbers.
+        # Fragments with entries in their forward dedup.
         self._dedups: dict[FragmentHandle, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -230,13 +230,13 @@ class ForwardingService:
         )
 
     def note_dedup(self, handle: FragmentHandle) -> None:
-        """A fragment has entries in its record of accepted numbers, which are to be forgotten some time."""
+        """A fragment has entries in its forward dedup, which are to be forgotten some time."""
         self._dedups[handle] = None
         if self._timer is None and not self._is_stopped:
             self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     def _sweep(self) -> None:
-        """Have records of accepted numbers forget what their origins do not have any more."""
+        """Have each forward dedup forget what its origins do not have any more."""
         self._timer = None
         dedups, self._dedups = self._dedups, {}
         for handle in dedups:
@@ -251,7 +251,7 @@ class ForwardingService:
                     origin, list(counts)
                 )
                 if gone:
-                    handle.broker.submit(ForgetForwarded(handle, SOURCE, None, origin=origin, counts=gone))
+                    handle.submit(ForgetForwarded(handle, SOURCE, None, origin=origin, counts=gone))
             if known:
                 self.note_dedup(handle)
 

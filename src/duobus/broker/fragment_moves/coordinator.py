@@ -1,4 +1,4 @@
-"""Moves: the moves of fragments that a server makes, one at a time, and what is left of those that it did not end."""
+"""FragmentMoves: the moves of fragments that a server makes, one at a time, and what is left of unfinished ones."""
 
 from __future__ import annotations
 

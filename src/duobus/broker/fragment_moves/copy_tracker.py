@@ -1,4 +1,4 @@
-"""Mirror: what is still to be copied of a fragment that others use meanwhile. Pure: no store is called here.
+"""CopyTracker: what is still to be copied of a fragment that clients use meanwhile. Pure: no store is called here.
 
 A fragment is copied in order of count while commits go on. Whatever they change of that which the copy has passed is
 noted when the commit is handed to the store, and brought up to date afterwards: so nothing has to stand still for

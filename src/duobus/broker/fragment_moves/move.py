@@ -1,8 +1,8 @@
 """Moving a fragment to another messaging store while its entity is in use (decision 0025).
 
 The intent is in the catalog. The rows are copied through the commits of the other store, in the order of their counts,
-and what changes meanwhile is brought up to date (``tracker.py``); each row that was written is read back, and at the
-end both stores are compared. Then the fragment is taken out of its message broker for the moment that the last rows
+and what changes meanwhile is brought up to date (``copy_tracker.py``); each row that was written is read back, and at
+the end both stores are compared. Then the fragment is taken out of its message broker for the moment that the last rows
 take, the catalog says where it is from now on, and it is recovered there as after a restart: numbers go on, locks are
 lost. Whatever fails before the catalog has said so undoes the move; after that only the old rows are to be deleted.
 """
@@ -83,7 +83,7 @@ class FragmentMove:
         self._handle: FragmentHandle = plan.handle
         self._origin: MessageBroker = plan.handle.broker
         self._target = target
-        self._lives = (self._origin.life, target.life)
+        self._lives = (self._origin.lifecycle.life, target.lifecycle.life)
         self._demand_on = demand
         self._moved_in = moved
         self._tracker = CopyTracker({})
@@ -102,12 +102,12 @@ class FragmentMove:
         self._catalog.begin_move(self._move)
         try:
             await self._prepare()
-            self._origin.watches.append(self._tracker.note)
+            self._origin.commit_loop.watches.append(self._tracker.note)
             try:
                 await self._copy()
                 await self._hand_over()
             finally:
-                self._origin.watches.remove(self._tracker.note)
+                self._origin.commit_loop.watches.remove(self._tracker.note)
         except BaseException:
             if not self.has_switched and not self.is_unknown:
                 await clear_up(self._catalog, self._move, (self._target,))
@@ -184,7 +184,7 @@ class FragmentMove:
             commit.epochs.append((self._row.fragment_key, self._row.epoch))
             fill(commit)
 
-        commit = await self._target.carry(fenced)
+        commit = await self._target.commit_loop.add_writes(fenced)
         for source in self._tracker.sources.values():
             if not source.source_no:
                 self._shared = commit.shared.get(source.target_key, self._shared)
@@ -288,14 +288,14 @@ class FragmentMove:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         handle = self._handle
-        parked = self._origin.take_out(self._plan)
+        parked = self._origin.host.export_fragment(self._plan)
         try:
             await self._finish(fragment)
             self._demand()
             await self._switch()
             handle.move_to(self._target)
             rows = [self._moved(one, fragment) for one in self._tracker.sources.values()]
-            await self._target.take_in(self._plan, self._row, rows, self._shared)
+            await self._target.host.import_fragment(self._plan, self._row, rows, self._shared)
             self._moved_in()
         except BaseException:
             if not self.has_switched and not self.is_unknown:
@@ -304,7 +304,7 @@ class FragmentMove:
         finally:
             self.held_s = loop.time() - began_s
             for run in parked:
-                handle.broker.submit(run)
+                handle.submit(run)
 
     def _moved(self, one: SourceCopyTracker, fragment: Fragment) -> SourceRow:
         source = fragment.sources[one.source_no]
@@ -357,8 +357,8 @@ class FragmentMove:
     async def _give_back(self, fragment: Fragment) -> None:
         """It stays where it was, as after a restart of its store."""
         origin, handle = self._origin, self._handle
-        if origin.life != self._lives[0] or origin.state != "open":
-            origin.put_back(self._plan)
+        if origin.lifecycle.life != self._lives[0] or origin.state != "open":
+            origin.host.restore_fragment(self._plan)
             return
         row = FragmentRow(fragment.fragment_key, handle.entity_id, handle.number, fragment.epoch)
         rows = [
@@ -368,14 +368,14 @@ class FragmentMove:
             for one in fragment.sources.values()
         ]
         stored = 0 if fragment.topic is None else fragment.topic.stored
-        await origin.take_in(self._plan, row, rows, stored)
+        await origin.host.import_fragment(self._plan, row, rows, stored)
 
     # -- demands ------------------------------------------------------------------------------------------------
 
     def _demand(self) -> None:
         """Raise MoveGivenUp unless everything is as it was when the move began."""
         for broker, life in zip((self._origin, self._target), self._lives, strict=True):
-            if broker.life != life or broker.state != "open":
+            if broker.lifecycle.life != life or broker.state != "open":
                 raise MoveAborted(f"messaging store {broker.store_id} failed meanwhile ({broker.last_error})")
         self._demand_on()
 

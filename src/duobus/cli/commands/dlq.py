@@ -1,4 +1,4 @@
-"""``duobus dlq``: the dead-letter desk at the command line.
+"""``duobus dlq``: the dead-letter service at the command line.
 
 On a duobus server the work is done there, a chunk in one commit. Anywhere else, as on Azure, messages are moved by the
 SDK: received, sent, and completed then, so that a crash may leave one on both sides, never on none.

@@ -1,4 +1,4 @@
-"""Speaking to the dead-letter desk of a duobus server: one HTTP connection, an order a request."""
+"""Speaking to the dead-letter service of a duobus server: one HTTP connection, an order a request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ANSWER_BYTES_MAX: Final = 64 << 20
 
 
 class DeadLetterClient:
-    """A connection to the desk; ``order`` gives the answer, and raises what the command line tells of a failure."""
+    """A connection to the dead-letter service; ``order`` gives the answer, and raises what the command line shows."""
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
@@ -48,7 +48,7 @@ class DeadLetterClient:
         self._drop()
 
     def is_there(self) -> bool:
-        """Whether the server is one that has a desk; Azure has none."""
+        """Whether the server is one that has a dead-letter service; Azure has none."""
         status, text = self._ask("GET", "/health", b"")
         try:
             return status in (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE) and "stores" in json.loads(text)

@@ -1,4 +1,4 @@
-"""What the commands of the desk do, chunk by chunk: order, note, count, keep to the rate, tell of progress."""
+"""What the dead-letter commands do, chunk by chunk: order, note, count, keep to the rate, tell of progress."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OTHERWISE: Final = (
 
 
 class Runner:
-    """Does work at the desk of the server; where there is none, with the SDK."""
+    """Does work at the dead-letter service of the server; where there is none, with the SDK."""
 
     def __init__(self, remote: Remote, link: DeadLetterClient, work: Work) -> None:
         self._work = work

@@ -1,4 +1,4 @@
-"""The desk without a server that has one: the SDK receives, sends, and completes then.
+"""The dead-letter service without a server that has one: the SDK receives, sends, and completes then.
 
 Which messages are meant, and how they are repaired, is decided by the same code as on the server. What the SDK makes of
 a message is all that is known of it, so that types of whole numbers among properties are not told apart.
@@ -82,7 +82,7 @@ _TYPES: Final = {
 
 
 class SdkDeadLetters:
-    """Does what a server's desk does, one message after the other."""
+    """Does what a server's dead-letter service does, one message after the other."""
 
     def __init__(self, remote: Remote, work: Work) -> None:
         self._remote = remote
@@ -236,7 +236,7 @@ def _bare_of(record: dict[str, Any]) -> tuple[bytes, MessageMetadata]:
 
 
 def record_of(message: ServiceBusReceivedMessage) -> dict[str, Any]:
-    """What the desk of a server would tell of a message."""
+    """What the dead-letter service of a server would tell of a message."""
     form = form_of_sdk(message)
     properties = form.get("applicationProperties", {})
     return {

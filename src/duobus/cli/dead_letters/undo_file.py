@@ -62,7 +62,7 @@ class Undone:
 
     Attributes:
         address: The entity whose dead letters they were.
-        items: What is to be buried, without what was undone already.
+        items: What is to be made a dead letter again, without what was undone already.
         unknown: Sequence numbers of messages of which nobody knows where they are.
     """
 

@@ -1,4 +1,4 @@
-"""What a command of the desk is asked to do, how fast, and what came of it."""
+"""What a dead-letter command is asked to do, how fast, and what came of it."""
 
 from __future__ import annotations
 

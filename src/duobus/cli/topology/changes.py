@@ -73,7 +73,7 @@ class Step:
         if self.operation == CREATE:
             client.create_rule(*self.names, **parts)
             return
-        # Taken away and made anew in one request: the SDK's update cannot take an action off.
+        # Taken away and made again in one request: the SDK's update cannot take an action off.
         rule = client.get_rule(*self.names)
         rule.filter, rule.action = parts["filter"], parts.get("action")
         client.update_rule(*self.names[:-1], rule)

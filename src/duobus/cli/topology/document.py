@@ -62,7 +62,7 @@ PROPERTIES: Final[dict[str, tuple[str, ...]]] = {
 FIXED: Final = frozenset({"requiresSession", "requiresDuplicateDetection", "enablePartitioning"})
 FORWARDS: Final = ("forwardTo", "forwardDeadLetteredMessagesTo")
 #: A partitioned entity tells the size of all its partitions, and is made with that of one: 16, or 2 in a namespace that
-#: is partitioned as a whole, where every entity takes messages of at least this size (HTTP contract A.6.1).
+#: is partitioned as a whole, where every entity takes messages of at least this size (Azure: partitioned entities).
 _PARTITIONS: Final = 16
 _PARTITIONS_PREMIUM: Final = 2
 _MESSAGE_KIB_PREMIUM: Final = 1024

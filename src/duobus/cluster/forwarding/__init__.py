@@ -1,1 +1,1 @@
-"""Forwarding."""
+"""Cluster forwarding: servers forward messages to entities that other servers own."""

@@ -1,4 +1,4 @@
-"""Connections of this server to others, over which it forwards messages; the other side is ``forwarding.py``."""
+"""Connections of this server to others, over which it forwards messages; the other side is ``endpoint.py``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, Final
 from duobus.amqp import (
     ANONYMOUS,
     Closed,
-    Connection,
     ConnectionSettings,
     Link,
     LinkAttached,
@@ -23,26 +22,23 @@ from duobus.amqp import (
     Transfers,
 )
 from duobus.clock import Clock
-from duobus.cluster.forwarding.endpoint import CHALLENGE, FORWARDING_NODE, PROOF, proof_of, signing_key
+from duobus.cluster.connection import CONNECT_S, FRAME_SIZE, IDLE_MS, ServerConnection, connect
+from duobus.cluster.forwarding.endpoint import CHALLENGE, PROOF, proof_of, signing_key
 from duobus.cluster.forwarding.protocol import ForwardReply, Request, decode_reply, encode
 from duobus.errors import Undecodable
+from duobus.gateway.amqp.router import FORWARDING_NODE
 from duobus.gateway.tls import untrusted
 from duobus.model.descriptions import AccessRule
 from duobus.telemetry.logs import Log
 
-#: How long a server may take to accept a connection and its links, in seconds.
-CONNECT_S: Final = 5.0
-#: A server that is silent for twice as long has lost the connection.
-IDLE_MS: Final = 3_000
 #: How often heartbeats are seen to, in seconds.
 TICK_S: Final = 0.5
 #: A server that could not be reached is not tried again for so long, in seconds.
 PAUSE_S: Final = 0.5
 _REPLIES: Final = 1_000
-_FRAME_SIZE: Final = 65_536
 
 
-class AmqpClusterConnection(asyncio.Protocol):
+class AmqpClusterConnection(ServerConnection):
     """One connection to another server, for one namespace.
 
     Attributes:
@@ -51,57 +47,37 @@ class AmqpClusterConnection(asyncio.Protocol):
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, settings: ConnectionSettings, key: str) -> None:
-        self.is_gone = False
+        super().__init__(loop, clock.monotonic_ms, settings)
         self.ready: asyncio.Future[None] = loop.create_future()
-        self._loop = loop
-        self._clock = clock
         self._key = key
-        self._engine = Connection(settings, acceptor=False)
-        self._transport: asyncio.Transport | None = None
         self._session: Session | None = None
         self._requests: Link | None = None
         self._replies: Link | None = None
         self._last = 0
         self._asked: dict[int, asyncio.Future[ForwardReply]] = {}
         self._waiting: list[bytes] = []
-        self._is_writing = False
         self._timer: asyncio.TimerHandle | None = None
 
     # -- asyncio ------------------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        if self.is_gone:
-            transport.abort()
-            return
-        self._engine.open(self._clock.monotonic_ms())
+    def _opened(self) -> None:
         self._session = self._engine.begin()
         self._replies = self._session.attach_receiver(
             "replies", Source(address=FORWARDING_NODE), Target(address=FORWARDING_NODE)
         )
-        self._write_soon()
         self._tick()
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         try:
-            self._handle_all(self._engine.receive(data, self._clock.monotonic_ms()))
-            while self._engine.is_cut:
-                self._handle_all(self._engine.receive(b"", self._clock.monotonic_ms()))
+            super().data_received(data)
         except Undecodable as error:
             self.fail(str(error))
-        self._write_soon()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol: what was asked is answered by nobody."""
-        self.fail("the connection to it has ended")
 
     # -- requests -----------------------------------------------------------------------------------------------
 
     def ask(self, make: Callable[[int], Request]) -> asyncio.Future[ForwardReply]:
-        """See remote forwarder.Wire."""
+        """See sender.ClusterConnection."""
         future: asyncio.Future[ForwardReply] = self._loop.create_future()
         if self.is_gone:
             future.set_exception(ConnectionError("the connection to it has ended"))
@@ -117,25 +93,24 @@ class AmqpClusterConnection(asyncio.Protocol):
         while self._waiting and requests is not None and requests.credit > 0:
             payload = self._waiting.pop(0)
             requests.send_one(b"\0", payload, settled=True)
-        self._write_soon()
+        self.write_soon()
 
     # -- events -------------------------------------------------------------------------------------------------
 
-    def _handle_all(self, events: Iterable[Any]) -> None:
-        for event in events:
-            if isinstance(event, Transfers):
-                self._take_replies(event)
-            elif isinstance(event, LinkAttached):
-                self._attached(event.link)
-            elif isinstance(event, LinkFlow):
-                if event.link is self._requests and not self.ready.done():
-                    self.ready.set_result(None)
-                self._send()
-            elif isinstance(event, LinkDetached):
-                text = "it ended the link" if event.error is None else f"{event.error.description}"
-                self.fail(text)
-            elif isinstance(event, (Closed, SessionEnded)):
-                self.fail("it has closed the connection")
+    def _handle(self, event: Any) -> None:
+        if isinstance(event, Transfers):
+            self._take_replies(event)
+        elif isinstance(event, LinkAttached):
+            self._attached(event.link)
+        elif isinstance(event, LinkFlow):
+            if event.link is self._requests and not self.ready.done():
+                self.ready.set_result(None)
+            self._send()
+        elif isinstance(event, LinkDetached):
+            text = "it ended the link" if event.error is None else f"{event.error.description}"
+            self.fail(text)
+        elif isinstance(event, (Closed, SessionEnded)):
+            self.fail("it has closed the connection")
 
     def _attached(self, link: Link) -> None:
         remote = link.remote
@@ -165,31 +140,15 @@ class AmqpClusterConnection(asyncio.Protocol):
 
     # -- bytes --------------------------------------------------------------------------------------------------
 
-    def _write_soon(self) -> None:
-        if not self._is_writing and not self.is_gone:
-            self._is_writing = True
-            self._loop.call_soon(self._write)
-
-    def _write(self) -> None:
-        self._is_writing = False
-        if self._transport is None or self.is_gone:
-            return
-        while output := self._engine.take_output():
-            self._transport.write(output)
-        self._engine.take_reopened()
-
     def _tick(self) -> None:
         """Heartbeats, and a server that is silent for too long."""
         if not self.is_gone:
             self._timer = self._loop.call_later(TICK_S, self._tick)
-            self._handle_all(self._engine.tick(self._clock.monotonic_ms()))
-            self._write_soon()
+            self._handle_all(self._engine.tick(self._monotonic_ms()))
+            self.write_soon()
 
-    def fail(self, text: str) -> None:
-        """The connection has ended: nobody hears what became of what was asked."""
-        if self.is_gone:
-            return
-        self.is_gone = True
+    def _failed(self, text: str) -> None:
+        """The connection is gone: nobody hears what became of what was asked."""
         error = ConnectionError(text)
         asked, self._asked = self._asked, {}
         for future in asked.values():
@@ -202,12 +161,10 @@ class AmqpClusterConnection(asyncio.Protocol):
             self.ready.exception()
         if self._timer is not None:
             self._timer.cancel()
-        if self._transport is not None:
-            self._transport.abort()
 
 
 class AmqpClusterConnections:
-    """The connections to all other servers; see remote forwarder.Ferry.
+    """The connections to all other servers; see sender.ClusterConnections.
 
     Args:
         node_id: This server's name among the others.
@@ -234,7 +191,7 @@ class AmqpClusterConnections:
         self._shunned: dict[tuple[str, str], tuple[float, str]] = {}
 
     async def wire(self, address: str, namespace: str) -> AmqpClusterConnection:
-        """See remote forwarder.Ferry."""
+        """See sender.ClusterConnections."""
         key = address, namespace.lower()
         found = self._wires.get(key)
         if found is not None and not found.is_gone:
@@ -274,21 +231,14 @@ class AmqpClusterConnections:
         settings = ConnectionSettings(
             container_id=f"duobus-{self._node_id}",
             hostname=namespace,
-            max_frame_size=_FRAME_SIZE,
+            max_frame_size=FRAME_SIZE,
             idle_time_out_ms=IDLE_MS,
             mechanisms=(ANONYMOUS,),
         )
         wire = AmqpClusterConnection(self._loop, self._clock, settings, key)
-        host, _, port = address.rpartition(":")
         try:
             async with asyncio.timeout(CONNECT_S):
-                await self._loop.create_connection(
-                    lambda: wire,
-                    host.strip("[]"),
-                    int(port),
-                    ssl=self._context,
-                    server_hostname=host if self._context else None,
-                )
+                await connect(wire, address, self._context)
                 await asyncio.shield(wire.ready)
         except SSLCertVerificationError as error:
             wire.fail("its certificate is not good")
@@ -305,7 +255,7 @@ class AmqpClusterConnections:
         return wire
 
     def close(self) -> None:
-        """See remote forwarder.Ferry."""
+        """See sender.ClusterConnections."""
         for wire in self._wires.values():
             wire.fail("this server stops")
         self._wires.clear()

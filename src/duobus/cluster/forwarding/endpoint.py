@@ -1,9 +1,9 @@
-"""The node at which servers that share a catalog hand each other forwarded messages (``broker/crossing.py``).
+"""The node at which servers that share a catalog hand each other forwarded messages (``protocol.py``).
 
 Two links of one connection: the other server attaches to receive, and hears a challenge; it attaches to send with the
-answer, which only who reads the same catalog can give: a keyed digest by a key of the namespace that has Manage. So
-nothing secret travels, nothing can be replayed, and no clock is asked. Who has that key may do everything in the
-namespace anyway.
+answer, which only a server that reads the same catalog can give: a keyed digest by a key of the namespace that has
+Manage. So nothing secret travels, nothing can be replayed, and no clock is asked. A server that has that key may do
+everything in the namespace anyway.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from duobus.cluster.forwarding.receiver import OriginRegistration
 from duobus.codec import DecodeError, scan
 from duobus.errors import InternalError, ServerBusy, ServiceBusError, StoreUnavailable, Unauthorized, Undecodable
 from duobus.gateway.amqp.management.request_node import CREDIT, ReplyLink, RequestLink, RequestNode
+from duobus.gateway.amqp.router import FORWARDING_NODE
 from duobus.model.descriptions import AccessRule, Right
 
 if TYPE_CHECKING:
     from duobus.cluster.forwarding.receiver import ForwardReceiver
+    from duobus.gateway.amqp.links.link import Claim
     from duobus.gateway.amqp.peer import Peer
 
-#: Address of the node; no entity can have this name.
-FORWARDING_NODE: Final = "$crossing"
 #: Properties of the attaches.
 CHALLENGE: Final = "com.duobus:challenge"
 PROOF: Final = "com.duobus:proof"
 _CHALLENGE_BYTES: Final = 32
-#: Largest request: the largest message of the Premium profile, what is taken beside it, and the metadata of all.
+#: Largest request: the largest message of the Premium profile, the messages beside it, and the metadata of all.
 REQUEST_BYTES_MAX: Final = 192 << 20
-#: Landings of one connection; of those that are over, nobody needs to know.
+#: Registrations of one connection, with those that have ended.
 LANDINGS_MAX: Final = 100_000
 
 
@@ -50,13 +50,17 @@ class ForwardingEndpoint:
     """What the node of every connection needs.
 
     Attributes:
-        receiver: Takes the messages in.
+        receiver: Accepts the messages.
         rules: A namespace's access rules, as the catalog has them.
     """
 
     def __init__(self, receiver: ForwardReceiver, rules: Callable[[str], Iterable[AccessRule]]) -> None:
         self.receiver = receiver
         self.rules = rules
+
+    def attach(self, peer: Peer, link: Link) -> None:
+        """See ``attach_forwarding``."""
+        attach_forwarding(peer, link, self)
 
 
 def proof_of(key: str, challenge: bytes) -> bytes:
@@ -69,15 +73,13 @@ def signing_key(rules: Iterable[AccessRule]) -> str | None:
     return next((rule.primary_key for rule in rules if rule.rights & Right.MANAGE), None)
 
 
-def attach_forwarding(peer: Peer, link: Link, forwarding: ForwardingEndpoint | None) -> None:
+def attach_forwarding(peer: Peer, link: Link, forwarding: ForwardingEndpoint) -> None:
     """Accept a link of another server.
 
     Raises:
-        Unauthorized: It has not shown that it reads the catalog, or there are no other servers.
+        Unauthorized: It has not shown that it reads the catalog.
     """
     node = next((link.node for link in peer.reply_links() if isinstance(link.node, ForwardingNode)), None)
-    if forwarding is None:
-        raise Unauthorized("This server shares its catalog with no others, which alone could attach here.")
     if link.is_sender:
         if node is not None:
             raise Unauthorized("This connection has a challenge already. Answer it.")
@@ -130,6 +132,11 @@ class ForwardingNode(RequestNode):
                 is_right = hmac.compare_digest(proof_of(key, self.challenge), self._proof)
                 is_good |= is_right and bool(rule.rights & Right.MANAGE)
         return is_good
+
+    def needs(self, segments: tuple[str, ...]) -> tuple[Claim, ...]:
+        """See RequestNode: the answer to the challenge is what counts here."""
+        del segments
+        return ()
 
     def take_in(self, payload: bytes) -> None:
         """Do what another server asks for, and answer it."""

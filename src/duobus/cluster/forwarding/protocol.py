@@ -1,9 +1,10 @@
-"""What servers that share a catalog tell each other of forwarded messages; pure, in MessagePack.
+"""What servers that share a catalog say to each other about forwarded messages; pure, in MessagePack.
 
-Whoever has an origin *lands* it at the owner of a destination and gets the number of that *landing*; over it request
-is sent. A landing is good for one life of the destination's store at one server, and the next one of the same origin
-ends it: so what a connection brings late is told from what counts, and the destination may forget messages that their
-origin has removed (I14). How the two sides use this is in ``remote.py`` and ``receiver.py``.
+The server that has an origin *registers* it at the owner of a destination and gets the number of that *registration*;
+each request that brings messages names it. A registration is good for one life of the destination's store at one
+server, and the next one of the same origin ends it: so a request that a connection brings late does not count, and the
+destination may forget messages that their origin has removed (I14). How the two sides use this is in ``sender.py`` and
+``receiver.py``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from duobus.errors import (
 )
 from duobus.model.metadata import MessageMetadata
 
-#: Messages whose fate is asked for at a time: a request of 90 KB at most.
+#: Messages that are asked about at a time: a request of 90 KB at most.
 ASKED_MAX: Final = 10_000
 #: Messages of one request: more than a forwarder takes at a time.
 REQUEST_MESSAGES_MAX: Final = 1_000
@@ -37,7 +38,7 @@ _Origin = tuple[
     Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)],
 ]
 
-#: Outcomes. DONE: durable. LATER: nothing was taken. DOUBT: nobody can say yet. The others: it cannot be taken.
+#: Outcomes. DONE: durable. LATER: nothing was taken. IN_DOUBT: it is not known yet. The others: it cannot be taken.
 DONE, LATER, IN_DOUBT = "done", "later", "doubt"
 _MISSING, _DISABLED, _FULL, _UNFIT, _REFUSED = "missing", "disabled", "full", "unfit", "refused"
 
@@ -74,7 +75,7 @@ class OriginQuery(msgspec.Struct, array_like=True, tag="inquiry", frozen=True):
 
 
 class ReceivedQuery(msgspec.Struct, array_like=True, tag="query", frozen=True):
-    """Which messages of the origin that is landed are at the destination? From ``first`` on, ASKED_MAX at most."""
+    """Which messages of the origin that is registered are at the destination? From ``first`` on, ASKED_MAX at most."""
 
     number: _Number
     registration_no: _Number
@@ -87,7 +88,7 @@ class ForwardReply(msgspec.Struct, array_like=True):
     Attributes:
         outcome: DONE, or why not.
         text, reason: Of an error, and its DeadLetterReason.
-        registration_no: Its number.
+        registration_no: Of a registration, its number.
         gone: What the origin does not have.
         taken: What the destination has, ascending.
     """

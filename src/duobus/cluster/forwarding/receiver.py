@@ -1,16 +1,16 @@
-"""ForwardReceiver: takes in what other servers forward to entities of this one, each message once (I14).
+"""ForwardReceiver: accepts what other servers forward to entities of this one, each message once (I14).
 
-As in one process a message is written together with an entry in the record of accepted numbers of its fragment, in one
-commit, and only then its origin hears that it is there. An origin that gets no answer sends the message again, to
-whoever has the destination by then; the record of accepted numbers, which is in the store, knows it.
+As in one process a message is written together with an entry in the forward dedup of its fragment, in one commit, and
+only then its origin learns that it is there. An origin that gets no answer sends the message again, to the server that
+has the destination by then; the forward dedup, which is in the store, knows it.
 
 Three things could still bring a message twice, and each has its rule:
 
 - A repeat comes while the first is in a commit whose outcome is open: it has to wait (``InDoubt``).
 - A connection brings a request late, when its origin has sent the message again on another connection and has removed
-  it, and the record of accepted numbers has forgotten it. A request counts only under the last registration of its
-  origin, and only in that life of the destination in which the origin was registered.
-- A former owner of the origin goes on: its landing has a lower epoch than the present owner's.
+  it, and the forward dedup has forgotten it. A request counts only under the last registration of its origin, and only
+  in that life of the destination in which the origin was registered.
+- A former owner of the origin goes on: its registration has a lower epoch than the present owner's.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from duobus.fragment.forward_dedup import Origin
     from duobus.model.metadata import MessageMetadata
 
-#: Origins that are landed at one entity: every fragment of every entity that could forward to it, and then some.
+#: Origins that are registered at one entity: more than all fragments of all entities that could forward to it.
 LANDED_MAX: Final = 100_000
 
 
 class OriginRegistration:
-    """An origin that is landed at an entity.
+    """An origin that is registered at an entity.
 
     Attributes:
         entity: The entity, in its present life here.
@@ -63,7 +63,7 @@ class _DestinationState:
     """What there is of an entity.
 
     Attributes:
-        registrations: The last landing of each origin.
+        registrations: The last registration of each origin.
         open: Messages whose commit is not decided yet.
         pending: What waits for these.
     """
@@ -159,11 +159,11 @@ class ForwardReceiver:
         unit.follow(self._changed)
 
     def register(self, namespace: str, path: str, origin: Origin, epoch: int) -> OriginRegistration:
-        """Land an origin: what an earlier landing of it still brings does not count any more.
+        """Register an origin: what still comes under an earlier registration of it does not count any more.
 
         Raises:
             NotAllowed: The origin has another owner by now.
-            ServerBusy: Too many are landed.
+            ServerBusy: Too many are registered.
             StoreUnavailable: The entity is not here.
         """
         home = self._unit.namespace(namespace)
@@ -181,7 +181,7 @@ class ForwardReceiver:
         return registration
 
     def is_current(self, registration: OriginRegistration) -> bool:
-        """Whether request may still come over a landing."""
+        """Whether a request may still come under a registration."""
         state = self._states.get(registration.entity)
         return state is not None and state.registrations.get(registration.origin) is registration
 
@@ -192,10 +192,10 @@ class ForwardReceiver:
         payloads: list[bytes],
         all_metadata: list[MessageMetadata],
     ) -> asyncio.Future[ServiceBusError | None]:
-        """Take messages in; the future tells when they are durable, or why they are not.
+        """Accept messages; the future ends when they are durable, or with the reason why they are not.
 
         Raises:
-            ServiceBusError: Nothing was taken, or (``InDoubt``) nobody can say that yet.
+            ServiceBusError: Nothing was accepted, or (``InDoubt``) that is not known yet.
         """
         entity, origin = registration.entity, registration.origin
         state = self._states.get(entity)
@@ -227,17 +227,17 @@ class ForwardReceiver:
         return pending.done
 
     async def ask(self, registration: OriginRegistration, first: int) -> list[int]:
-        """The numbers of an origin, from a count on, that its records here hold: ASKED_MAX at most, ascending.
+        """The numbers of an origin, from a count on, that the forward dedup here holds: ASKED_MAX at most, ascending.
 
         The answer is final for earlier lives of the origin: the registration has ended what they had on its way, and
         what had come before is decided.
 
         Raises:
-            StoreUnavailable: The landing has ended, or a store is away that may have some.
+            StoreUnavailable: The registration has ended, or a store is away that may have some.
         """
         found = FragmentAnswers(len(registration.entity.fragments))
         for handle in registration.entity.fragments:
-            handle.broker.submit(QueryForwarded(handle, SOURCE, found, origin=registration.origin))
+            handle.submit(QueryForwarded(handle, SOURCE, found, origin=registration.origin))
         await found.done
         if not self.is_current(registration):
             raise StoreUnavailable(f"This way to '{registration.entity.path}' is not good any more. Land again.")

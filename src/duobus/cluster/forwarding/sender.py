@@ -1,12 +1,12 @@
-"""Courier: takes what is forwarded to entities of other servers there, and asks what their origins still have.
+"""RemoteForwarder: brings messages that are forwarded to entities of other servers there, and asks what origins have.
 
 To a forwarder (``forwarder.py``) an entity of another server is a destination like any other, with one fragment whose
-message broker is ``FarBroker``: what is submitted there is carried to the owner, whoever that is by then, this server
-included. The owner's answer says that it is durable (``receiver.py``).
+message broker is ``RemoteBroker``: what is submitted there is sent to the server that owns the entity by then, which
+may be this one. The owner's answer says that it is durable (``receiver.py``).
 
-A batch is *in doubt* from the moment at which it may have left this server until somebody says what became of it. As
-long it stays taken, as it does when a store of this server fails while it writes one: it is carried again, to the
-present owner, until that knows it or has it. Otherwise it would go another way, or expire, and be there as well.
+A batch is *in doubt* from the moment at which it may have left this server until its outcome is known. Until
+then it stays taken, as it does when a store of this server fails while it writes one: it is sent again, to the
+present owner, until the owner knows it or accepts it. Otherwise it would go elsewhere, or expire, and be there as well.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     from duobus.cluster.scale_unit import ClusteredScaleUnit
     from duobus.fragment.forward_dedup import Origin
 
-#: Pauses before a batch in doubt is carried again, in seconds: the first, and the longest of its doublings.
+#: Pauses before a batch in doubt is sent again, in seconds: the first, and the longest of its doublings.
 AGAIN_FIRST_S: Final = 0.1
 AGAIN_MAX_S: Final = 1.0
-#: How often it is looked whether the server that was given a batch still has the destination.
+#: How often it is checked whether the server that was given a batch still has the destination.
 LOOK_S: Final = 0.5
-#: Ways that are kept open though nothing goes there now, and names that are known to be nobody's.
+#: Routes that are kept open though nothing goes there now, and names of which it is known that no entity has them.
 ROUTES_MAX: Final = 10_000
 ABSENT_MAX: Final = 10_000
-#: For how long these are believed to be, in seconds: longer than the pauses of a forwarder.
+#: For how long such names are believed to be unused, in seconds: longer than the pauses of a forwarder.
 ABSENT_S: Final = 10.0
 
 
@@ -91,7 +91,7 @@ class OwnerDirectory(Protocol):
         """HERE, MOVING, or the address of the server that has the store."""
 
     def look_again(self) -> Awaitable[None]:
-        """Read the catalog anew."""
+        """Read the catalog again."""
 
 
 class _RemoteDescription:
@@ -105,7 +105,7 @@ class _RemoteDescription:
 
 
 class RemoteBroker:
-    """Stands where a message broker does: what is submitted is carried to another server."""
+    """Stands where a message broker does: what is submitted is sent to another server."""
 
     __slots__ = ("_remote",)
 
@@ -113,7 +113,7 @@ class RemoteBroker:
         self._remote = remote
 
     def submit(self, command: Group | QueryForwarded) -> None:
-        """Carry a batch, a Record and its Run, or a question."""
+        """Send a batch, which is a RecordForwarded and its Run, or a query."""
         in_flight: Any = command.reply
         self._remote.carry(in_flight, command, is_in_doubt=False)
 
@@ -121,12 +121,13 @@ class RemoteBroker:
 class RemoteFragment:
     """The one fragment that an entity of another server seems to have; see FragmentHandle."""
 
-    __slots__ = ("broker", "fragment")
+    __slots__ = ("broker", "fragment", "store", "submit")
 
     online: Final = True
 
     def __init__(self, broker: RemoteBroker) -> None:
-        self.broker = broker
+        self.broker = self.store = broker
+        self.submit = broker.submit
         self.fragment = None
 
 
@@ -148,7 +149,7 @@ class RemoteEntity:
 
 
 class _RemoteTask:
-    """What is to be carried."""
+    """Something that another server is asked to do."""
 
     __slots__ = ("command", "in_flight", "is_in_doubt", "origin")
 
@@ -206,13 +207,13 @@ class _RemoteBatch(_RemoteTask):
     def run_here(
         self, receiver: ForwardReceiver, registration: OriginRegistration
     ) -> Awaitable[ServiceBusError | None]:
-        """See _Job."""
+        """See _RemoteTask."""
         done = receiver.take(registration, self.note.counts, self.run.batch.payloads, self._metadata)
         self.is_in_doubt = True
         return done
 
     def request(self, number: int, registration_no: int) -> Request:
-        """See _Job."""
+        """See _RemoteTask."""
         self.is_in_doubt = True
         return ForwardRequest(number, registration_no, self.note.counts, self.run.batch.payloads, self._metadata)
 
@@ -228,16 +229,16 @@ class _RemoteQuery(_RemoteTask):
         self.first = 0
 
     async def run_here(self, receiver: ForwardReceiver, registration: OriginRegistration) -> ServiceBusError | None:
-        """See _Job."""
+        """See _RemoteTask."""
         self.ask.taken = await receiver.ask(registration, 0)
         return None
 
     def request(self, number: int, registration_no: int) -> Request:
-        """See _Job."""
+        """See _RemoteTask."""
         return ReceivedQuery(number, registration_no, self.first)
 
     def heard(self, reply: ForwardReply) -> bool:
-        """See _Job."""
+        """See _RemoteTask."""
         self.ask.taken += reply.taken
         if len(reply.taken) < ASKED_MAX:
             return True
@@ -246,11 +247,11 @@ class _RemoteQuery(_RemoteTask):
 
 
 class _Route:
-    """The way from one origin, in one life of it, to one destination.
+    """The route from one origin, in one life of it, to one destination.
 
     Attributes:
-        jobs: What is to be carried, in order.
-        registration_no: Where the origin is landed: the connection, and the number there.
+        jobs: What the other server is to be asked, in order.
+        registration_no: Where the origin is registered: the connection, and the number there.
         is_driven: A task sees to it.
     """
 
@@ -315,7 +316,7 @@ class RemoteForwarder:
     # -- destinations -------------------------------------------------------------------------------------------
 
     def find(self, namespace: str, path: str) -> RemoteEntity | None:
-        """See namespace.Abroad."""
+        """See namespace.RemoteEntities."""
         key = namespace.lower(), path.lower()
         where = self._where(*key)
         if where == UNKNOWN:
@@ -332,11 +333,11 @@ class RemoteForwarder:
         return found
 
     def knows(self, namespace: str, path: str) -> bool:
-        """See namespace.Abroad."""
+        """See namespace.RemoteEntities."""
         return self._unit.directory.store_of(namespace, path.lower()) is not None
 
     def is_sharded(self, namespace: str, path: str) -> bool:
-        """See namespace.Abroad."""
+        """See namespace.RemoteEntities."""
         return (namespace.lower(), path.lower()) in self._unit.directory.sharded
 
     def _where(self, namespace: str, key: str) -> str:
@@ -354,7 +355,7 @@ class RemoteForwarder:
         return self._looks > missed[0]
 
     async def look(self) -> None:
-        """See namespace.Abroad."""
+        """See namespace.RemoteEntities."""
         if self._owners is not None:
             await self._owners.look_again()
         self._looks += 1
@@ -362,7 +363,7 @@ class RemoteForwarder:
     # -- carrying -----------------------------------------------------------------------------------------------
 
     def carry(self, in_flight: Any, command: Group | QueryForwarded, *, is_in_doubt: bool) -> None:
-        """Carry a batch to its destination; the flight gets the group back as it does from a message broker.
+        """Send a batch to its destination; the in-flight batch gets the group back as it does from a message broker.
 
         The same for a question.
         """
@@ -403,7 +404,7 @@ class RemoteForwarder:
             route.is_driven = False
 
     async def _try(self, route: _Route, job: _RemoteTask) -> ServiceBusError | None:
-        """Carry a batch once; None when it is there, durable."""
+        """Send a batch once; None when it is there, durable."""
         was_in_doubt = job.is_in_doubt
         try:
             job.demand_current()
@@ -453,7 +454,7 @@ class RemoteForwarder:
             reply = await self._answer(route, where, wire.ask(lambda number: job.request(number, registration_no)))
             error = reply.error()
             if isinstance(error, StoreUnavailable):
-                # The landing may have ended.
+                # The registration may have ended.
                 route.registration_no = None
             if error is not None or job.heard(reply):
                 return error
@@ -475,13 +476,13 @@ class RemoteForwarder:
                 raise ConnectionError("it has moved")
 
     def arrived(self, origin: Origin, epoch: int) -> None:
-        """See namespace.Abroad."""
+        """See namespace.RemoteEntities."""
         self._unit.receiver.arrived(origin, epoch)
 
     # -- what origins have --------------------------------------------------------------------------------------
 
     def gone(self, origin: Origin, counts: list[int]) -> list[int]:
-        """See namespace.Abroad: what was heard since it was asked last time; and ask again for the rest."""
+        """See namespace.RemoteEntities: what was heard since it was asked last time; and ask again for the rest."""
         found = self._gone.pop(origin, set())
         gone = [count for count in counts if count in found]
         rest = [count for count in counts if count not in found][:ASKED_MAX]

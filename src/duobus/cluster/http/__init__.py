@@ -1,1 +1,1 @@
-"""Http."""
+"""HTTP requests about what other servers own."""

@@ -47,7 +47,7 @@ LIST_TRIES: Final = 3
 
 
 class HttpOwnerDirectory(Protocol):
-    """Who has which entity, for requests; see ``gateway/amqp/passing.py``."""
+    """Who has which entity, for requests; see ``cluster/router.py``."""
 
     node_id: str
     context: SSLContext | None
@@ -77,7 +77,7 @@ class HttpOwnerDirectory(Protocol):
         """Whether this server can reach what it shares with the others."""
 
     def look_again(self) -> Awaitable[None]:
-        """Read the catalog anew."""
+        """Read the catalog again."""
 
 
 class HttpProxy:

@@ -1,7 +1,7 @@
-"""Requests for messages of a sharded queue: which of its shares each goes to (decision 0029).
+"""Requests for messages of a sharded queue: which of its shards each goes to (decision 0029).
 
-A send with a key belongs to the share of the key, any other goes to the shares by turns; a receive asks one after the
-other until one has something; a lock token names the share that it is of. What is asked then is asked of a share, as of
+A send with a key belongs to the shard of the key, any other goes to the shards in turn; a receive asks one after the
+other until one has something; a lock token names the shard that it is of. What is asked then is asked of a shard, as of
 any queue, at its own address.
 """
 
@@ -27,17 +27,17 @@ from duobus.gateway.rest.runtime.messages import timeout_of
 from duobus.gateway.rest.runtime.routes import Call
 from duobus.gateway.rest.runtime.sends import is_batch_type
 
-#: Between two looks through all shares for a message that is to come, in seconds.
+#: Between two looks through all shards for a message that is to come, in seconds.
 PAUSE_S: Final = 0.25
 
 _NUMBER: Final = re.compile(r"<(SizeInBytes|(?:d2p1:)?[A-Za-z]*MessageCount)>(\d+)<")
 
-#: Sends a request on to a path of a share, by its number; None when it has no server.
+#: Sends a request on to a path of a shard, by its number; None when it has no server.
 Send = Callable[[int, str], Awaitable[web.StreamResponse | None]]
 
 
 class HttpShardRouter:
-    """Takes turns over the shares of all queues, for one server."""
+    """Takes turns over the shards of all queues, for one server."""
 
     def __init__(self) -> None:
         self._turn = 0
@@ -45,7 +45,7 @@ class HttpShardRouter:
     async def answer(
         self, call: Call, request: web.Request, target: Target, sharded: ShardedQueueMap, send: Send
     ) -> web.StreamResponse:
-        """The answer of the share that a request is for.
+        """The answer of the shard that a request is for.
 
         Raises:
             ServiceBusError: There is none.
@@ -68,7 +68,7 @@ class HttpShardRouter:
     async def entry(
         self, own: web.StreamResponse, target: Target, sharded: ShardedQueueMap, send: Send
     ) -> web.StreamResponse:
-        """What this server tells of a queue, with the numbers of all its shares."""
+        """What this server tells of a queue, with the numbers of all its shards."""
         if own.status != 200 or not isinstance(own, web.Response):
             return own
         query = _query(target.query)
@@ -129,7 +129,7 @@ def summed(text: str, parts: list[str]) -> str:
 
 
 def _messages_of(sharded: ShardedQueueMap, index: int, call: Call) -> str:
-    """The path of a share's messages, or of those of the same sub-queue of it."""
+    """The path of a shard's messages, or of those of the same sub-queue of it."""
     rest = call.entity[len(sharded.row.path) :]
     return quote(f"/{sharded.shares[index].path}{rest}/messages")
 

@@ -1,1 +1,1 @@
-"""Proxy."""
+"""Links that another server answers through this one."""

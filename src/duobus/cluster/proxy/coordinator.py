@@ -15,20 +15,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.amqp import Coordinator, Link, Rejected, Source
+from duobus.amqp import Coordinator, Link, Source
 from duobus.codec import Described, ULong, build_message
-from duobus.errors import NotAllowed, ServerBusy, ServiceBusError, TransactionRolledBack
+from duobus.errors import ServerBusy
+from duobus.gateway.amqp.transactions.participant import Answered, lost_in_transit, lost_with_its_owner
 
 if TYPE_CHECKING:
     from duobus.amqp import Connection, DeliveryState
     from duobus.cluster.proxy.link import ProxiedSession
-
-#: Requests that an owner lets a server make to its coordinator before it hears of them, for one client: a client has
-#: at most 100 open transactions and 100 discharges under way, whose declares may be under way as well. An owner that
-#: gives new credit at the half has done so before anybody could need it.
-CREDIT: Final = 1_000
-#: Bytes of the name of a transaction that a server may declare.
-NAME_MAX: Final = 64
 
 _CAPABILITY: Final = "amqp:local-transactions"
 _DECLARE: Final = 0x31
@@ -61,10 +55,6 @@ class RemoteTransaction:
         for session, ids in self.settled:
             session.decided(ids, is_committed=is_committed)
         self.settled.clear()
-
-
-#: Who hears what became of a discharge: the owner's answer, why it was not asked, or None when nobody can say it.
-Answered = Callable[["DeliveryState | ServiceBusError | None"], None]
 
 
 class RemoteCoordinator:
@@ -171,27 +161,3 @@ def attach_coordinator_of(session: Any, name: str) -> Link:
     """Attach to the coordinator of an owner."""
     link: Link = session.attach_sender(name, Source(), Coordinator(capabilities=[_CAPABILITY]))
     return link
-
-
-def one_entity(path: str | None, other: str) -> NotAllowed:
-    """Why a transaction that works on an entity cannot work on another one."""
-    where = "an entity of another server" if path is None else f"'{path}'"
-    return NotAllowed(
-        f"The transaction works on {where} and cannot work on '{other}', too: local transactions cannot span multiple "
-        "top-level entities. Use a transaction for each, or send via the entity that it works on."
-    )
-
-
-def rolled_back_with(state: DeliveryState | ServiceBusError | None) -> bool:
-    """Whether an answer to a discharge says that nothing was done."""
-    return isinstance(state, (Rejected, ServiceBusError))
-
-
-def lost_with_its_owner() -> TransactionRolledBack:
-    """Why a transaction can only be rolled back when the way to its owner has ended."""
-    return TransactionRolledBack("The way to the server of its entity has ended, which has rolled it back.")
-
-
-def lost_in_transit() -> TransactionRolledBack:
-    """Why a transaction can only be rolled back when a link has ended with messages that were not written yet."""
-    return TransactionRolledBack("A link has ended before all sent on it had reached the server of its entity.")

@@ -10,7 +10,8 @@ from duobus.amqp import RELEASED, Link, Rejected, Session, TransactionalState, T
 from duobus.amqp import Error as AmqpError
 from duobus.codec import BATCH_FORMAT, COUNTERS, tag_counter, tag_of
 from duobus.errors import DetachForced, MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError
-from duobus.gateway.amqp.links.essence import summarize_attach
+from duobus.gateway.amqp.links.link import ANY_RIGHT, Claim, Endpoint, summarize_attach
+from duobus.model.descriptions import Right
 
 if TYPE_CHECKING:
     from duobus.cluster.proxy.upstream import UpstreamConnection
@@ -21,7 +22,7 @@ _MASK: Final = 0xFFFFFFFF
 
 
 class Answered(Protocol):
-    """Who counts what it has passed on."""
+    """Who counts what it has proxied."""
 
     def settled(self, state: Any) -> None:
         """The owner has said what became of one delivery."""
@@ -113,7 +114,7 @@ class ProxiedSession:
                 self.given.pop(self.taken.pop(one, -1), None)
 
 
-class ProxiedLink:
+class ProxiedLink(Endpoint):
     """The client's end of a link that is proxied.
 
     Attributes:
@@ -154,11 +155,6 @@ class ProxiedLink:
         self._counter = 0
         # What came from the owner and the client has no credit for, because it took some back: id, tag, format, ...
         self._held: deque[tuple[int, bytes, bytes, int, bool]] = deque()
-
-    @property
-    def path(self) -> str:
-        """The entity, for errors."""
-        return "/".join(self.segments)
 
     # -- attaching ----------------------------------------------------------------------------------------------
 
@@ -249,7 +245,7 @@ class ProxiedLink:
         uplink, session = self.uplink, self.session
         number = len(event.payloads)
         if event.state is not None:
-            if self._peer.router.send_via(self.link, event, self):
+            if self._peer.router.send_via(self.link, event):
                 # The owner counts on a credit that this delivery has used up here.
                 self.owner_flow()
             else:
@@ -379,12 +375,15 @@ class ProxiedLink:
             self._is_stopping = True
             self.link.grant(0)
 
-    def pump(self) -> None:
+    def resume(self) -> None:
         """The client's socket takes more again."""
         self._give_held()
 
-    def deliver_answers(self) -> None:
-        """Nothing comes from a broker here."""
+    def needs(self) -> tuple[Claim, ...]:
+        """See Endpoint; the owner looks at it, too."""
+        if not self.is_entity:
+            return ((self.segments, ANY_RIGHT),)
+        return ((self.segments, (Right.LISTEN if self.link.is_sender else Right.SEND,)),)
 
     def close(self) -> None:
         """The client has detached, or is gone."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import (
     Closed,
-    Connection,
     ConnectionSettings,
     Dispositions,
     EngineMisuse,
@@ -25,21 +23,23 @@ from duobus.amqp import (
     TransactionalState,
     Transfers,
 )
+from duobus.cluster.connection import ServerConnection
 from duobus.cluster.proxy.coordinator import RemoteCoordinator, attach_coordinator_of
 from duobus.cluster.proxy.link import ProxiedLink, ProxiedSession
 from duobus.codec import build_message
 from duobus.errors import ServiceBusError
+from duobus.gateway.amqp.links.link import begins_with_coordinator
 from duobus.gateway.amqp.management.cbs_node import CBS
-from duobus.gateway.amqp.transactions.coordinator import begins_with_coordinator
 
 if TYPE_CHECKING:
+    from duobus.cluster.router import ClusterRouter
     from duobus.gateway.amqp.peer import Peer
 
 #: Replies of ``$cbs`` that are let in; what they say is not looked at, for a refused token shows in what follows.
 _REPLIES: Final = 100
 
 
-class UpstreamConnection(asyncio.Protocol):
+class UpstreamConnection(ServerConnection):
     """One connection to the owner of entities.
 
     Attributes:
@@ -47,12 +47,13 @@ class UpstreamConnection(asyncio.Protocol):
         coordinator: Does the transactions of the client at the owner; None while the client has no coordinator here.
     """
 
-    def __init__(self, peer: Peer, settings: ConnectionSettings, tokens: Mapping[str, str]) -> None:
-        self.is_gone = False
+    def __init__(
+        self, peer: Peer, router: ClusterRouter, settings: ConnectionSettings, tokens: Mapping[str, str]
+    ) -> None:
+        super().__init__(peer.server.loop, lambda: peer.server.clock.monotonic_ms(), settings)
         self.coordinator: RemoteCoordinator | None = None
         self._peer = peer
-        self._engine = Connection(settings, acceptor=False)
-        self._transport: asyncio.Transport | None = None
+        self._router = router
         self._tokens = dict(tokens)
         self._cbs: Link | None = None
         self._replies: Link | None = None
@@ -60,45 +61,34 @@ class UpstreamConnection(asyncio.Protocol):
         self._waiting: list[ProxiedLink] = []
         self._sessions: dict[Session, ProxiedSession] = {}
         self._by_owner: dict[Session, ProxiedSession] = {}
-        self._write_scheduled = False
         self._is_paused = False
         self._counter = 0
 
     # -- asyncio ------------------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio.Protocol: open, show the tokens, then attach what waits."""
-        assert isinstance(transport, asyncio.Transport)
-        if self.is_gone:
-            transport.abort()
-            return
-        self._transport = transport
-        self._engine.open(self._peer.server.clock.monotonic_ms())
+    def _opened(self) -> None:
+        """Show the tokens, then attach what waits."""
         session = self._engine.begin()
         if self._tokens:
             self._replies = session.attach_receiver("cbs-replies", Source(address=CBS), Target(address=CBS))
             self._cbs = session.attach_sender("cbs", Source(address=CBS), Target(address=CBS))
         else:
             self._ready()
-        self.write_soon()
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
-        for event in self._engine.receive(data, self._peer.server.clock.monotonic_ms()):
-            self._handle(event)
-        while self._engine.is_cut:
-            for event in self._engine.receive(b"", self._peer.server.clock.monotonic_ms()):
-                self._handle(event)
+        super().data_received(data)
+        # Behind the writing, which makes room.
+        self._loop.call_soon(self.see_to_reading)
+
+    def _received(self) -> None:
         if self.coordinator is not None:
             self.coordinator.go_on()
         self._peer.write_soon()
-        self.write_soon()
-        # Behind the writing, which makes room.
-        self._peer.server.loop.call_soon(self.see_to_reading)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol: the links end with it."""
-        self.fail("the connection to it has ended")
+    def _wrote(self) -> None:
+        if self.coordinator is not None:
+            self.coordinator.go_on()
 
     # -- the client's side --------------------------------------------------------------------------------------
 
@@ -129,7 +119,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._is_ready and not self.is_gone and (self.coordinator is None or self.coordinator.is_gone):
             # Where there is no room for it, transactions on this owner's entities are refused.
             with suppress(EngineMisuse):
-                self.coordinator = RemoteCoordinator(self._engine, self._peer.router.coordinated)
+                self.coordinator = RemoteCoordinator(self._engine, self._router.coordinated)
             self.write_soon()
 
     def put_token(self, audience: str, token: str) -> None:
@@ -279,22 +269,6 @@ class UpstreamConnection(asyncio.Protocol):
 
     # -- bytes --------------------------------------------------------------------------------------------------
 
-    def write_soon(self) -> None:
-        """Write at the end of the turn what there is by then."""
-        if not self._write_scheduled and not self.is_gone:
-            self._write_scheduled = True
-            self._peer.server.loop.call_soon(self._write)
-
-    def _write(self) -> None:
-        self._write_scheduled = False
-        if self._transport is None or self.is_gone:
-            return
-        while output := self._engine.take_output():
-            self._transport.write(output)
-            if self.coordinator is not None:
-                self.coordinator.go_on()
-        self._engine.take_reopened()
-
     def see_to_reading(self) -> None:
         """Read from the owner as long as the client takes it."""
         wants_pause = not self._peer.has_room
@@ -324,19 +298,16 @@ class UpstreamConnection(asyncio.Protocol):
             if isinstance(endpoint, ProxiedLink)
             for part in endpoint.parts()
             if part.is_of(self)
-        ] + [part for part in self._peer.router.node_links() if part.is_of(self)]
+        ] + [part for part in self._router.node_links() if part.is_of(self)]
 
     def _lose(self, lost: list[ProxiedLink], text: str) -> None:
         for proxied in lost:
             proxied.lost(text)
         self._peer.write_soon()
 
-    def fail(self, text: str) -> None:
-        """The connection has ended: so have all links that were passed over it."""
-        if self.is_gone:
-            return
+    def _failed(self, text: str) -> None:
+        """The connection is gone: so are all links that were passed over it."""
         lost = self._proxied() + self._waiting
-        self.is_gone = True
         self._waiting = []
         self._give_back(sum(pair.sent_bytes for pair in self._sessions.values()))
         self._sessions.clear()
@@ -345,8 +316,6 @@ class UpstreamConnection(asyncio.Protocol):
             self.coordinator.lost()
         if not self._peer.is_gone:
             self._lose(lost, text)
-        if self._transport is not None:
-            self._transport.abort()
 
     def _give_back(self, size: int) -> None:
         if size and not self._peer.is_gone:

@@ -1,36 +1,31 @@
-"""Transactions across entities of several servers: they send by way of the session's first entity (contract 12.4).
+"""Transactions across entities of several servers: they send by way of the session's first entity.
 
 A session that began with a coordinator works on the first entity that it attaches to, and what its transactions send to
 others is stored there with them. Three ways it can be when not all of these are this server's own:
 
-- the first entity is here and the other is not: ``Borrowed`` takes what a transaction sends on the passed link;
-- the first is another server's: that one gets a link beside the client's, ``FarVia``, for what transactions send;
+- the first entity is here and the other is not: ``BorrowedViaLink`` takes what a transaction sends on the proxied link;
+- the first is another server's: it gets a link beside the client's, ``RemoteViaLink``, for what transactions send;
 - both are of the same other server, which does all of it: its session begins with a coordinator, too (``upstream.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from duobus.amqp import DETACHED, Source, Target
 from duobus.amqp import Error as AmqpError
 from duobus.cluster.proxy.link import ProxiedLink
-from duobus.errors import DetachForced
+from duobus.gateway.amqp.attach import VIA_SESSION
+from duobus.gateway.amqp.links.link import first_of, second_entity
 from duobus.gateway.amqp.links.via_link import ViaLink
-from duobus.gateway.amqp.transactions.coordinator import first_of, second_entity, via_entity
 
 if TYPE_CHECKING:
-    from duobus.amqp import Attach, Link, Session, Transfers
-    from duobus.broker import Queue
+    from duobus.amqp import Link, Session, Transfers
     from duobus.cluster.proxy.link import ProxiedSession
     from duobus.cluster.proxy.upstream import UpstreamConnection
     from duobus.cluster.router import OwnerDirectory
     from duobus.gateway.amqp.peer import Peer
-
-#: Property of an attach by another server: what comes on the link is for its address, by way of the session's first
-#: entity.
-VIA_SESSION: Final = "com.duobus:via-session"
 
 
 class BorrowedViaLink(ViaLink):
@@ -61,7 +56,7 @@ class RemoteViaLink(ProxiedLink):
         self._is_used = False
 
     def attach(self, upstream: UpstreamConnection, session: ProxiedSession) -> None:
-        """See PassedLink."""
+        """See ProxiedLink."""
         remote = self.link.remote
         if remote is None or self.uplink is not None:
             return
@@ -71,7 +66,7 @@ class RemoteViaLink(ProxiedLink):
         self.uplink.context = self
 
     def answered(self) -> None:
-        """See PassedLink: credit follows, or a refusal."""
+        """See ProxiedLink: credit follows, or a refusal."""
 
     def owner_flow(self) -> None:
         """The owner takes messages: the client's own link can be answered."""
@@ -87,7 +82,7 @@ class RemoteViaLink(ProxiedLink):
         return self.link.state == DETACHED or (self._upstream is not None and self.uplink is None)
 
     def owner_detached(self, error: AmqpError | None, *, closed: bool) -> None:
-        """See PassedLink: the client's own link has to go as well."""
+        """See ProxiedLink: the client's own link has to go as well."""
         super().owner_detached(error, closed=closed)
         self._peer.write_soon()
 
@@ -100,29 +95,12 @@ class RemoteViaLink(ProxiedLink):
         self._end()
 
 
-def is_via_session(attach: Attach) -> bool:
-    """Whether another server asks for such a link."""
-    return any(str(key) == VIA_SESSION for key in attach.properties or {})
-
-
 def demand_same(peer: Peer, session: Session, path: str, upstream: UpstreamConnection) -> None:
-    """Refuse to receive from an entity of another server than the session's first one has (contract 12.4).
+    """Refuse to receive from an entity of another server than the session's first one has.
 
     Raises:
         OperationCancelled: It is of another one; whether it is the same entity is for a common owner to say.
     """
     first = first_of(peer, session)
     if first is not None and not (isinstance(first, ProxiedLink) and first.is_of(upstream)):
-        raise second_entity(first.path if isinstance(first, ProxiedLink) else first.queue.path, path)
-
-
-def demand_first(peer: Peer, session: Session) -> Queue:
-    """The entity by way of which another server's client sends.
-
-    Raises:
-        DetachForced: It is not here, or not any more.
-    """
-    via = via_entity(peer, session)
-    if via is None:
-        raise DetachForced("The session does not begin with a coordinator and an entity of this server. Attach again.")
-    return via
+        raise second_entity(first.path if first.queue is None else first.queue.path, path)

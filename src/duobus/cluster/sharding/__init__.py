@@ -1,1 +1,1 @@
-"""Sharding."""
+"""Sharded queues: one queue over the stores of several servers."""

@@ -1,9 +1,9 @@
 """Queues that are spread over the stores of a shared catalog: created, changed and deleted by all owners (0029).
 
-Nobody asks another server to do something. The catalog says what there should be, and every server sees to the shares
-that lie in its own stores whenever it has read the catalog anew, or got a store: a share that is an intent is made, one
-whose queue is gone is deleted, one whose queue has other properties takes these on. So every step can be done again,
-and whatever a server leaves half done when it dies, the next owner of the store finishes (I31).
+No server asks another one to do something. The catalog says what there should be, and every server sees to the shards
+that lie in its own stores whenever it has read the catalog again, or got a store: a shard that is an intent is made,
+one whose queue is gone is deleted, one whose queue has other properties takes these on. So every step can be done
+again, and whatever a server leaves half done when it dies, the next owner of the store finishes (I31).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from duobus.broker.entities.bulk_creation import differences
 from duobus.broker.entities.destination import check_targets
 from duobus.broker.entities.queue import Queue
 from duobus.broker.fragment_handle import FragmentHandle
-from duobus.cluster.shards import SHARDED, SHARDED_NAME_MAX, assign_shards, shard_path, sharded_queue_of
+from duobus.cluster.shards import SHARDED, SHARDED_NAME_MAX, assign_shards
 from duobus.errors import (
     EntityAlreadyExists,
     NotImplementedYet,
@@ -27,6 +27,7 @@ from duobus.errors import (
     StoreUnavailable,
 )
 from duobus.fragment.message import NEVER, QueuedMessage
+from duobus.model.address import shard_path, sharded_queue_of
 from duobus.model.batches import Mailbox, Refusal, SendBatch
 from duobus.model.descriptions import QUEUE, Profile, QueueDescription, check_queue_update, from_json, to_json
 from duobus.storage.catalog_rows import DELETING, INTENT, LIVE, EntityRow, SlotRow
@@ -38,14 +39,14 @@ if TYPE_CHECKING:
 
 
 class ShardedQueue(Queue):
-    """A sharded queue, as every server knows it: its name and properties. What is in it, its shares know."""
+    """A sharded queue, as every server knows it: its name and properties. What is in it, its shards know."""
 
     __slots__ = ("slots",)
 
     is_sharded = True
 
     def __init__(self, entity_id: int, namespace: str, description: QueueDescription, slots: int) -> None:
-        """``slots``: how many fragments its shares have together."""
+        """``slots``: how many fragments its shards have together."""
         super().__init__(entity_id, namespace, description, ())
         self.slots = slots
 
@@ -60,12 +61,12 @@ class ShardedQueue(Queue):
         return True
 
     def send(self, batch: SendBatch) -> None:
-        """Refuse: messages go to the shares."""
+        """Refuse: messages go to the shards."""
         batch.reply.ready.append(Refusal(batch, None, self._elsewhere()))
         batch.reply.wake()
 
     def open_receiver(self, sub_queue: int, mailbox: Mailbox, *, removing: bool) -> Receiver:
-        """Refuse: what there is, shares have."""
+        """Refuse: the shards have what there is."""
         raise self._elsewhere()
 
     async def peek(
@@ -85,7 +86,7 @@ class ShardedQueue(Queue):
 
 
 class ShardedQueues:
-    """The sharded queues, and their shares in the stores of this server.
+    """The sharded queues, and their shards in the stores of this server.
 
     Attributes:
         is_wanted: Partitioned queues that are created from now on are spread.
@@ -115,7 +116,7 @@ class ShardedQueues:
         )
 
     async def create(self, home: Namespace, about: QueueDescription) -> Queue:
-        """Record a queue and its shares; each is made by the owner of its store.
+        """Record a queue and its shards; each is made by the owner of its store.
 
         Raises:
             EntityAlreadyExists: The name is taken.
@@ -146,7 +147,7 @@ class ShardedQueues:
         return queue
 
     def update(self, queue: Queue, wanted: QueueDescription, profile: Profile) -> Queue:
-        """Change the properties of all of a queue; owners of its shares hear of it from the catalog.
+        """Change the properties of all of a queue; owners of its shards hear of it from the catalog.
 
         Raises:
             ArgumentInvalid, ArgumentOutOfRange: A property is wrong, or cannot be changed.
@@ -170,7 +171,7 @@ class ShardedQueues:
         return queue
 
     async def delete(self, home: Namespace, key: str) -> None:
-        """Delete a queue with everything in it: gone for clients at once, its shares as their owners hear of it."""
+        """Delete a queue with everything in it: gone for clients at once, its shards as their owners hear of it."""
         queue = home.queues[key]
         self._unit.catalog.begin_delete(queue.entity_id)
         self._gone(home, key)
@@ -213,7 +214,7 @@ class ShardedQueues:
             if kept is None:
                 home.queues[key] = ShardedQueue(sharded_queue.row.entity_id, home.name, about, sharded_queue.slots)
             elif isinstance(kept, ShardedQueue):
-                # The catalog may have been read while another server was still recording its shares.
+                # The catalog may have been read while another server was still recording its shards.
                 kept.slots = sharded_queue.slots
                 if differences(kept.description, about):
                     kept.change(about)
@@ -229,7 +230,7 @@ class ShardedQueues:
             self._unit.tell(queue)
 
     async def _see_to(self, row: EntityRow, whole: EntityRow | None) -> None:
-        """Make, change or delete one share in a store of this server."""
+        """Make, change or delete one shard in a store of this server."""
         unit = self._unit
         home, key = unit.namespace(row.namespace), row.path.lower()
         share = home.queues.get(key)

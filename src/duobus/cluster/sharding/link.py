@@ -1,10 +1,10 @@
-"""A client's link on a sharded queue: one passed link for each share, and what is common to both directions.
+"""A client's link on a sharded queue: one proxied link for each shard, and what is common to both directions.
 
-The server that the client is connected to is the queue's front: it makes a *branch* to the owner of each share, itself
-among them, over the connections that it has in the client's name (decisions 0024, 0029). A share without an owner is
-left out and looked for again at every tick; so the loss of a store or a server takes from the queue what lies there,
-and nothing else. A branch that ends while something of the client is under way on it takes the client's link with it:
-what has become of that nobody may guess, and the client attaches again and goes on with the shares that are there.
+The server that the client is connected to is the queue's front: it makes a *shard link* to the owner of each shard,
+itself among them, over the connections that it has in the client's name (decisions 0024, 0029). A shard without an
+owner is left out and looked for again at every tick; so the loss of a store or a server takes from the queue what lies
+there, and nothing else. When a shard link ends while something of the client is under way on it, the client's link
+ends, too: the outcome is not known, and the client attaches again and goes on with the shards that are there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from duobus.cluster.proxy.link import ProxiedLink, ProxiedSession
 from duobus.cluster.shards import ShardedQueueMap
 from duobus.errors import DetachForced, NotAllowed, NotImplementedYet, ServerBusy, ServiceBusError
 from duobus.gateway.amqp.links.counting_link import TELLS
-from duobus.gateway.amqp.links.essence import about_entity, summarize_attach
+from duobus.gateway.amqp.links.link import about_entity, summarize_attach
 from duobus.gateway.amqp.links.session_link import wanted_session
 from duobus.model.address import Address, not_found
 from duobus.model.descriptions import QUEUE
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from duobus.cluster.router import OwnerDirectory
     from duobus.gateway.amqp.peer import Peer
 
-#: In the properties of an attach: messages are for another entity (contract 12.4).
+#: In the properties of an attach: messages are for another entity (Azure: transaction processing).
 TRANSFER_DESTINATION: Final = "com.microsoft:transfer-destination-address"
-#: How long an attach waits for the owner of any share: they find each other within a lease and some beats.
+#: How long an attach waits for the owner of any shard: they find each other within a lease and some beats.
 ATTACH_MS: Final = 5_000
-#: Why a branch may end without that the client's link must: its share has another owner, or is just being made.
+#: Why a shard link may end while the client's link goes on: its shard has another owner, or is just being made.
 ROUTING: Final = frozenset(
     (
         DetachForced.condition,
@@ -45,7 +45,7 @@ ROUTING: Final = frozenset(
 
 
 def demand_ordinary(link: Link) -> None:
-    """Refuse a link that wants something which is not offered over several shares.
+    """Refuse a link that wants something which is not offered over several shards.
 
     Raises:
         NotAllowed: A session, or to send on to another entity.
@@ -62,14 +62,14 @@ def demand_ordinary(link: Link) -> None:
 
 
 class ShardLink(ProxiedLink):
-    """The link with the owner of one share.
+    """The link with the owner of one shard.
 
     Attributes:
         whole: The client's link, of which it is a part.
-        index: Of the share.
+        index: Of the shard.
         address: Where its owner is.
         is_open: The owner has accepted it.
-        is_busy: Its owner has refused something for now; it gets nothing by turns before the next tick.
+        is_busy: Its owner has refused something for now; it gets no message in turn before the next tick.
         unanswered: What was sent on it and not answered.
         was_used: Something has come on it that the client may still hold.
         granted: Credit that its owner has, and has neither used nor given back.
@@ -100,7 +100,7 @@ class ShardLink(ProxiedLink):
         return len(self._held)
 
     def attach(self, upstream: UpstreamConnection, session: ProxiedSession) -> None:
-        """See PassedLink; at the share's own address."""
+        """See ProxiedLink; at the shard's own address."""
         remote, whole = self.link.remote, self.whole
         # Its connection may have taken longer than the client, or the answers of others.
         if remote is None or self.uplink is not None or whole.branches.get(self.index) is not self:
@@ -122,7 +122,7 @@ class ShardLink(ProxiedLink):
             self.uplink.told = 0
 
     def answered(self) -> None:
-        """See PassedLink."""
+        """See ProxiedLink."""
         remote = None if self.uplink is None else self.uplink.remote
         if remote is None or (remote.source if self.link.is_sender else remote.target) is None:
             return
@@ -131,19 +131,19 @@ class ShardLink(ProxiedLink):
         self.whole.opened(self, remote.max_message_size)
 
     def owner_detached(self, error: AmqpError | None, *, closed: bool) -> None:
-        """See PassedLink."""
+        """See ProxiedLink."""
         del closed
         self.uplink = None
         self.whole.ended(self, error)
 
     def lost(self, text: str) -> None:
-        """See PassedLink."""
+        """See ProxiedLink."""
         del text
         self.uplink = None
         self.whole.ended(self, None)
 
     def owner_flow(self) -> None:
-        """See PassedLink: credit is a matter of all branches together."""
+        """See ProxiedLink: credit is a matter of all shard links together."""
         if self.uplink is not None and self.is_open:
             self.whole.shard_flow(self)
             if self.uplink is not None and self.uplink.echo:
@@ -151,7 +151,7 @@ class ShardLink(ProxiedLink):
                 self._write()
 
     def owner_transfers(self, event: Transfers) -> None:
-        """See PassedLink."""
+        """See ProxiedLink."""
         super().owner_transfers(event)
         self.whole.given(self, event)
 
@@ -168,12 +168,12 @@ class ShardLink(ProxiedLink):
 
 
 class ShardedLink(ProxiedLink):
-    """The client's end; see SpreadSender and SpreadReceiver.
+    """The client's end; see ShardedSender and ShardedReceiver.
 
     Attributes:
-        peer, owners: As in PassedLink.
+        peer, owners: As in ProxiedLink.
         sharded_queue: The queue.
-        branches: By share; those without an owner are missing.
+        branches: By shard; those without an owner are missing.
         is_over: The client's link has ended.
     """
 
@@ -209,10 +209,10 @@ class ShardedLink(ProxiedLink):
         self._attempts = 0
         self._since_ms = -1
 
-    # -- branches -----------------------------------------------------------------------------------------------
+    # -- shard links -----------------------------------------------------------------------------------------------
 
     def address_of(self, index: int) -> str:
-        """The address of a share, or of the same sub-queue of it."""
+        """The address of a shard, or of the same sub-queue of it."""
         own = Address(self.sharded_queue.shares[index].path, None, self._address.sub_queue)
         return "/".join((own.path, *own.segments()[own.path.count("/") + 1 :]))
 
@@ -222,7 +222,7 @@ class ShardedLink(ProxiedLink):
         return f"{self._prefix.hex()}-{self._attempts}"
 
     def parts(self) -> Sequence[ProxiedLink]:
-        """See PassedLink."""
+        """See ProxiedLink."""
         return tuple(self.branches.values())
 
     def start(self) -> None:
@@ -243,11 +243,11 @@ class ShardedLink(ProxiedLink):
             self._connect(address).attach(shard_link)
 
     def shard_link_of(self, index: int, address: str) -> ShardLink:
-        """A branch to the owner of a share."""
+        """A shard link to the owner of a shard."""
         return ShardLink(self, index, address)
 
     def tick(self, monotonic_ms: int) -> None:
-        """Follow the shares to their owners; called about twice a second."""
+        """Follow the shards to their owners; called about twice a second."""
         if self.is_over:
             return
         self._since_ms = monotonic_ms if self._since_ms < 0 else self._since_ms
@@ -262,12 +262,12 @@ class ShardedLink(ProxiedLink):
             self._end_with(DetachForced(f"No part of '{self._address.path}' has a server now. Attach again."))
 
     def opened(self, shard_link: ShardLink, size_max: int | None) -> None:
-        """An owner has accepted a branch."""
+        """An owner has accepted a shard link."""
         if not self._is_accepted:
             remote = self.link.remote
             assert remote is not None
             if isinstance(remote.source, Source):
-                # What is not honoured is left out of the echo (contract chapter 17).
+                # What is not honoured is left out of the echo.
                 remote.source.filter = None
             properties: dict[str, Any] = {**about_entity(QUEUE)}
             if not self.link.is_sender:
@@ -283,7 +283,7 @@ class ShardedLink(ProxiedLink):
         self.peer.write_soon()
 
     def ended(self, shard_link: ShardLink, error: AmqpError | None) -> None:
-        """A branch is no more."""
+        """A shard link is no more."""
         if self.branches.get(shard_link.index) is not shard_link:
             return
         del self.branches[shard_link.index]
@@ -336,19 +336,19 @@ class ShardedLink(ProxiedLink):
     # -- to be said by the direction ----------------------------------------------------------------------------
 
     def shard_flow(self, shard_link: ShardLink) -> None:
-        """The owner of a branch has changed its credit, or told what there is."""
+        """The owner of a shard link has changed its credit, or told what there is."""
         raise NotImplementedError
 
     def shard_gone(self) -> None:
-        """A branch has ended on which nothing was under way."""
+        """A shard link has ended on which nothing was under way."""
 
     def given(self, shard_link: ShardLink, event: Transfers) -> None:
-        """A share has given messages."""
+        """A shard has given messages."""
 
     def is_waiting_on(self, index: int) -> bool:
-        """Whether something of the client waits for a share."""
+        """Whether something of the client waits for a shard."""
         del index
         return False
 
     def owner_flow(self) -> None:
-        """See PassedLink; its branches hear of owners."""
+        """See ProxiedLink; its shard links hear of owners."""

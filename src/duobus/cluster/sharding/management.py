@@ -1,7 +1,7 @@
-"""``$management`` of a sharded queue: each request goes to the owners of the shares that it is about.
+"""``$management`` of a sharded queue: each request goes to the owners of the shards that it is about.
 
-Lock tokens and sequence numbers name a fragment, and so a share; messages to be scheduled have a key or may go
-anywhere; a peek goes through the shares in the order of their numbers. What concerns one share is proxied and
+Lock tokens and sequence numbers name a fragment, and so a shard; messages to be scheduled have a key or may go
+anywhere; a peek goes through the shards in the order of their numbers. What concerns one shard is proxied and
 answered byte for byte, its ids apart; what concerns several is parted, and the answers are put together.
 """
 
@@ -27,13 +27,13 @@ from duobus.errors import (
     ServiceBusError,
     StoreUnavailable,
 )
-from duobus.gateway.amqp.links.essence import about_entity, summarize_attach
+from duobus.gateway.amqp.arguments import integer_of
+from duobus.gateway.amqp.links.link import about_entity, summarize_attach
 from duobus.gateway.amqp.management.node import (
     PEEK_BYTES_MAX,
     PEEK_MESSAGES_MAX,
     TIMEOUT_DEFAULT_MS,
     TIMEOUT_MAX_MS,
-    integer_of,
     tokens_of,
 )
 from duobus.gateway.amqp.management.request_node import REQUEST_BYTES_MAX, ReplyLink, Request, RequestLink, RequestNode
@@ -70,7 +70,7 @@ class ShardedManagementNode(RequestNode):
         self._turn = 0
 
     def parts(self) -> list[ProxiedLink]:
-        """See PassedLink."""
+        """See ProxiedLink."""
         return [end for node in self._nodes.values() for end in node.ends]
 
     def serve(self, link: Link, segments: tuple[str, ...]) -> None:
@@ -141,7 +141,7 @@ class ShardedManagementNode(RequestNode):
         operation = _OPERATIONS.get(name)
         if operation is not None:
             return await operation(self, request, link, body)
-        # Whatever else there is concerns properties that all shares have in common, or is refused by any of them.
+        # Whatever else there is concerns properties that all shards have in common, or is refused by any of them.
         return await self._of_one(self._next(), request, link, body)
 
     async def _of_one(self, index: int, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
@@ -152,7 +152,7 @@ class ShardedManagementNode(RequestNode):
         return await self._node(index, link).ask(rest)
 
     def _node(self, index: int, link: Link) -> ShardManagement:
-        """The node of a share, where it is now.
+        """The node of a shard, where it is now.
 
         Raises:
             StoreUnavailable: It moves.
@@ -180,7 +180,7 @@ class ShardedManagementNode(RequestNode):
         return node
 
     def _next(self) -> int:
-        """The next share in turn that has a server."""
+        """The next shard in turn that has a server."""
         number = len(self._sharded_queue.shares)
         for step in range(1, number + 1):
             index = (self._turn + step) % number
@@ -241,7 +241,7 @@ class ShardedManagementNode(RequestNode):
         return _ok({"messages": [messages[number] for number in numbers]} if messages else None)
 
     async def _schedule(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
-        """Messages of one request are stored together: in one share."""
+        """Messages of one request are stored together: in one shard."""
         entries = body.get("messages")
         wanted: set[int] = set()
         for entry in entries if isinstance(entries, list) else ():
@@ -257,7 +257,7 @@ class ShardedManagementNode(RequestNode):
         return await self._of_one(self._next() if index < 0 else index, request, link, body)
 
     async def _peek(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
-        """Messages in order of sequence number, from one share after the other; one that is away is passed over."""
+        """Messages in order of sequence number, from one shard after the other; one that is away is passed over."""
         first, limit = max(integer_of(body, "from-sequence-number", 0), 0), integer_of(body, "message-count", 1)
         if limit < 1:
             raise ArgumentInvalid("'message-count' must be at least 1.")
@@ -279,7 +279,7 @@ class ShardedManagementNode(RequestNode):
             found = (_body_of(rest).get("messages") or []) if properties.get("statusCode") == 200 else []
             messages += found
             size += sum(len(one["message"]) for one in found)
-            # A share that gives less than it was asked for has no more, unless the reply was full.
+            # A shard that gives less than it was asked for has no more, unless the reply was full.
             if len(messages) >= limit or size > PEEK_BYTES_MAX // 2:
                 break
         if away is not None and not messages:
@@ -287,12 +287,12 @@ class ShardedManagementNode(RequestNode):
         return _ok({"messages": messages}) if messages else _nothing()
 
     def _to_look_at(self, first: int) -> list[int]:
-        """The shares that may have something from a sequence number on."""
+        """The shards that may have something from a sequence number on."""
         least = first >> COUNT_BITS
         return [i for i, share in enumerate(self._sharded_queue.shares) if share.slots[-1].fragment_no >= least]
 
     async def _each(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
-        """Delete messages: from one share after the other, so many in all."""
+        """Delete messages: from one shard after the other, so many in all."""
         is_purge = request.text("operation") == "duobus:purge-messages"
         limit = integer_of(body, "message-count", 1)
         totals = {"message-count": 0, "locked-count": 0}

@@ -1,7 +1,7 @@
-"""SpreadReceiver: a client receives from a sharded queue. Its credit is granted to whichever share has messages.
+"""ShardedReceiver: a client receives from a sharded queue. Its credit is granted to whichever shard has messages.
 
-The owner of a share tells what is available in it (``branch_link.py``) and gets credit for no more than that, to be
-used or given back at once. What is granted together never passes what the client has given, and what one share does not
+The owner of a shard says what is available in it (``counting_link.py``) and gets credit for no more than that, to be
+used or given back at once. What is granted together never passes what the client has given, and what one shard does not
 use another gets (I29).
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 from duobus.amqp import Transfers
 from duobus.cluster.sharding.link import ShardedLink, ShardLink
 
-#: Credit granted to one share at a time.
+#: Credit granted to one shard at a time.
 QUANTUM: Final = 500
 
 
@@ -32,7 +32,7 @@ class ShardedReceiver(ShardedLink):
     def flow(self) -> None:
         """The client has changed its credit, or wants to drain."""
         for shard_link in self.open_branches:
-            shard_link.pump()
+            shard_link.resume()
             if shard_link.held and not self._removes:
                 shard_link.give_back()
         self.match()
@@ -79,7 +79,7 @@ class ShardedReceiver(ShardedLink):
         shard_link.write()
 
     def shard_flow(self, shard_link: ShardLink) -> None:
-        """See SpreadLink: a share has something, or has answered."""
+        """See ShardedLink: a shard has something, or has answered."""
         uplink = shard_link.uplink
         if uplink is not None and shard_link.granted and not uplink.drain:
             shard_link.granted = 0
@@ -90,11 +90,11 @@ class ShardedReceiver(ShardedLink):
         self.match()
 
     def shard_gone(self) -> None:
-        """See SpreadLink: what it had is free again."""
+        """See ShardedLink: what it had is free again."""
         self.match()
 
     def tick(self, monotonic_ms: int) -> None:
-        """See SpreadLink."""
+        """See ShardedLink."""
         for index, number in list(self._doubtful.items()):
             shard_link = self.branches.get(index)
             if number < 0:
@@ -107,16 +107,16 @@ class ShardedReceiver(ShardedLink):
     # -- deliveries ---------------------------------------------------------------------------------------------
 
     def given(self, shard_link: ShardLink, event: Transfers) -> None:
-        """A share has given messages, and they are on their way to the client."""
+        """A shard has given messages, and they are on their way to the client."""
         number = len(event.payloads)
         shard_link.granted = max(0, shard_link.granted - number)
         shard_link.was_used = shard_link.was_used or not event.settled
         self._doubtful.pop(shard_link.index, None)
 
-    def pump(self) -> None:
-        """See PassedLink."""
+    def resume(self) -> None:
+        """See ProxiedLink."""
         for shard_link in self.open_branches:
-            shard_link.pump()
+            shard_link.resume()
 
     def stop(self) -> None:
         """Nothing is taken from a client that receives."""

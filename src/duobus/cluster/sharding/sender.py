@@ -1,4 +1,4 @@
-"""SpreadSender: a client sends to a sharded queue. Messages with a key go to its share, others by turns."""
+"""ShardedSender: a client sends to a sharded queue. Messages with a key go to its shard, others in turn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from duobus.gateway.amqp.links.incoming_link import CREDIT, runs_of
 from duobus.gateway.amqp.mapping import plain_offset, take_apart
 
 _MASK: Final = 0xFFFFFFFF
-#: Beside the number of a share: a message that may go to any.
+#: Beside the number of a shard: a message that may go to any.
 _ANY: Final = -1
 
 
@@ -47,7 +47,7 @@ class ShardedSender(ShardedLink):
     # -- from the client ----------------------------------------------------------------------------------------
 
     def transfers(self, event: Transfers) -> None:
-        """Divide what came in one read among the shares."""
+        """Divide what came in one read among the shards."""
         if event.state is not None:
             self._refuse_in_state(event)
             return
@@ -90,7 +90,7 @@ class ShardedSender(ShardedLink):
         return _ANY if key is None else self.sharded_queue.of_key(key)
 
     def _place_of_batch(self, payload: bytes) -> int:
-        """The one share of all of a batch; it is stored as a whole (I40)."""
+        """The one shard of all of a batch; it is stored as a whole (I40)."""
         try:
             parts = runs_of(payload, take_apart)
         except ServiceBusError:
@@ -122,7 +122,7 @@ class ShardedSender(ShardedLink):
         self._flush(shard_link)
 
     def _next(self, number: int) -> ShardLink | None:
-        """The next share in turn that is well and has credit for so much; else the one with the most (PE4, PE17)."""
+        """The next shard in turn that is well and has credit for so much; else the one with the most (PE4, PE17)."""
         branches = [shard_link for shard_link in self.open_branches if not shard_link.is_busy] or self.open_branches
         if not branches:
             return None
@@ -138,13 +138,13 @@ class ShardedSender(ShardedLink):
         return best
 
     def tick(self, monotonic_ms: int) -> None:
-        """See SpreadLink; who was busy is tried again."""
+        """See ShardedLink; who was busy is tried again."""
         for shard_link in self.branches.values():
             shard_link.is_busy = False
         super().tick(monotonic_ms)
 
     def _flush(self, shard_link: ShardLink) -> None:
-        """Pass on what waits for a share, as far as its owner's credit goes."""
+        """Pass on what waits for a shard, as far as its owner's credit goes."""
         uplink, session = shard_link.uplink, shard_link.session
         waiting = self._waiting.get(shard_link.index)
         if not waiting or uplink is None or session is None:
@@ -192,21 +192,21 @@ class ShardedSender(ShardedLink):
             self.peer.write_soon()
 
     def owner_flow(self) -> None:
-        """See PassedLink."""
+        """See ProxiedLink."""
         self.top_up()
 
     def shard_flow(self, shard_link: ShardLink) -> None:
-        """See SpreadLink."""
+        """See ShardedLink."""
         self._flush(shard_link)
         self.top_up()
 
     def is_waiting_on(self, index: int) -> bool:
-        """See SpreadLink."""
+        """See ShardedLink."""
         return bool(self._waiting.get(index))
 
     @property
     def owes(self) -> bool:
-        """See PassedLink."""
+        """See ProxiedLink."""
         return self._number > 0 or any(shard_link.unanswered for shard_link in self.branches.values())
 
     def _close(self) -> None:

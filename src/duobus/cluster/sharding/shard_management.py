@@ -1,4 +1,4 @@
-"""ShareNode: the management node of one share of a sharded queue, as its front sees it."""
+"""ShardManagement: the management node of one shard of a sharded queue, as its front sees it."""
 
 from __future__ import annotations
 
@@ -28,44 +28,44 @@ Reply = tuple[dict[str, Any], bytes]
 
 
 class ShardManagementLink(ProxiedLink):
-    """One of the two links to the node of a share: requests go out on one, replies come on the other."""
+    """One of the two links to the node of a shard: requests go out on one, replies come on the other."""
 
-    __slots__ = ("node",)
+    __slots__ = ("management",)
 
-    def __init__(self, node: ShardManagement, link: Link, owners: OwnerDirectory) -> None:
-        super().__init__(node.peer, link, (), owners)
-        self.node = node
+    def __init__(self, management: ShardManagement, link: Link, owners: OwnerDirectory) -> None:
+        super().__init__(management.peer, link, (), owners)
+        self.management = management
 
     def attach(self, upstream: UpstreamConnection, session: ProxiedSession) -> None:
         """Attach it, once."""
         self._upstream, self.session = upstream, session
-        self.uplink = self.node.make(self, session)
+        self.uplink = self.management.make(self, session)
         self.uplink.context = self
 
     def answered(self) -> None:
-        """See PassedLink; what is refused is detached."""
+        """See ProxiedLink; what is refused is detached."""
         self._is_accepted = True
-        self.node.ready()
+        self.management.ready()
 
     def owner_flow(self) -> None:
-        """See PassedLink."""
-        self.node.ready()
+        """See ProxiedLink."""
+        self.management.ready()
 
     def owner_transfers(self, event: Transfers) -> None:
-        """See PassedLink."""
+        """See ProxiedLink."""
         for payload in event.payloads:
-            self.node.replied(payload)
+            self.management.replied(payload)
 
     def owner_detached(self, error: AmqpError | None, *, closed: bool) -> None:
-        """See PassedLink."""
+        """See ProxiedLink."""
         del closed
         self.uplink = None
-        self.node.lost("" if error is None else str(error.description or ""))
+        self.management.lost("" if error is None else str(error.description or ""))
 
     def lost(self, text: str) -> None:
-        """See PassedLink."""
+        """See ProxiedLink."""
         self.uplink = None
-        self.node.lost(text)
+        self.management.lost(text)
 
     def write(self) -> None:
         """Have the request written."""
@@ -83,7 +83,7 @@ class ShardManagementLink(ProxiedLink):
 
 
 class ShardManagement:
-    """The management node of one share, at its owner."""
+    """The management node of one shard, at its owner."""
 
     def __init__(self, peer: Peer, address: str, server_address: str, name: str) -> None:
         self.peer = peer

@@ -1,1 +1,1 @@
-"""Sessions."""
+"""Message sessions of a fragment: locks, states and deliveries."""

@@ -1,4 +1,4 @@
-"""Owner: who holds a session. Stays a class of the interpreter, as what derives from it is (decision 0008)."""
+"""LockOwner: who holds a session. Stays a class of the interpreter, as what derives from it is (decision 0008)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A message of a session stands in its session's heap of counts instead of in the list that all share. Sessions that
 have messages and no holder stand in one heap, by their oldest message: accepting the next one costs no search,
-however many there are. Nothing here goes cold: whoever accepts a session by name wants to see all of it.
+however many there are. Nothing here is paged out: whoever accepts a session by name wants to see all of it.
 
 Locks of sessions live in memory and end with the fragment's life; states are rows of the store (I36).
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from duobus.fragment.housekeeping import Housekeeping
     from duobus.fragment.source import Source
 
-#: Heaps with more outdated entries than this are made anew.
+#: Heaps with more outdated entries than this are made again.
 COMPACT_FROM: Final = 1024
 #: How long a holder without unsettled messages keeps its link after the end of its lock, unless somebody else accepts
 #: the session (contract chapter E, 11.5). Clients that wait for messages with a limit of their own, 5 s in the

@@ -25,8 +25,8 @@ from duobus.fragment.message import (
 )
 from duobus.fragment.settlement import DEAD_LETTER_TEXT_MAX
 from duobus.fragment.source import check_room
+from duobus.model.batches import CONTENT_TYPE, CONTENT_TYPE_FIELD, is_ping
 from duobus.model.metadata import MessageMetadata
-from duobus.model.ping import CONTENT_TYPE, CONTENT_TYPE_FIELD, is_ping
 from duobus.rules import EFFORT_MAX, EFFORT_OF_A_MESSAGE, AlteredCopy, Match
 from duobus.storage.interface import CommitBatch, Put
 

@@ -1,15 +1,13 @@
-"""What an attach asks for, whether it may have it, and the endpoint that serves it (contract chapters 5 and 6)."""
+"""What an attach asks for, whether it may have it, and the endpoint that serves it."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import Attach, Coordinator, Link, Source, Target
-from duobus.broker import Queue, Subscription, Topic
+from duobus.broker import Queue
 from duobus.broker.entities.destination import demand_one_place
-from duobus.cluster.forwarding.endpoint import FORWARDING_NODE, attach_forwarding
-from duobus.cluster.proxy.via_link import demand_first, is_via_session
 from duobus.codec import Described
 from duobus.errors import (
     DetachForced,
@@ -20,37 +18,41 @@ from duobus.errors import (
     ServiceBusError,
     Unauthorized,
 )
+from duobus.gateway.amqp.arguments import map_of
 from duobus.gateway.amqp.entity_status import demand_receiving, demand_sending
 from duobus.gateway.amqp.links.counting_link import CountingLink, wants_telling
-from duobus.gateway.amqp.links.essence import ADDRESS_MAX, about_entity, is_short, summarize_attach
 from duobus.gateway.amqp.links.incoming_link import IncomingLink
+from duobus.gateway.amqp.links.link import ADDRESS_MAX, about_entity, demand_one_entity, is_short, summarize_attach
 from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
 from duobus.gateway.amqp.links.session_link import attach_session, wanted_session
 from duobus.gateway.amqp.links.via_link import ViaLink
 from duobus.gateway.amqp.management.cbs_node import CBS, CbsNode
-from duobus.gateway.amqp.management.cbs_node import REQUEST_BYTES_MAX as CBS_REQUEST_BYTES_MAX
 from duobus.gateway.amqp.management.node import ManagementNode
-from duobus.gateway.amqp.management.request_node import REQUEST_BYTES_MAX, ReplyLink, RequestLink, RequestNode
-from duobus.gateway.amqp.transactions.coordinator import attach_coordinator, demand_one_entity
+from duobus.gateway.amqp.management.request_node import ReplyLink, RequestLink, RequestNode
+from duobus.gateway.amqp.transactions.coordinator import attach_coordinator
 from duobus.model.address import Address, parse_address
-from duobus.model.descriptions import Right
+from duobus.model.descriptions import SUBSCRIPTION, TOPIC, Right
 
 if TYPE_CHECKING:
+    from duobus.gateway.amqp.links.link import Endpoint
     from duobus.gateway.amqp.peer import Peer
 
-#: From the TCP connection to ``open`` (reliability T9) and to the first token (contract 4.5).
+#: From the TCP connection to ``open`` and to the first token (Azure: AMQP protocol guide).
 HANDSHAKE_MS, TOKEN_MS = 10_000, 20_000
 
 SETTLED = 1
 MAX_BATCH_SIZE = "com.microsoft:max-message-batch-size"
-#: Asks that messages be sent on to another entity when they are committed (contract 12.4).
+#: Asks that messages be sent on to another entity when they are committed (Azure: transaction processing).
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
+#: Property of an attach by another server: what comes on the link is for its address, by way of the session's first
+#: entity.
+VIA_SESSION: Final = "com.duobus:via-session"
 #: The selector of JMS: name and code of the filter that a source describes (AMQP filter registry).
 SELECTOR, SELECTOR_CODE = "apache.org:selector-filter:string", 0x468C_0000_0004
 
 
 def attach(peer: Peer, link: Link, *, is_last: bool = False) -> None:
-    """Accept a link and start it, or refuse it with the error that the SDK needs (contract 6.3).
+    """Accept a link and start it, or refuse it with the error that the SDK needs (AMQP 1.0 part 2, 2.6.3).
 
     Or pass it on: its entity is another server's. ``is_last``: the catalog was just read for it.
     """
@@ -65,13 +67,14 @@ def attach(peer: Peer, link: Link, *, is_last: bool = False) -> None:
         _check_supported(link)
         if not text:
             raise NotImplementedYet("A link needs the address of an entity; anonymous nodes are not offered.")
-        if text == FORWARDING_NODE:
-            attach_forwarding(peer, link, peer.server.forwarding)
+        attach_to_node = peer.server.nodes.get(text)
+        if attach_to_node is not None:
+            attach_to_node(peer, link)
             link.remote = summarize_attach(_remote(link))
             return
         address = parse_address(text)
         again = partial(attach, peer, link, is_last=True)
-        if not address.is_cbs and peer.router.concerns(link, address, again, is_last=is_last):
+        if not address.is_cbs and peer.router.route(link, address, again, is_last=is_last):
             return
         if address.is_cbs:
             _attach_node(peer, link, CbsNode(peer, CBS), ())
@@ -99,7 +102,7 @@ def _address_text(link: Link) -> str | None:
     terminus = remote.source if link.is_sender else remote.target
     address = getattr(terminus, "address", None)
     if address is None and link.is_sender is False:
-        # JavaScript's $cbs and $management senders leave one terminus empty (contract 4.1).
+        # JavaScript's $cbs and $management senders leave one terminus empty (Azure: AMQP protocol guide).
         address = getattr(remote.source, "address", None) if not isinstance(terminus, Target) else None
     return address if isinstance(address, str) else None
 
@@ -119,11 +122,9 @@ def _check_supported(link: Link) -> None:
 
 def _has_selector(filters: object) -> bool:
     """Whether a source asks for a selector, whatever key a client gives it in the map of filters."""
-    if not isinstance(filters, dict):
-        return False
     return any(
         str(key) == SELECTOR or (isinstance(value, Described) and value.descriptor in (SELECTOR, SELECTOR_CODE))
-        for key, value in filters.items()
+        for key, value in map_of(filters).items()
     )
 
 
@@ -153,7 +154,7 @@ def _attach_sender(peer: Peer, link: Link, address: Address) -> None:
     queue = peer.server.unit.namespace(peer.namespace or "").resolve(address)
     if address.sub_queue:
         raise NotAllowed("Messages cannot be sent to a dead-letter queue. Send to the entity itself.")
-    if isinstance(queue, Subscription):
+    if queue.kind == SUBSCRIPTION:
         raise NotAllowed(f"Messages cannot be sent to a subscription. Send to its topic '{queue.top.path}'.")
     demand_sending(queue)
     size_max = queue.description.max_message_size_bytes
@@ -167,9 +168,14 @@ def _attach_sender(peer: Peer, link: Link, address: Address) -> None:
     endpoint.start()
 
 
+def is_via_session(attach: Attach) -> bool:
+    """Whether another server asks for a link on which its client's transactions send by way of another entity."""
+    return any(str(key) == VIA_SESSION for key in attach.properties or {})
+
+
 def _attach_via_session(peer: Peer, link: Link, address: Address) -> None:
     """Another server's client sends in transactions, by way of the entity with which its session began."""
-    via = demand_first(peer, link.session)
+    via = peer.router.demand_first(link.session)
     endpoint = ViaLink(peer, link, via, address.segments(), _demand_destination(peer, address))
     link.accept(max_message_size=via.description.max_message_size_bytes, properties=about_entity(via.kind))
     peer.add_endpoint(link, endpoint)
@@ -211,7 +217,7 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
     """The client receives."""
     _authorize(peer, address, Right.LISTEN, "Listen")
     queue = peer.server.unit.namespace(peer.namespace or "").resolve(address)
-    if isinstance(queue, Topic):
+    if queue.kind == TOPIC:
         raise NotAllowed(f"Nothing can be received from the topic '{queue.path}'. Receive from a subscription of it.")
     demand_one_entity(peer, link.session, queue)
     demand_receiving(queue, address.sub_queue)
@@ -236,7 +242,7 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
         attach_session(peer, link, queue, address, session_id, is_removing=is_removing)
         return
     if isinstance(filters, dict):
-        # What is not honoured is left out of the echo, so that clients notice (contract chapter 17).
+        # What is not honoured is left out of the echo, so that clients notice.
         source.filter = None
     maker = CountingLink if wants_telling(_remote(link)) else OutgoingLink
     endpoint = maker(
@@ -274,11 +280,14 @@ def _attach_node(
         link.accept(properties=properties)
         peer.add_endpoint(link, ReplyLink(peer, link, node, segments))
         return
-    is_cbs = isinstance(node, CbsNode)
-    if is_cbs and any(isinstance(one, RequestLink) and isinstance(one.node, CbsNode) for _, one in peer.endpoints()):
+    if node.is_alone and any(_sends_to_one_alone(one, endpoint) for one, endpoint in peer.endpoints()):
         # Clients that have lost a link to it, and do not know whether it is closed, make a new connection of this.
         raise NotAllowed("The connection has a link that sends to $cbs already. Close it, or connect again.")
     endpoint = RequestLink(peer, link, node, segments)
-    link.accept(max_message_size=CBS_REQUEST_BYTES_MAX if is_cbs else REQUEST_BYTES_MAX, properties=properties)
+    link.accept(max_message_size=node.request_bytes_max, properties=properties)
     peer.add_endpoint(link, endpoint)
     endpoint.start()
+
+
+def _sends_to_one_alone(link: Link, endpoint: Endpoint) -> bool:
+    return not link.is_sender and endpoint.node is not None and endpoint.node.is_alone

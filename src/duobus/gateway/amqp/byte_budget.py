@@ -3,7 +3,7 @@
 Counted are deliveries of which frames are missing, and messages on their way to a store. Beyond the limit the
 connections that hold any of it are not read, so that they cannot add more, until a quarter of it is free again; what
 is on its way to a store gets there by itself. When nearly all of it is unfinished deliveries, nothing would ever get
-free: then one connection at a time has the turn and is read on until its message is stored (design 11; contract 7.4).
+free: then one connection at a time has the turn and is read on until its message is stored (AMQP 1.0 part 2, 2.6.14).
 
 Messages of open transactions are *kept*: only their client, or time, lets them go on. They may fill a part of the
 budget, and whoever holds nothing else is read on, so that its discharge is heard.

@@ -21,7 +21,7 @@ class DeliveryRun:
     """Deliveries with consecutive ids and consecutive lock counters of one fragment.
 
     Attributes:
-        link: Whose they are; of those of several links the writer that these share.
+        link: The link that they are on; for several links the session writer that these have in common.
         links: The link of each of them, where they are of several; else None.
         first: Position of the first in the session's count of deliveries, which, unlike the id, does not wrap.
         marks: One byte each: 1 once a disposition named it.
@@ -108,7 +108,7 @@ class Deliveries:
     """All unsettled deliveries of a session, ascending.
 
     Attributes:
-        writers: What links share that hold sessions of the same queue.
+        writers: For each queue, what writes for the links that hold sessions of it.
     """
 
     __slots__ = ("_firsts", "_next", "_runs", "writers")
@@ -135,7 +135,7 @@ class Deliveries:
     ) -> None:
         """Note ``number`` deliveries from ``first_id`` on; ids only grow (RFC 1982), settled ones may lie between.
 
-        ``links``: of each, where ``link`` is the writer of several.
+        ``links``: the link of each, where ``link`` is the session writer of several.
         """
         first = self._next + ((first_id - self._next) & _MASK)
         self._next = first + number

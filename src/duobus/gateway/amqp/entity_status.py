@@ -1,8 +1,8 @@
-"""What an entity's status allows, and what becomes of live links when it changes or goes (HTTP contract A.8.2)."""
+"""What an entity's status allows, and what becomes of live links when it changes or goes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from duobus.broker import MAIN, Queue
 from duobus.errors import DetachForced, EntityDisabled, NotAllowed, ServiceBusError
@@ -10,6 +10,7 @@ from duobus.model.address import not_found
 from duobus.model.descriptions import ACTIVE, RECEIVE_DISABLED, SEND_DISABLED
 
 if TYPE_CHECKING:
+    from duobus.gateway.amqp.links.link import Endpoint
     from duobus.gateway.amqp.peer import Peer
 
 _SENDING = (ACTIVE, RECEIVE_DISABLED)
@@ -35,7 +36,7 @@ def demand_receiving(queue: Queue, sub_queue: int = MAIN) -> None:
 
     Raises:
         EntityDisabled: By its status.
-        NotAllowed: It forwards them (HTTP contract A.7).
+        NotAllowed: It forwards them (Azure: autoforwarding).
     """
     _demand(queue, _RECEIVING)
     target = queue.description.forward_to
@@ -61,34 +62,29 @@ def _demand(queue: Queue, allowed: tuple[str, ...]) -> None:
 
 def entity_changed(peer: Peer, queue: Queue) -> None:
     """Detach the links of a connection that the entity does not allow any more; tell the others."""
-    endpoint: Any
     for link, endpoint in peer.endpoints():
         # A link of the queue's own, or one of its management node's.
-        is_own = getattr(endpoint, "queue", None) is queue
-        node: Any = getattr(endpoint, "node", None)
-        if not is_own and getattr(node, "queue", None) is not queue:
+        if endpoint.queue is not queue and (endpoint.node is None or endpoint.node.queue is not queue):
             continue
         if queue.is_leaving and not queue.has_moved:
-            if is_own and hasattr(endpoint, "stop"):
-                endpoint.stop()
+            endpoint.stop()
             continue
-        error = _forbidden(queue, endpoint if is_own else None)
+        error = _forbidden(queue, endpoint)
         if error is not None:
             peer.detach(link, error, queue.path)
         else:
-            (endpoint if is_own else node).entity_changed()
+            endpoint.entity_changed()
     if queue.is_leaving:
         peer.write_soon()
 
 
-def _forbidden(queue: Queue, endpoint: Any) -> ServiceBusError | None:
+def _forbidden(queue: Queue, endpoint: Endpoint) -> ServiceBusError | None:
     if queue.is_deleted:
         return not_found(f"sb://{queue.namespace}/{queue.path}")
     if queue.has_moved:
         return DetachForced(f"'{queue.path}' moves to another server. Attach again.")
     try:
-        if endpoint is not None:
-            endpoint.demand_enabled()
+        endpoint.demand_enabled()
     except (EntityDisabled, NotAllowed) as error:
         return error
     return None

@@ -1,7 +1,7 @@
 """AMQP message sections and the broker's columns: the only place that knows both.
 
 In: header and annotations are taken off and understood as far as the broker needs; the bare message stays the
-bytes that came (design 3.12). Out: a new header and annotations in front of those bytes.
+bytes that came. Out: a new header and annotations in front of those bytes.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from duobus.codec import (
 )
 from duobus.codec import Int as AmqpInt
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, NotAllowed, Undecodable
-from duobus.model import ping
+from duobus.model import batches
 from duobus.model.assigned_ids import MessageIds
 from duobus.model.batches import Mailbox, SendBatch
 from duobus.model.metadata import MessageMetadata, SessionMetadata, has_session_only
 from duobus.model.overlay import Overlay
 
-PING_CONTENT_TYPE: Final = ping.CONTENT_TYPE
+PING_CONTENT_TYPE: Final = batches.CONTENT_TYPE
 #: Contract chapter 15.
 ID_LENGTH_MAX: Final = 128
 
@@ -70,7 +70,7 @@ DEFERRED_IN: Final = Symbol("x-opt-duobus-deferred-in")
 #: for ever, and break whoever reads the time of it.
 SCHEDULED_MS_MAX: Final = 253_402_300_800_000
 
-#: Annotations that are the broker's to give; whatever a sender puts there is dropped (contract 8.3).
+#: Annotations that are the broker's to give; whatever a sender puts there is dropped (Azure: AMQP protocol guide).
 _OWN: Final = frozenset(
     {
         ENQUEUED_TIME,
@@ -110,7 +110,7 @@ def plain_bare(payload: bytes, quick: int, ids: MessageIds | None) -> bytes:
 
 
 def take_session_apart(payload: bytes, ids: MessageIds | None = None) -> Incoming:
-    """``take_apart`` for a queue with sessions, where an ordinary message has a session id and nothing else.
+    """``take_apart`` for a queue with sessions, where a plain message has a session id and nothing else.
 
     Raises:
         Undecodable, ArgumentInvalid: See ``take_apart``.
@@ -131,7 +131,7 @@ _SESSIONS: Final[dict[bytes, tuple[SessionMetadata, bytes]]] = {}
 
 
 def _of_session(raw: bytes) -> tuple[SessionMetadata, bytes] | None:
-    """The special and the placement key of an ordinary message of a session; None when the id is no text."""
+    """The metadata and the placement key of a plain message of a session; None when the id is no text."""
     try:
         session_id = raw.decode()
     except UnicodeDecodeError:
@@ -151,7 +151,7 @@ def plain_session_batch(
     with_keys: bool,
     ids: MessageIds | None = None,
 ) -> SendBatch | None:
-    """Messages of one read that have a session id and nothing else that is rare; None when one of them is different.
+    """Messages of one read that have a session id and no other metadata; None when one of them is different.
 
     Those without an id get one of ``ids``.
     """
@@ -240,7 +240,7 @@ _ORDINARY: Final = MessageMetadata()
 
 
 def envelope_key(found: Scan) -> bytes | None:
-    """The placement key that a batch's envelope names (contract 7.3)."""
+    """The placement key that a batch's envelope names."""
     key = _text(found.annotations, PARTITION_KEY) if found.annotations else None
     return None if key is None else string_key(key)
 
@@ -340,14 +340,14 @@ _HEADERS_MAX: Final = 64
 _PAYLOAD: Final = attrgetter("payload")
 _METADATA: Final = attrgetter("metadata")
 _DELIVERIES: Final = attrgetter("deliveries")
-#: What ``Slot.metadata`` is of messages that have no metadata but, perhaps, a session.
+#: What ``QueuedMessage.metadata`` is of messages that have no metadata but, perhaps, a session.
 _ORDINARY_TYPES: Final = frozenset({type(None), SessionMetadata})
 
 
 class HeadMaker:
     """Makes what stands in front of the bare message, for one link.
 
-    An ordinary message's head is one fixed template with a few numbers in it:
+    A plain message's head is one fixed template with a few numbers in it:
 
         header | delivery annotations with the lock token | locked-until, enqueued time and sequence number
 
@@ -406,7 +406,7 @@ class HeadMaker:
     def heads(
         self, slots: list[QueuedMessage], fragment_number: int, prefix: bytes, first_lock: int, locked_until_ms: int
     ) -> tuple[list[bytes], list[bytes]]:
-        """Heads and bare messages of these slots, for one peek-locked or removed batch.
+        """Heads and bare messages of the given messages, for one peek-locked or removed batch.
 
         Args:
             slots: The messages.
@@ -433,7 +433,7 @@ class HeadMaker:
         return self._firsts(slots, fragment_number << COUNT_BITS, counters, untils), list(map(_PAYLOAD, slots))
 
     def _firsts(self, slots: list[QueuedMessage], base: int, counters: Sequence[int], untils: list[int]) -> list[bytes]:
-        """Heads of ordinary messages that were never delivered before."""
+        """Heads of plain messages that were never delivered before."""
         pack, lead = self._pack, self._lead
         if self._locks:
             marks = self._marks
@@ -446,7 +446,7 @@ class HeadMaker:
     def _mixed(
         self, slots: list[QueuedMessage], fragment_number: int, counters: Sequence[int], untils: list[int]
     ) -> tuple[list[bytes], list[bytes]]:
-        """Heads and bare messages of any slots: session, repeated delivery, and whatever is rare."""
+        """Heads and bare messages of any messages: session, repeated delivery, and other metadata."""
         base = fragment_number << COUNT_BITS
         heads: list[bytes] = []
         payloads: list[bytes] = []
@@ -478,7 +478,7 @@ class HeadMaker:
         return heads, payloads
 
     def _header_again(self, deliveries: int) -> bytes:
-        """Header of an ordinary message that was delivered before."""
+        """Header of a plain message that was delivered before."""
         header = self._again.get(deliveries)
         if header is None:
             if len(self._again) >= _HEADERS_MAX:
@@ -489,7 +489,7 @@ class HeadMaker:
     def with_metadata(
         self, slot: QueuedMessage, fragment_number: int, locked_until_ms: int, lock_token: uuid.UUID | None = None
     ) -> tuple[bytes, bytes]:
-        """Head and bare message of any slot; an overlay is merged into the application properties.
+        """Head and bare message of any message; an overlay is merged into the application properties.
 
         Without ``lock_token``, where messages are locked, it is one that is looked at: it has no delivery annotations
         but its sender's.
@@ -534,13 +534,13 @@ class CopyHeadMaker(HeadMaker):
 def _annotations_of(
     slot: QueuedMessage, metadata: MessageMetadata, fragment_number: int, locked_until_ms: int
 ) -> dict[Any, Any]:
-    """Message annotations of any slot."""
+    """Message annotations of any message."""
     number = fragment_number << COUNT_BITS | slot.count
     annotations: dict[Any, Any] = {ENQUEUED_TIME: Timestamp(slot.enqueued_ms), SEQUENCE_NUMBER: number}
     if metadata.enqueued_sequence_number is not None:
         annotations[ENQUEUE_SEQUENCE_NUMBER] = metadata.enqueued_sequence_number
     elif isinstance(slot, QueuedCopy) or sub_queue_of(slot.state) != MAIN:
-        # The topic has handed it on, or it was dead-lettered (contract chapter 8.3).
+        # The topic has handed it on, or it was dead-lettered (Azure: AMQP protocol guide).
         annotations[ENQUEUE_SEQUENCE_NUMBER] = fragment_number << COUNT_BITS | _origin_of(slot)
     if locked_until_ms:
         annotations[LOCKED_UNTIL] = Timestamp(locked_until_ms)
@@ -575,7 +575,7 @@ def _origin_of(slot: QueuedMessage) -> int:
 
 
 def _wire_ttl(ttl_ms: int | None) -> int | None:
-    # The header holds 32 bits; a longer life is not told (contract 7.5).
+    # The header holds 32 bits; a longer life is not told (AMQP 1.0 part 3, 3.2.4).
     return ttl_ms if ttl_ms is not None and ttl_ms < 1 << 32 else None
 
 

@@ -1,11 +1,10 @@
-"""Counts what one connection does, in the name of the key that allows it (design 3.13)."""
+"""Counts what one connection does, in the name of the key that allows it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from duobus.cluster.shards import sharded_queue_of
-from duobus.model.address import MAIN, SUB_QUEUE_SEGMENTS
+from duobus.model.address import MAIN, SUB_QUEUE_SEGMENTS, sharded_queue_of
 from duobus.model.descriptions import Right
 from duobus.model.metering import PING, SEND
 

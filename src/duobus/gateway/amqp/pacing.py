@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.deliveries import DeliveryRun
-    from duobus.gateway.amqp.peer import Endpoint
+    from duobus.gateway.amqp.links.link import Endpoint
 
 #: Between two slices of one connection. The loop's clock ticks in milliseconds when there is nothing else to do.
 REST_S = 0.001
@@ -94,9 +94,9 @@ def ending(endpoints: list[Endpoint], unsettled: list[tuple[DeliveryRun, list[tu
         yield CLOSING
     for run, ranges in unsettled:
         source_no = run.link.queue.source_no
-        unlock = run.handle.broker.unlock
+        unlock = run.handle.unlock
         for first, number in ranges:
             for offset in range(0, number, RELEASED_MAX):
                 part = min(RELEASED_MAX, number - offset)
-                unlock(run.handle, source_no, run.prefix, [(first + offset, part)], counted=True)
+                unlock(source_no, run.prefix, [(first + offset, part)], counted=True)
                 yield part

@@ -1,6 +1,6 @@
 """Peer: one AMQP connection. Bytes to the engine, events to links, and one write per turn back.
 
-It is an ``asyncio.Protocol`` without a task of its own (design 3.8): what the broker releases lands in a link's
+It is an ``asyncio.Protocol`` without a task of its own: what the broker releases gets into a link's
 mailbox, whose ``wake`` puts the link on a list that is worked off once at the end of the turn.
 """
 
@@ -32,8 +32,6 @@ from duobus.amqp import (
 from duobus.amqp import Error as AmqpError
 from duobus.auth.authorizer import Grants, NamespaceRules, narrowed
 from duobus.broker import Queue, Throttle
-from duobus.cluster.proxy.link import ProxiedLink
-from duobus.cluster.router import ClusterRouter, LocalRouter
 from duobus.errors import (
     ConnectionForced,
     DetachForced,
@@ -43,20 +41,18 @@ from duobus.errors import (
 )
 from duobus.gateway.amqp import attach as attaching
 from duobus.gateway.amqp.deliveries import Deliveries
-from duobus.gateway.amqp.links.incoming_link import IncomingLink
-from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
-from duobus.gateway.amqp.links.session_link import PendingSession, SessionLink
-from duobus.gateway.amqp.links.session_writer import SessionWriter
-from duobus.gateway.amqp.logging_in import log_in
+from duobus.gateway.amqp.links.session_link import SessionLink
 from duobus.gateway.amqp.management.cbs_node import demand_entity
-from duobus.gateway.amqp.management.request_node import ReplyLink, RequestLink
+from duobus.gateway.amqp.management.request_node import ReplyLink
 from duobus.gateway.amqp.meter import Meter
 from duobus.gateway.amqp.pacing import REST_S, ending, widen, work_off
 from duobus.gateway.amqp.revocation import detach_unauthorized
-from duobus.gateway.amqp.transactions.coordinator import CoordinatorLink
 from duobus.gateway.amqp.transactions.transactions import Transactions
 
 if TYPE_CHECKING:
+    from duobus.gateway.amqp.links.link import Endpoint
+    from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
+    from duobus.gateway.amqp.links.session_writer import SessionWriter
     from duobus.gateway.amqp.server import AmqpServer
 
 #: Messages of this connection that are on their way to a store: beyond it nothing more is read from the socket.
@@ -74,10 +70,6 @@ TURN_MS = 60_000
 #: ... and may not be silent for so long: its client may be dead.
 TURN_SILENCE_MS = 10_000
 
-Endpoint = IncomingLink | OutgoingLink | PendingSession | RequestLink | ReplyLink | CoordinatorLink | ProxiedLink
-#: Those on which a client sends.
-_TAKERS = (IncomingLink, RequestLink, CoordinatorLink, ProxiedLink)
-
 
 class Peer(asyncio.Protocol):
     """One connection.
@@ -87,7 +79,7 @@ class Peer(asyncio.Protocol):
         engine: The AMQP engine.
         grants: What its tokens and its login allow.
         transactions: What it has declared and not discharged.
-        router: What it has at other servers, where there are any.
+        router: Says of its links by which server they are answered.
         can_write: False while the socket takes no more.
         is_gone: The connection is lost; nothing can be answered any more.
         counted_in: The namespace whose connections it is counted with, or None.
@@ -99,7 +91,8 @@ class Peer(asyncio.Protocol):
         self.grants = Grants()
         self.meter = Meter(server, self.grants).count
         self.transactions = Transactions(self)
-        self.router = LocalRouter() if server.owners is None else ClusterRouter(self, server.owners)
+        self.router = server.router_of(self)
+        self._listener = self.router.listener
         self.can_write = True
         self.is_gone = False
         self.namespace: str | None = None
@@ -157,11 +150,11 @@ class Peer(asyncio.Protocol):
                 self.see_to_reading()
 
     def eof_received(self) -> bool:
-        """See asyncio.Protocol: a half-closed peer is treated as gone (contract chapter 16)."""
+        """See asyncio.Protocol: a half-closed peer is treated as gone (AMQP 1.0 part 2, 2.4)."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release every lock at once, each delivery counted (design 3.11, I20)."""
+        """Release every lock at once, each delivery counted (I20)."""
         self.is_gone = True
         self.can_write = False
         self._partial = 0
@@ -169,15 +162,15 @@ class Peer(asyncio.Protocol):
         self.server.forget(self)
         for task in self._tasks:
             task.cancel()
-        self.router.close()
+        if self._listener is not None:
+            self._listener.close()
         unsettled = [entry for deliveries in self._deliveries.values() for entry in deliveries.drain()]
         self._deliveries.clear()
         # Receivers first: what is released must not be offered to this connection again.
         # Those that wait for a session go before those that free one.
         for endpoint in self._endpoints.values():
-            if isinstance(endpoint, OutgoingLink):
-                endpoint.ask_no_more()
-        endpoints = sorted(self._endpoints.values(), key=lambda endpoint: not isinstance(endpoint, PendingSession))
+            endpoint.ask_no_more()
+        endpoints = sorted(self._endpoints.values(), key=lambda endpoint: not endpoint.closes_first)
         self._endpoints.clear()
         self.server.loop.call_soon(work_off, self.server.loop, ending(endpoints, unsettled))
 
@@ -194,12 +187,9 @@ class Peer(asyncio.Protocol):
             for writer in deliveries.writers.values():
                 writer.wake()
         for endpoint in list(self._endpoints.values()):
-            if isinstance(endpoint, OutgoingLink):
-                if endpoint.unsent:
-                    endpoint.wake()
-            elif isinstance(endpoint, (ReplyLink, ProxiedLink)):
-                endpoint.pump()
-        self.router.resume()
+            endpoint.resume()
+        if self._listener is not None:
+            self._listener.resume()
         self.write_soon()
 
     def carry(self, size: int) -> None:
@@ -222,7 +212,7 @@ class Peer(asyncio.Protocol):
 
     # -- the end of a turn --------------------------------------------------------------------------------------
 
-    def look_at(self, endpoint: IncomingLink | OutgoingLink | CoordinatorLink | SessionWriter) -> None:
+    def look_at(self, endpoint: Endpoint | SessionWriter) -> None:
         """A link's mailbox has something; it is looked at once, at the end of the turn."""
         self._looking.append(endpoint)
         self.write_soon()
@@ -259,10 +249,17 @@ class Peer(asyncio.Protocol):
         if self._turn is not None or self.server.budget.turn is self:
             self._watch_turn(monotonic_ms)
         self.transactions.tick(monotonic_ms)
-        self.router.tick(monotonic_ms)
+        if self._listener is not None:
+            self._listener.tick(monotonic_ms)
+        self._see_to_limits(now_ms, monotonic_ms)
+        if self.engine.output_size:
+            self.write_soon()
+
+    def _see_to_limits(self, now_ms: int, monotonic_ms: int) -> None:
+        """End what takes longer than it may, and what has no right any more."""
         age_ms = monotonic_ms - self._since_ms
         if self._is_closing or self.engine.is_closed or self.engine.is_closing:
-            # What is written already goes out, unless the other side does not read it (contract chapter 16).
+            # What is written already goes out, unless the other side does not read it (AMQP 1.0 part 2, 2.4).
             self._closing_ms = self._closing_ms or monotonic_ms
             if monotonic_ms - self._closing_ms >= CLOSE_MS:
                 self.abort()
@@ -273,8 +270,6 @@ class Peer(asyncio.Protocol):
             self._close(Unauthorized("No token was put within 20 seconds. Connect again and put one."))
         elif self.grants.drop_expired(now_ms):
             detach_unauthorized(self, now_ms)
-        if self.engine.output_size:
-            self.write_soon()
 
     def _watch_turn(self, monotonic_ms: int) -> None:
         """Others wait for whoever has the turn in the byte budget; it may not take its time."""
@@ -294,27 +289,22 @@ class Peer(asyncio.Protocol):
     def stop_sends(self) -> None:
         """Take the credit of every sending client back: the server is about to stop."""
         for endpoint in self._endpoints.values():
-            if isinstance(endpoint, (IncomingLink, ProxiedLink)):
-                endpoint.stop()
+            endpoint.stop()
         self.write_soon()
 
     @property
     def owes(self) -> bool:
         """Whether it took something that is not answered yet."""
-        return bool(self._tasks) or any(
-            endpoint.owes
-            for endpoint in self._endpoints.values()
-            if isinstance(endpoint, (IncomingLink, OutgoingLink, CoordinatorLink, ProxiedLink))
-        )
+        return bool(self._tasks) or any(endpoint.owes for endpoint in self._endpoints.values())
 
     def shut_down(self) -> None:
-        """Detach every link and close the connection, both as transient (contract chapter 16)."""
+        """Detach every link and close the connection, both as transient (AMQP 1.0 part 2, 2.4)."""
         self._is_closing = True
         if not self.engine.is_open:
             self.abort()
             return
         for link, endpoint in list(self._endpoints.items()):
-            self.detach(link, DetachForced("The server is shutting down. Attach again."), "/".join(endpoint.segments))
+            self.detach(link, DetachForced("The server is shutting down. Attach again."), endpoint.path)
         self._close(ConnectionForced("The server is shutting down. Connect again."))
 
     def _close(self, error: ServiceBusError) -> None:
@@ -415,7 +405,8 @@ class Peer(asyncio.Protocol):
         self.now_known()
         demand_entity(audience, self.server.unit.namespace(self._rules.name), self.router)
         self.server.note_signer(self, self.grants.add(audience, grant))
-        self.router.token_put(audience, token)
+        if self._listener is not None:
+            self._listener.token_put(audience, token)
 
     def now_known(self) -> None:
         """Somebody's token or login was good: give it what a stranger has not."""
@@ -440,6 +431,10 @@ class Peer(asyncio.Protocol):
         """All accepted links with their other sides."""
         return list(self._endpoints.items())
 
+    def endpoint_of(self, link: Link) -> Endpoint | None:
+        """The other side of an accepted link."""
+        return self._endpoints.get(link)
+
     def has_endpoint(self, link: Link) -> bool:
         """Whether a link that was accepted, or waits for a session, is still there."""
         return link in self._endpoints
@@ -450,17 +445,16 @@ class Peer(asyncio.Protocol):
 
     def session_link(self, queue: Queue, session_id: str) -> SessionLink | None:
         """The link on which this connection holds a session of a queue; None when it does not."""
-        for endpoint in self._endpoints.values():
-            if isinstance(endpoint, SessionLink) and endpoint.queue is queue and endpoint.session_id == session_id:
-                return endpoint
-        return None
+        return next((link for link in self._session_links(queue) if link.session_id == session_id), None)
 
     def session_link_named(self, queue: Queue, name: str | None) -> SessionLink | None:
         """The link of this name on which this connection holds a session of a queue; None when there is none."""
-        for link, endpoint in self._endpoints.items():
-            if link.name == name and isinstance(endpoint, SessionLink) and endpoint.queue is queue:
-                return endpoint
-        return None
+        return next((found for found in self._session_links(queue) if found.link.name == name), None)
+
+    def _session_links(self, queue: Queue) -> Iterator[SessionLink]:
+        for endpoint in self._endpoints.values():
+            if endpoint.queue is queue and isinstance(endpoint, SessionLink):
+                yield endpoint
 
     def deliveries_of(self, session: Session) -> Deliveries:
         """The unsettled deliveries of an AMQP session."""
@@ -472,7 +466,7 @@ class Peer(asyncio.Protocol):
     # -- events -------------------------------------------------------------------------------------------------
 
     def _on_sasl_init(self, event: SaslInitReceived) -> None:
-        is_ok, self._login_rules = log_in(self, event)
+        is_ok, self._login_rules = _log_in(self, event)
         if self._login_rules is not None:
             self.now_known()
         self.engine.sasl_outcome(is_ok)
@@ -480,7 +474,8 @@ class Peer(asyncio.Protocol):
     def _on_open(self, event: OpenReceived) -> None:
         self._rules = self.server.authorizer.namespace_of(event.hostname)
         self.namespace = self._rules.name
-        self.router.opened(event)
+        if self._listener is not None:
+            self._listener.opened(event)
         self.engine.open(self.server.clock.monotonic_ms())
         if self._login_rules is not None and self._login_rules is not self._rules:
             self._close(Unauthorized("The login belongs to another namespace than the host name of open."))
@@ -493,33 +488,30 @@ class Peer(asyncio.Protocol):
 
     def _on_transfers(self, event: Transfers) -> None:
         endpoint = self._endpoints.get(event.link)
-        if isinstance(endpoint, _TAKERS):
+        if endpoint is not None:
             endpoint.transfers(event)
 
     def _on_transfer_refused(self, event: TransferRefused) -> None:
         endpoint = self._endpoints.get(event.link)
-        if isinstance(endpoint, _TAKERS):
+        if endpoint is not None:
             endpoint.refused(event)
 
     def _on_flow(self, event: LinkFlow) -> None:
         endpoint = self._endpoints.get(event.link)
-        if isinstance(endpoint, (OutgoingLink, ReplyLink, ProxiedLink)):
+        if endpoint is not None:
             endpoint.flow()
 
     def _on_session_flow(self, event: SessionFlow) -> None:
         for link, endpoint in list(self._endpoints.items()):
             if link.session is event.session:
-                if isinstance(endpoint, OutgoingLink):
-                    endpoint.wake()
-                elif isinstance(endpoint, ReplyLink):
-                    endpoint.pump()
+                endpoint.session_flow()
 
     def _on_dispositions(self, event: Dispositions) -> None:
         # As a sender a client settles what we settled already: nothing to do.
-        if event.role:
-            self.router.dispositions(event.session, event.ranges)
         if not event.role:
             return
+        if self._listener is not None:
+            self._listener.dispositions(event.session, event.ranges)
         deliveries = self.deliveries_of(event.session)
         for first, last, settled, state in event.ranges:
             if state is None and not settled:
@@ -537,7 +529,8 @@ class Peer(asyncio.Protocol):
         for link in [link for link in self._endpoints if link.session is event.session]:
             self._forget(link)
         self._deliveries.pop(event.session, None)
-        self.router.session_ended(event)
+        if self._listener is not None:
+            self._listener.session_ended(event)
 
     def _on_closed(self, event: Closed) -> None:
         if event.error is not None:
@@ -546,6 +539,30 @@ class Peer(asyncio.Protocol):
 
     def _on_nothing(self, event: object) -> None:
         """Events that need no answer from this side."""
+
+
+def _log_in(peer: Peer, event: SaslInitReceived) -> tuple[bool, NamespaceRules | None]:
+    """Whether a client may go on by its SASL login (AMQP 1.0 part 5, 5.3), and the namespace that the login is for.
+
+    The namespace is None when tokens are to follow.
+    """
+    if event.mechanism != "PLAIN":
+        return event.mechanism in ("ANONYMOUS", "MSSBCBS"), None
+    parts = (event.response or b"").split(b"\x00")
+    if len(parts) != 3:
+        return False, None
+    authorizer = peer.server.authorizer
+    rules = authorizer.namespace_of(event.hostname)
+    try:
+        name, key = parts[1].decode(), parts[2].decode()
+        peer.grants.set_login(authorizer.authorize_plain(name, key, rules))
+    except (Unauthorized, UnicodeDecodeError) as error:
+        peer.server.refusals.info("login refused", mechanism="PLAIN", reason=type(error).__name__)
+        return False, None
+    listener = peer.router.listener
+    if listener is not None:
+        listener.logged_in(name, key)
+    return True, rules
 
 
 _HANDLERS: dict[type, Callable[[Peer, Any], None]] = {

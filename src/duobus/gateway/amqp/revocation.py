@@ -1,4 +1,4 @@
-"""What ends when a token has expired, or a key or a right was taken away (contract 4.5, T14).
+"""What ends when a token has expired, or a key or a right was taken away (Azure: AMQP protocol guide, T14).
 
 An access rule changes with its entity or with the namespace. The connections that hold a grant by it are looked at
 then, in slices, and no others: nobody looks over all links again and again.
@@ -9,31 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from duobus.cluster.forwarding.endpoint import ForwardingNode
-from duobus.cluster.proxy.link import ProxiedLink
 from duobus.errors import Unauthorized
-from duobus.gateway.amqp.links.incoming_link import IncomingLink
-from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
-from duobus.gateway.amqp.links.session_link import PendingSession
-from duobus.gateway.amqp.links.via_link import ViaLink
-from duobus.gateway.amqp.management.cbs_node import CbsNode
-from duobus.gateway.amqp.management.request_node import ReplyLink, RequestLink
 from duobus.gateway.amqp.pacing import CLOSING
-from duobus.gateway.amqp.transactions.coordinator import CoordinatorLink
-from duobus.model.descriptions import Right
 
 if TYPE_CHECKING:
-    from duobus.gateway.amqp.peer import Endpoint, Peer
-
-_ANY = (Right.LISTEN, Right.SEND, Right.MANAGE)
+    from duobus.gateway.amqp.links.link import Endpoint
+    from duobus.gateway.amqp.peer import Peer
 
 
 def detach_unauthorized(peer: Peer, now_ms: int) -> None:
     """Detach the links whose token has expired."""
     for link, endpoint in peer.endpoints():
         if not _may_stay(peer, endpoint, now_ms):
-            path = "/".join(endpoint.segments)
-            peer.detach(link, Unauthorized("The token has expired. Put a fresh one and attach again."), path)
+            error = Unauthorized("The token has expired. Put a fresh one and attach again.")
+            peer.detach(link, error, endpoint.path)
 
 
 def revoking(peers: Iterable[Peer], path: tuple[str, ...] | None) -> Iterator[int]:
@@ -60,44 +49,18 @@ def _detaching(peer: Peer, *, is_less: bool) -> Iterator[int]:
         if not peer.has_endpoint(link):
             # It has ended between two slices.
             continue
-        node = getattr(endpoint, "node", None)
-        if isinstance(node, ForwardingNode):
-            is_over = not node.is_proved()
-        elif isinstance(endpoint, CoordinatorLink):
-            # What an open transaction has done it did with a right that is gone, and is rolled back.
-            is_over = is_less
-        else:
-            is_over = is_less and not _may_stay(peer, endpoint, now_ms)
-        if is_over:
+        # A link may need any right that is lost: what an open transaction has done it did with a right that is gone.
+        is_over = is_less and (endpoint.needs_every_right or not _may_stay(peer, endpoint, now_ms))
+        if is_over or not endpoint.is_proved():
             error = Unauthorized(
                 "The key or the right that this link lives on was taken away. Put a token of a key that is good and "
                 "attach again."
             )
-            peer.detach(link, error, "/".join(endpoint.segments))
+            peer.detach(link, error, endpoint.path)
             yield CLOSING
 
 
 def _may_stay(peer: Peer, endpoint: Endpoint, now_ms: int) -> bool:
-    """Whether the grants of a connection give an endpoint the claim that it lives on."""
-    rights: tuple[Right, ...]
-    if isinstance(endpoint, CoordinatorLink):
-        # Each use of an entity is authorised by itself.
-        return True
-    if isinstance(endpoint, (RequestLink, ReplyLink)):
-        # Each operation is checked by itself, but some claim has to be there.
-        if isinstance(endpoint.node, (CbsNode, ForwardingNode)):
-            return True
-        rights = _ANY
-    elif isinstance(endpoint, ProxiedLink):
-        # Its owner looks at it, too.
-        rights = _ANY if not endpoint.is_entity else (Right.LISTEN if endpoint.link.is_sender else Right.SEND,)
-    elif isinstance(endpoint, IncomingLink):
-        rights = (Right.SEND,)
-        if isinstance(endpoint, ViaLink):
-            target = tuple(endpoint.destination.lower().split("/"))
-            if not peer.grants.allows(target, Right.SEND, now_ms):
-                return False
-    else:
-        assert isinstance(endpoint, (OutgoingLink, PendingSession))
-        rights = (Right.LISTEN,)
-    return any(peer.grants.allows(endpoint.segments, right, now_ms) for right in rights)
+    """Whether the grants of a connection give a link everything that it lives on."""
+    allows = peer.grants.allows
+    return all(any(allows(segments, right, now_ms) for right in rights) for segments, rights in endpoint.needs())

@@ -1,16 +1,15 @@
-"""AmqpDoor: what all AMQP connections of a server share, and the second-hand that watches over them."""
+"""AmqpServer: what all AMQP connections of a server share, and the second-hand that watches over them."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
-from duobus.amqp import ConnectionSettings
+from duobus.amqp import ConnectionSettings, Link
 from duobus.amqp import Error as AmqpError
 from duobus.auth.authorizer import Authorizer, Grant
 from duobus.broker import Queue, ScaleUnit
 from duobus.clock import Clock, Entropy
-from duobus.cluster.forwarding.endpoint import ForwardingEndpoint
-from duobus.cluster.router import OwnerDirectory
 from duobus.codec import Symbol
 from duobus.errors import QuotaExceeded, ServiceBusError
 from duobus.gateway.amqp.byte_budget import ByteBudget
@@ -18,6 +17,7 @@ from duobus.gateway.amqp.entity_status import entity_changed
 from duobus.gateway.amqp.pacing import WORK_MAX, work_off
 from duobus.gateway.amqp.peer import Peer
 from duobus.gateway.amqp.revocation import revoking
+from duobus.gateway.amqp.router import FORWARDING_NODE, LinkRouter, local_router_of, refuse_forwarding
 from duobus.telemetry.audit_log import AuditTrail
 from duobus.telemetry.bounded_log import BoundedLog
 from duobus.telemetry.logs import Log, new_tracking_id, tracking_suffix
@@ -39,14 +39,19 @@ STRANGERS_MAX = 4_000
 IDLE_TIME_OUT_MS = 120_000
 
 
+#: Attaches a link of a connection to a node, or raises a ServiceBusError that refuses the link.
+NodeFactory = Callable[[Peer, Link], None]
+
+
 class AmqpServer:
-    """The AMQP door of one server.
+    """The AMQP front end of one server.
 
     Attributes:
-        unit: What it opens on to.
+        unit: The scale unit that it gives access to.
         authorizer: Who may do what.
         peers: Every connection that is alive.
-        owners: Who has which entity, when several servers share a catalog.
+        router_of: Makes what says of the links of a connection by which server they are answered.
+        nodes: By address, nodes that are no entities: what attaches a link to each.
         budget: What all of them may hold of messages that no store has yet.
         is_closing: Once true no link is attached any more.
     """
@@ -80,10 +85,8 @@ class AmqpServer:
         self._connections: dict[str, int] = {}
         self.budget = budget or ByteBudget()
         self.audit = AuditTrail()
-        # Where entities are that other servers have; None without other servers.
-        self.owners: OwnerDirectory | None = None
-        # What they forward to entities of this one; likewise.
-        self.forwarding: ForwardingEndpoint | None = None
+        self.router_of: Callable[[Peer], LinkRouter] = local_router_of
+        self.nodes: dict[str, NodeFactory] = {FORWARDING_NODE: refuse_forwarding}
         # Entities, by namespace and lower-case segments, to the connections with grants by their own access rules.
         self._holders: dict[tuple[str, tuple[str, ...]], dict[Peer, None]] = {}
         self.is_closing = False
@@ -154,7 +157,7 @@ class AmqpServer:
         )
 
     def error(self, error: ServiceBusError, path: str, **about: object) -> AmqpError:
-        """The wire form of an error, with a tracking id that is also in the log (contract chapter 14)."""
+        """The wire form of an error, with a tracking id that is also in the log (Azure: AMQP error codes)."""
         tracking_id = new_tracking_id(self.entropy)
         about.update(tracking_id=tracking_id, condition=error.condition, path=path, reason=str(error))
         self.refusals.info("refused", **about)

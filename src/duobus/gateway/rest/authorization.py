@@ -1,4 +1,4 @@
-"""Who may do what over HTTP: the token of a request against the resource that it asks for (HTTP contract B.2)."""
+"""Who may do what over HTTP: the token of a request against the resource that it asks for."""
 
 from __future__ import annotations
 

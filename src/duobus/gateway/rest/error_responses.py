@@ -1,4 +1,4 @@
-"""Errors as HTTP answers: the status, the SubCode and the body that clients decide by (HTTP contract A.8, B.1)."""
+"""Errors as HTTP answers: the status, the SubCode and the body that clients decide by (Azure: Service Bus REST API)."""
 
 from __future__ import annotations
 

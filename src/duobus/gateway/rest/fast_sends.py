@@ -1,6 +1,6 @@
 """Fast sends: sends over HTTP that are answered without a task, a future or a request object.
 
-A connection begins here and stays as long as all it brings are ordinary sends (``runtime/heads``). With the first
+A connection begins here and stays as long as all it brings are plain sends (``runtime/heads``). With the first
 request that is anything else it becomes the general HTTP server's, for good, together with that request: so the rules
 of HTTP stand in one place only.
 """
@@ -25,7 +25,7 @@ from duobus.model.batches import Mailbox
 #: Bytes of requests behind the one that is under way, before no more are read.
 AHEAD_BYTES_MAX: Final = 65_536
 #: How often connections are looked at. One whose request is not whole for this long, or twice that, is the general
-#: server's, which has its own limits for the slow (reliability T9).
+#: server's, which has its own limits for the slow.
 SWEEP_S: Final = 5.0
 
 _END: Final = b"\r\n\r\n"

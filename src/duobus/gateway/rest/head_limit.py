@@ -20,7 +20,7 @@ from duobus.gateway.rest.atom.xml.documents import ERROR_TYPE, error_body
 #: Bytes of a whole head: 64 KiB of custom properties, which is what a message may have, and their escapes.
 HEAD_BYTES_MAX: Final = 131_072
 #: Time for a whole head from its first byte, however slowly it drips. That of a connection's first one is counted by
-#: ``switch`` before, as long as it has fewer bytes than that passes on.
+#: the protocol switch before, as long as it has fewer bytes than the switch hands on at once.
 HEAD_S: Final = 10.0
 #: Bytes that aiohttp gets at a time: by so much a head that begins in the middle of them may be longer.
 PIECE_BYTES: Final = 65_536

@@ -1,4 +1,4 @@
-"""Health: what supervisors and balancers ask of a server over HTTP, without a token (design 6).
+"""Health: what supervisors and balancers ask of a server over HTTP, without a token.
 
 | address | says 200 while |
 |---|---|

@@ -1,4 +1,4 @@
-"""What those who run the server ask of it over HTTP: its stores, its fragments, and drills (design 6; PE4, IN1).
+"""What those who run the server ask of it over HTTP: its stores, its fragments, and drills (PE4, IN1).
 
 Addresses begin with ``/$duobus``, which no entity can be called. Everything demands the right Manage on the namespace.
 """
@@ -148,7 +148,7 @@ class AdminOperations:
                         "entity": entity.path,
                         "kind": entity.kind,
                         "fragment": handle.number,
-                        "store": handle.broker.store_id,
+                        "store": handle.store.store_id,
                         "available": handle.online,
                         # Of a store that is away nobody knows how many it holds.
                         "messages": sum(sum(source.numbers) for source in sources) if handle.online else None,

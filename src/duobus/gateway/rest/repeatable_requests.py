@@ -1,4 +1,4 @@
-"""Requests that come again: what their first attempt was answered is answered again (HTTP contract 0.16).
+"""Requests that come again: what their first attempt was answered is answered again.
 
 A client that lost the answer sends the same request with the same ``x-ms-client-request-id``. Without a memory it would
 be told that what it has just created exists already.

@@ -9,7 +9,7 @@ from aiohttp import HttpVersion11, web
 
 from duobus.errors import ArgumentInvalid, MessageTooLarge, OperationTimeout, ServerBusy
 
-#: A body arrives within this time, however slowly it drips (reliability T9).
+#: A body arrives within this time, however slowly it drips.
 BODY_TIMEOUT_S: Final = 30.0
 #: What bodies that are being read, and their messages, may hold together, in bytes.
 BODIES_BYTES_MAX: Final = 64 << 20

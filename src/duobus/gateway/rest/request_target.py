@@ -1,4 +1,4 @@
-"""What a request asks for: its target taken apart once, before anything is routed or compared (HTTP contract A.2).
+"""What a request asks for: its target taken apart once, before anything is routed or compared.
 
 The raw text is decoded once and split on slashes after that: Python sends ``/a%2Fb`` for the queue ``a/b`` (rule 0.12).
 """
@@ -38,7 +38,7 @@ class Target:
     Attributes:
         segments: Decoded segments of the path in the client's spelling.
         lower: The same in lower case, by which everything is compared.
-        raw: Lower-case segments before decoding: what some clients sign (HTTP contract B.2.2).
+        raw: Lower-case segments before decoding: what some clients sign (Azure: shared access signatures).
         query: Lower-case name to decoded value of each parameter; of repeated ones the last.
     """
 

@@ -1,16 +1,15 @@
-"""The HTTP door: health (``health.py``), ``GET /metrics``, the upgrade to AMQP over WebSocket, and the two APIs."""
+"""The HTTP server: health (``health.py``), ``GET /metrics``, the upgrade to AMQP over WebSocket, and the two APIs."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
 
 from duobus.broker import ScaleUnit
 from duobus.clock import Clock
-from duobus.cluster.http.proxy import HttpProxy
 from duobus.gateway.rest.api import HttpApi, expect_nothing
 from duobus.gateway.rest.connection_limit import bounded
 from duobus.gateway.rest.fast_sends import FastSendServer
@@ -39,12 +38,26 @@ HEADERS_MAX = 512
 KEEP_ALIVE_S = 300.0
 
 
+class RequestRouter(Protocol):
+    """Has requests about entities of other servers answered by these."""
+
+    @property
+    def is_member(self) -> bool:
+        """Whether requests can be answered though no store is here."""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse | None:
+        """Another server's answer; None when the request is for this one."""
+
+    async def close(self) -> None:
+        """Close the connections to the others."""
+
+
 class RestServer:
-    """The HTTP door of one server.
+    """The HTTP front end of one server.
 
     Attributes:
         health: Answers what supervisors ask.
-        forwarder: Where its connections begin, once it is open and has an API.
+        forwarder: The fast path, where its connections begin, once it is open and has an API.
     """
 
     def __init__(
@@ -70,13 +83,13 @@ class RestServer:
         self._log = ServerLog(BoundedLog(Log("http"), Clock().monotonic_ms if api is None else api.clock.monotonic_ms))
         self._runner: web.AppRunner | None = None
         self._heads: LimitedHeads | None = None
-        self._proxy: HttpProxy | None = None
+        self._router: RequestRouter | None = None
         self.forwarder: FastSendServer | None = None
 
-    def pass_on(self, proxy: HttpProxy) -> None:
+    def pass_on(self, router: RequestRouter) -> None:
         """Send requests about entities of other servers on to them."""
-        self._proxy = proxy
-        self.health.is_member = lambda: proxy.is_member
+        self._router = router
+        self.health.is_member = lambda: router.is_member
         if self.forwarder is not None:
             # Whose a request is has to be found out first, for each.
             self.forwarder.is_open = False
@@ -119,8 +132,8 @@ class RestServer:
 
     async def close(self) -> None:
         """Close what is open."""
-        if self._proxy is not None:
-            await self._proxy.close()
+        if self._router is not None:
+            await self._router.close()
         if self.forwarder is not None:
             await self.forwarder.close(_SHUTDOWN_S)
         if self._api is not None:
@@ -132,7 +145,7 @@ class RestServer:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         assert self._api is not None
-        answer = None if self._proxy is None else await self._proxy.answer(request)
+        answer = None if self._router is None else await self._router.answer(request)
         return answer or await self._api.serve(request)
 
     async def _metrics_page(self, request: web.Request) -> web.Response:

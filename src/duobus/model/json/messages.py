@@ -1,6 +1,6 @@
 """A whole message as a JSON object and back: what is exported, imported, and shown of a repair.
 
-Members that are absent are not there; values have the types of ``typed_json``::
+Members that are absent are not there; values have the types of ``duobus.model.json.values``::
 
     {"header": {"durable": true, "priority": 5, "timeToLive": "PT1H"}, "partitionKey": "...", "viaPartitionKey": "...",
      "scheduledEnqueueTime": "...", "annotations": {...}, "properties": {"messageId": ..., "groupId": ...},

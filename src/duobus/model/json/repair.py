@@ -33,7 +33,7 @@ class Repair:
         application: Application properties to set.
         removed: Names of application properties to remove, in lower case.
         fields: Index of a field of the properties section to its new value; None unsets it.
-        envelope: The same for members of ``Special``.
+        envelope: The same for members of ``MessageMetadata``.
         patch: Changes to a JSON body.
     """
 
@@ -93,7 +93,7 @@ def resendable(
     """Return a dead letter as it is when it is tried again: (bare message, the metadata of it).
 
     Its keys, session, header, annotations and time to live stay; the reasons why it died go, or become properties of
-    its own when they are to be kept. It is no forwarded message any more, so its hops begin anew.
+    its own when they are to be kept. It is no forwarded message any more, so its hops start again.
 
     Raises:
         ArgumentInvalid: The repair does not fit it, or makes something of it that cannot be sent.
@@ -126,7 +126,7 @@ def resendable(
     for name, value in repair.envelope.items():
         setattr(new, name, value)
     if new.session_id is not None and new.partition_key is not None and new.session_id != new.partition_key:
-        # As a sender is told (contract 13.1): both say where it belongs.
+        # As a sender is told (Azure: message sequencing): both say where it belongs.
         new.partition_key = new.session_id
     return bare, new
 

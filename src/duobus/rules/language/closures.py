@@ -1,6 +1,6 @@
 """The closures that run for each message. Every one is short, because a call is what costs here.
 
-``message`` is a MessageView: ``user`` maps exact and folded names to values, ``system`` is a row of values by place.
+``message`` is a MessageView: ``user`` maps exact and lower-case names to values, ``system`` is a row of values.
 """
 
 from __future__ import annotations

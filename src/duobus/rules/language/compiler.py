@@ -1,4 +1,4 @@
-"""Tree to closures, once for each rule (HTTP contract E.4).
+"""Tree to closures, once for each rule (Azure: SQL filter syntax).
 
 A closure takes a MessageView whose sections were decoded and returns a value; None is unknown. What the compiler knows
 beforehand it doesn't leave to the closure: whether a part can fail at all, whether it can only be a boolean, and which
@@ -129,7 +129,7 @@ class Compiler:
     """Compiles the nodes of one expression.
 
     Args:
-        parameters: Names without ``@``, folded, to values.
+        parameters: Names without ``@``, in lower case, to values.
     """
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:

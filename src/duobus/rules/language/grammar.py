@@ -1,4 +1,4 @@
-"""The language of filters and actions (HTTP contract E.2, E.3), as lark reads it."""
+"""The language of filters and actions (Azure: SQL filter syntax), as lark reads it."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ _KINDS: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 def typed_value(raw: Any) -> TypedValue:
-    """Return a value of the codec with its type declared, as ``add-rule`` brings it (wire contract 10.8).
+    """Return a value of the codec with its type declared, as ``add-rule`` brings it.
 
     Raises:
         ArgumentInvalid: It has no such form.

@@ -1,4 +1,4 @@
-"""Comparison and arithmetic on values (HTTP contract E.4). None is unknown, in and out.
+"""Comparison and arithmetic on values (Azure: SQL filter syntax). None is unknown, in and out.
 
 A comparison never fails: kinds that don't go together give unknown, because an error would dead-letter every message
 that carries a property of an unexpected type. Arithmetic fails.

@@ -1,4 +1,4 @@
-"""Text to tree, by an LALR(1) parser: time grows with the text, and nothing is tried twice (HTTP contract E.2, E.3)."""
+"""Text to tree, by an LALR(1) parser: time grows with the text, and nothing is tried twice."""
 
 from __future__ import annotations
 

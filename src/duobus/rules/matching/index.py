@@ -1,4 +1,4 @@
-"""Index: finds the rules whose equalities a message fulfils, without looking at the others (HTTP contract E.6).
+"""Index: finds the rules whose equalities a message fulfils, without looking at the others (Azure: topic filters).
 
 Rules that name the same fields form a group, a hash table by the values of these fields. A group is looked at only for
 messages that have its *anchor*, one of its fields: the one with the fewest groups when it was made, so that neither
@@ -121,7 +121,7 @@ class Index:
 
     def __init__(self) -> None:
         self._groups: dict[tuple[Field, ...], _Group] = {}
-        # Groups by anchor: place of a system property, or folded name of a user property.
+        # Groups by anchor: place of a system property, or lower-case name of a user property.
         self._system: dict[int, list[_Group]] = {}
         self._user: dict[str, list[_Group]] = {}
 

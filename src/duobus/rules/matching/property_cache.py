@@ -2,8 +2,8 @@
 
 An order's number or a time makes every message another one, and no rule asks for it. The key is made in one walk over
 the application properties that decodes nothing: names and values stand in it as they are written. The walk makes sure
-of what the quick reader (``quick.py``) would find out about the rest: that it can be read, and that no name comes
-twice. So the promise of ``memo.py`` holds: messages with the same key give the same result.
+of what the quick reader (``property_reader.py``) would find out about the rest: that it can be read, and that no name
+comes twice. So the promise of ``result_cache.py`` holds: messages with the same key give the same result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from duobus.rules.message_view import casefold_name
 from duobus.rules.property_reader import APPLICATION, NO_PROPERTIES, PROPERTIES
 from duobus.rules.system_properties import APPLICATION_SECTION, PROPERTIES_SECTION
 
-#: Names of which it is remembered whether a rule asks for them; beyond, the table starts anew.
+#: Names of which it is remembered whether a rule asks for them; beyond, the table starts again.
 NAMES_MAX: Final = 1024
 
 #: Bytes of a value with its code: what the quick reader reads of these kinds cannot fail.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from duobus.rules.ruleset import Match
 
-#: Bytes that the memo of one topic takes, about; what goes beyond makes it start anew.
+#: Bytes that the memo of one topic takes, about; what goes beyond makes it start again.
 BYTES_MAX: Final = 131_072
 #: Of an entry, beside its key and its sources: the key's head, the match, the tuple, and room in the table.
 ENTRY_BYTES: Final = 320

@@ -6,9 +6,9 @@ not matter: the values that nobody asks for, of texts all but the highest bit of
 ASCII. Names, kinds, lengths and the values that rules name stay in. What is left is looked up for a whole run of
 messages in calls of the interpreter's own, without a line of Python for each.
 
-The promise is that of ``memo.py``: whoever has the same number left is read by the quick reader (``quick.py``) to the
-same values as far as rules go. Sections of the same length and number of properties have their masks together, since
-more cannot be told before a mask is tried.
+The promise is that of ``result_cache.py``: messages with the same number left are read by the quick reader
+(``property_reader.py``) to the same values as far as rules go. Sections of the same length and number of properties
+have their masks together, since more cannot be told before a mask is tried.
 
 The numbers' hashes are no secret, so a publisher can choose values that meet in a table. All tables together hold some
 300 entries (``BYTES_MAX``), by far not enough for that to cost more than a look at the message.
@@ -29,7 +29,7 @@ from duobus.rules.property_reader import APPLICATION, NO_PROPERTIES, PROPERTIES
 if TYPE_CHECKING:
     from duobus.rules.ruleset import Match
 
-#: Masks for sections of one length and number of properties; beyond, they start anew.
+#: Masks for sections of one length and number of properties; beyond, they start again.
 MASKS_MAX: Final = 4
 #: Bytes of a section before its first property.
 _HEAD_BYTES: Final = 6

@@ -1,4 +1,4 @@
-"""The claim protocol as a pure engine: values in, what to do out (spark-pipeline 3.2, decision 0020).
+"""The claim protocol as a pure engine: values in, what to do out (decision 0020).
 
 A claim is received under peek-lock and remembered; Spark writes its offset down; only then are the messages deferred.
 Tasks look at the deferred messages, any number of times. When the batch is in the commit log they are removed by

@@ -1,4 +1,4 @@
-"""How a batch is filled from one receiver: until it is full, or nothing comes any more (spark-pipeline 3.5).
+"""How a batch is filled from one receiver: until it is full, or nothing comes any more.
 
 A receive of the SDK ends a fixed while after its *first* message, whatever is still on its way. On a busy machine it
 returns with a part of what waits, so one that is short says nothing about the next.

@@ -1,4 +1,4 @@
-"""What the claim protocol needs of the broker, through the official SDK (spark-pipeline 3.5); for one process."""
+"""What the claim protocol needs of the broker, through the official SDK; for one process."""
 
 from __future__ import annotations
 

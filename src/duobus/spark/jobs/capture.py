@@ -1,7 +1,7 @@
-"""``capture``: the messages of entities as partitioned Parquet, each once (spark-pipeline.md 8.1).
+"""``capture``: the messages of entities as partitioned Parquet, each once.
 
 A batch writes the folders that carry its number and no others, replacing them: one that is written again after a crash
-leaves nothing of its first attempt. The number has the query's id before it, since numbers begin anew with a new
+leaves nothing of its first attempt. The number has the query's id before it, since numbers start again with a new
 checkpoint, and would then replace what an earlier query captured.
 """
 

@@ -1,4 +1,4 @@
-"""Metering files of servers to one Parquet table: checked line by line, each record once (design 3.13, I59).
+"""Metering files of servers to one Parquet table: checked line by line, each record once (I59).
 
 Append only: what the table has already, by (server, number), is not written again, so that the job can be repeated,
 broken off and repeated, and run over files that overlap. A line that is torn or altered is reported with its file and

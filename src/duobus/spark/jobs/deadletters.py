@@ -1,4 +1,4 @@
-"""``deadletters``: why messages died, and what is to become of them (spark-pipeline.md 8.6).
+"""``deadletters``: why messages died, and what is to become of them.
 
 Two steps. ``report`` only looks: it groups the dead letters and writes a table with a line for each, in which rules or
 people decide. ``apply`` does what the table says. What it does not name stays where it is.

@@ -1,4 +1,4 @@
-"""``replay``: captured messages back to an entity (spark-pipeline.md 8.2).
+"""``replay``: captured messages back to an entity.
 
 Every message gets an id that depends on nothing but the message and, with ``dedupe=run``, on the name of the run. So a
 replay that was interrupted can be started again, over another number of tasks too, and a destination that detects

@@ -1,4 +1,4 @@
-"""``syphon``: large backlogs to the entities that their messages were meant for (spark-pipeline.md 8.3).
+"""``syphon``: large backlogs to the entities that their messages were meant for.
 
 For normal operation there is ``duobus syphon``, which needs no Spark. This one drains many backlog queues at the same
 time. A message is settled when its batch is done; until then a crash leaves it claimed, and the same query carries it
@@ -92,7 +92,7 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None
         tell: Told where the job is.
 
     Returns:
-        The summary: delivered, held and buried, and the paths of each.
+        The summary: delivered, held and dead-lettered, and the paths of each.
 
     Raises:
         OptionError: A setting is wrong.

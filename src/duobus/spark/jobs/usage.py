@@ -1,4 +1,4 @@
-"""Operations, messages, bytes and cost by namespace, entity, hour, kind and key, out of metering (spark-pipeline 8.5).
+"""Operations, messages, bytes and cost by namespace, entity, hour, kind and key, out of metering.
 
 Incremental: a day of the result names the files and prices it was made from; a day whose files or prices are others now
 is computed again and replaces itself. So late records reopen their hours, and a run that was broken off is repeated.

@@ -34,7 +34,7 @@ class Batches(Generic[BatchT]):
     """The open batches of one task.
 
     Args:
-        make: Opens an empty batch for a lane.
+        make: Opens an empty batch for a key.
         send: Sends one; returns when it is sent.
         open_max: Batches that may be open at the same time.
         messages_max: Messages of one batch.
@@ -62,7 +62,7 @@ class Batches(Generic[BatchT]):
         """Put a message into its batch, and send what that makes full.
 
         Returns:
-            False if the message does not even fit into an empty batch; earlier ones of its lane are sent then, so that
+            False if the message does not even fit into an empty batch; earlier ones of its key are sent then, so that
             the caller may send it by itself without overtaking them.
         """
         batch = self._open.get(key)

@@ -1,7 +1,7 @@
 """The body of a message that is no data: AMQP-encoded sections, read into what the SDK sends again.
 
-The column ``body`` holds the bytes of the section where ``body_type`` is ``value`` or ``sequence``
-(spark-pipeline.md 3.11). The SDK can only be given values, so they are read here, each with its AMQP type, since the
+The column ``body`` holds the bytes of the section where ``body_type`` is ``value`` or ``sequence``.
+The SDK can only be given values, so they are read here, each with its AMQP type, since the
 SDK's own decoder forgets which bytes were text. The bytes come from files that anybody may have written: everything is
 bounded by what is there.
 """

@@ -2,7 +2,7 @@
 
 A task that is tried again, and a batch that is written again after a restart, send the same rows in the same places.
 An id made of the place alone is therefore the same both times, and a destination with duplicate detection keeps one
-message (spark-pipeline.md section 4). Nothing of the content goes into it: equal messages stay two.
+message. Nothing of the content goes into it: equal messages stay two.
 """
 
 from __future__ import annotations

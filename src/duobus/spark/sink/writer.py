@@ -1,4 +1,4 @@
-"""The sink: rows to messages, batch and streaming (spark-pipeline.md section 4).
+"""The sink: rows to messages, batch and streaming.
 
 A writer holds plain values only, since it is pickled into every task. Each task sends its rows in their order, with ids
 made of their place, and returns when the broker has them all; a broker that is busy so slows the task, the batch and

@@ -21,7 +21,7 @@ from duobus.spark.source.range_reader import Bounds, Range, RangePartition, look
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-#: Spark asks an idle source 85 times a second (spark-pipeline 2.6); it is looked at once in this time.
+#: Spark asks an idle source 85 times a second; it is looked at once in this time.
 POLL_S: Final = 1.0
 #: How long one call waits for something new.
 WAIT_MS: Final = 30_000
@@ -48,7 +48,7 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.__init__(state["_options"], state["_schema"])  # type: ignore[misc]
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
-        """A constant: where the stream begins is written into the first end (spark-pipeline 2.4)."""
+        """A constant: where the stream begins is written into the first end."""
         return BrowseOffset(namespace_of(place_of(self._options))).to_json()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802

@@ -35,7 +35,7 @@ from duobus.spark.source.settings import reading_of, source_options
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-#: The last wait of a run with availableNow only proves emptiness (spark-pipeline 3.6).
+#: The last wait of a run with availableNow only proves emptiness.
 AVAILABLE_NOW_WAIT_MS: Final = 2_000
 #: A trigger without a limit claims so many times maxMessagesPerTrigger (2.6).
 WHOLE_TIMES: Final = 10

@@ -1,7 +1,7 @@
 """Where the messages of an entity begin and end, found by looking at single ones.
 
 Numbers are never guessed: an end is the number of a message that was seen, so that none that gets its number later is
-passed over (spark-pipeline 3.2).
+passed over.
 """
 
 from __future__ import annotations

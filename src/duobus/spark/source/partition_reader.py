@@ -23,7 +23,7 @@ from duobus.spark.source.peek_pages import Page, page_of
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-#: How long a message that is not deferred is waited for (spark-pipeline 3.2).
+#: How long a message that is not deferred is waited for.
 TIMEOUT_MS: Final = 5_000
 PAUSE_S: Final = 0.25
 #: Numbers that an error lists.

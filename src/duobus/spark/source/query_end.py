@@ -1,6 +1,6 @@
 """The end of a query: its last batch is removed when it is committed, since nothing tells the source so any more.
 
-Spark tells a source of a committed batch when it begins the next one (spark-pipeline 2.3). After the last batch of a
+Spark tells a source of a committed batch when it begins the next one. After the last batch of a
 query it only ends the process of the source, with SIGTERM, whether that batch is committed or not. The commit log says
 which, so whoever knows the query's checkpoint can settle what is left. What is not committed stays deferred: tasks may
 have handed it over, and the query goes on with it when it is started again.

@@ -270,7 +270,7 @@ def tasks_of(ranges: list[Range], options: Parsed) -> list[list[Range]]:
 
 
 class PushingReader(BrowseReader):
-    """The same, with filters on numbers and times pushed down; Spark has to allow it (spark-pipeline 2.8)."""
+    """The same, with filters on numbers and times pushed down; Spark has to allow it."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Narrow what is looked at; Spark applies all filters again, so too wide is never wrong."""

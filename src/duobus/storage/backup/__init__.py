@@ -1,1 +1,1 @@
-"""Backup."""
+"""Copies of a server's stores and catalog, and how they are put back."""

@@ -4,7 +4,7 @@ The server lived on after the backup was made, and clients may remember what it 
 further on (I7): each source leaves out COUNTS_LEFT_OUT counts, each fragment's epoch, which is in its lock tokens,
 rises by EPOCHS_LEFT_OUT, and a fragment that gets a new number leaves out NUMBERS_LEFT_OUT. Generation and commit
 numbers stay: no client ever sees them, and tombstones are compared with them (I27). The catalog gets an identity of its
-own, and its stores with it: a store of the folder that lived on is none of this one (``belonging.py``).
+own, and its stores with it: a store of the folder that lived on is none of this one (``catalog_identity.py``).
 
 A restoring that ends half way must not look like a data folder. Everything is written under other names first; the
 catalog gets its own name before the stores do, and a server that finds it without them says that they are missing.

@@ -1,7 +1,7 @@
 """Snapshot: one messaging store as it was at one instant, copied while commits go on.
 
 A connection of its own opens a read transaction: from then on it sees that instant, whatever is committed beside it.
-SQLite's backup copies what that connection sees, in steps, and never has to begin anew, because nothing changes there.
+SQLite's backup copies what that connection sees, in steps, and never has to start again, because nothing changes there.
 Meanwhile the store's log cannot start afresh, so it grows by all that is written: whoever copies looks at that.
 """
 

@@ -1,1 +1,1 @@
-"""Catalog."""
+"""The catalog: which entities there are, and where their fragments are."""

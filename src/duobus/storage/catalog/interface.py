@@ -1,7 +1,7 @@
 """Catalog: what exists - namespaces with their access rules, entities, where each fragment lives, and the stores.
 
 Small and outside all messaging stores; read whole at start, written by management operations only. While it is
-lost, data goes on and management answers server-busy (design 3.3). Calls block: the owner keeps them off the loop.
+lost, data goes on and management answers server-busy. Calls block: the owner keeps them off the loop.
 Creating an entity: ``begin_create`` records the intent with its placement, the rows are made in the stores, and
 ``mark_live`` finishes; an intent or a deletion found at start is resumed or undone (I31).
 """

@@ -1,4 +1,4 @@
-"""The table of leases that servers share beside their catalog; what it is for is in broker/ownership.py."""
+"""The table of leases that servers share beside their catalog; what it is for is in cluster/leases.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class NodeEntry(msgspec.Struct, frozen=True):
-    """A server that is alive: its id, where its doors are, and whether it is being drained."""
+    """A server that is alive: its id, its addresses, and whether it is being drained."""
 
     node_id: str
     address: str

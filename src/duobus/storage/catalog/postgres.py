@@ -1,4 +1,4 @@
-"""The catalog in PostgreSQL, for servers that share it; what it holds and means is in catalog.py.
+"""The catalog in PostgreSQL, for servers that share it; what it holds and means is in ``interface.py``.
 
 Everything is in one schema of one database. Every change raises the catalog's revision in the same transaction and
 notifies the others, so that a server that reads the revision knows whether what it has read before still holds.
@@ -183,7 +183,7 @@ def _guarded(
 class PostgresCatalog(Catalog):
     """The catalog in a schema of a PostgreSQL database, which several servers use at the same time.
 
-    Every row carries a checksum over all of it, verified at ``read`` (design, decision 5).
+    Every row carries a checksum over all of it, verified at ``read``.
     """
 
     def __init__(self, place: PostgresAddress) -> None:

@@ -1,4 +1,4 @@
-"""The catalog in one SQLite file; what it holds and means is in catalog.py."""
+"""The catalog in one SQLite file; what it holds and means is in ``interface.py``."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _guarded(
 class SqliteCatalog(Catalog):
     """The catalog in one SQLite file of mode 0600, in write-ahead mode, synced at every commit.
 
-    Every row carries a checksum over all of it, verified at ``read`` (design, decision 5). The file is held by one
+    Every row carries a checksum over all of it, verified at ``read``. The file is held by one
     process: a second one gets StoreFailed.
     """
 

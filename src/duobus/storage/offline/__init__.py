@@ -1,1 +1,1 @@
-"""Offline."""
+"""Repairs of stores and catalog while no server runs."""

@@ -1,4 +1,4 @@
-"""Rebuilding a lost catalog from what its stores have kept of it (``catalog_copy.py``), offline.
+"""Rebuilding a lost catalog from what its stores have kept of it (``catalog_records.py``), offline.
 
 Of records that differ, the one holds that was written at the later revision of the catalog: a store may have been away
 when something changed. Where a fragment is, the stores say themselves, by having it. The rebuilt catalog keeps the

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from duobus.storage.catalog_identity import Belonging
 from duobus.storage.catalog_records import Kept
 from duobus.storage.interface import FragmentRow, SourceRow, StoreContents
+
+if TYPE_CHECKING:
+    pass
 
 
 class FoundStore(msgspec.Struct, frozen=True):

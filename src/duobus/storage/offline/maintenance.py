@@ -175,7 +175,7 @@ def _times(data: Path, places: Sequence[PostgresAddress], now_ms: int | None) ->
 
 def _set_postgres_time(row: StoreRow, places: Sequence[PostgresAddress], now_ms: int | None) -> int:
     try:
-        from duobus.storage.offline.postgres_time import set_time
+        from duobus.storage.offline.postgres_probe import set_time
     except ImportError as error:
         raise ConfigurationError(
             f"Stores in PostgreSQL need more than is installed ({error}): pip install 'duobus[postgres]'"

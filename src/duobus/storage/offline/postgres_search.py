@@ -1,4 +1,4 @@
-"""What stores in PostgreSQL hold that tells of their catalog, for ``adopting.py``; nothing is changed there."""
+"""What stores in PostgreSQL hold that tells of their catalog, for ``catalog_rebuild.py``; nothing is changed there."""
 
 from __future__ import annotations
 

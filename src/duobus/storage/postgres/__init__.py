@@ -1,1 +1,1 @@
-"""Postgres."""
+"""Messaging stores in PostgreSQL."""

@@ -1,7 +1,7 @@
 """The commit of every day as one call of a prepared function, with binary arrays for its values: one round trip.
 
-A string of statements with a COPY in it (``postgres_rows.py``) is read and planned anew for each commit, and the COPY
-takes a round trip of its own. What most commits hold (ordinary messages that come, messages that go, sources that
+A string of statements with a COPY in it (``rows.py``) is read and planned anew for each commit, and the COPY
+takes a round trip of its own. What most commits hold (plain messages that come, messages that go, sources that
 advance) needs neither. Everything else, and what is large, goes the other way; both leave the same rows.
 """
 
@@ -41,7 +41,7 @@ _NO_BLOBS: Final = _EMPTY(0, 0, _BYTEA_OID)
 
 
 def is_plain(batch: CommitBatch, homes: Mapping[int, int]) -> bool:
-    """Whether a commit holds nothing beyond what the call takes; ``homes``: sources of copies (``bodies.homes_of``)."""
+    """Whether a commit holds nothing beyond what the call takes; ``homes``: see ``topic_keys_of``."""
     if batch.changes or batch.histories or batch.outdated or batch.tombstones or batch.forgotten:
         return False
     size = 0

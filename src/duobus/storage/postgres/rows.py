@@ -1,6 +1,6 @@
 """Rows of the PostgreSQL store: the statements and the binary rows of a commit, and what was read, verified.
 
-No Python step per ordinary message beyond those of ``map``: the heads of all rows of a put are packed in one go, and
+No Python step per plain message beyond those of ``map``: the heads of all rows of a put are packed in one go, and
 laid between the payloads.
 """
 
@@ -27,7 +27,7 @@ _EIGHT: Final = b"\0\0\0\x08"
 _NULL: Final = b"\xff\xff\xff\xff"
 _BEGIN: Final = _FIELDS.to_bytes(2, "big") + _EIGHT
 _ZERO: Final = _EIGHT + bytes(8)
-#: Head of an ordinary row: id, the rest up to its checksum, the checksum, three times NULL, length of the payload.
+#: Head of a plain row: id, the rest up to its checksum, the checksum, three times NULL, length of the payload.
 _ORDINARY: Final = Struct(">6sq40sq12si").pack
 _NUMBER: Final = Struct(">q").pack
 _LENGTH: Final = Struct(">i").pack
@@ -228,7 +228,7 @@ class NewRows:
     """The rows of new messages for one COPY.
 
     Args:
-        homes: See ``bodies.homes_of``.
+        homes: See ``shared_bodies.topic_keys_of``.
 
     Attributes:
         number: How many rows.

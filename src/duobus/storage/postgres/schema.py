@@ -1,11 +1,11 @@
 """The SQL of the PostgreSQL store: numbered migrations that only lead forward, functions, and queries.
 
 The integer keys are those of the SQLite store (``schema.py``), and so are the checksums. A copy that shares a body with
-others names it in ``body``; the body is a row with a negative key (``bodies.shelf_of``). It is deleted with the last
-row that names it, so that there is no number of references that could be wrong.
+others names it in ``body``; the body is a row with a negative key (``shared_bodies.body_key_of``). It is deleted with
+the last row that names it, so that there is no number of references that could be wrong.
 
 A commit is one string of statements: the rows to COPY, then calls of the functions below, whose plans PostgreSQL keeps.
-Its values are integers and hexadecimal digits that ``postgres_rows.py`` made, and nothing else.
+Its values are integers and hexadecimal digits that ``rows.py`` made, and nothing else.
 """
 
 from __future__ import annotations
@@ -203,8 +203,8 @@ MIGRATIONS: Final = (_TABLES + _FUNCTIONS, _PLAIN_COMMIT)
 #: What this version reads and writes; a store with a later migration is refused (I65).
 FORMAT_VERSION: Final = len(MIGRATIONS)
 
-#: Which catalog the store belongs to (``belonging.py``), made when it is first told. It is no migration: a version that
-#: does not know of it leaves it alone, and may go on to use the store.
+#: Which catalog the store belongs to (``catalog_identity.py``), made when it is first told. It is no migration: a
+#: version that does not know of it leaves it alone, and may go on to use the store.
 HAS_BELONGING: Final = "SELECT to_regclass('belonging') IS NOT NULL"
 READ_BELONGING: Final = "SELECT identity, revision, highest_id, is_prepared, row_sum FROM belonging WHERE id = 1"
 CREATE_BELONGING: Final = (
@@ -217,7 +217,7 @@ WRITE_BELONGING: Final = (
     " row_sum = excluded.row_sum"
 )
 
-#: What the store keeps of its catalog's rows (``catalog_copy.py``), made when it is first told, too.
+#: What the store keeps of its catalog's rows (``catalog_records.py``), made when it is first told, too.
 HAS_RECORDS: Final = "SELECT to_regclass('records') IS NOT NULL"
 READ_RECORDS: Final = "SELECT name, revision, text, row_sum FROM records ORDER BY name"
 CREATE_RECORDS: Final = (

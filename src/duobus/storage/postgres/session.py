@@ -23,7 +23,7 @@ from duobus.storage.postgres.schema import STALE
 
 T = TypeVar("T")
 
-#: Silence of the server after which the session is given up, in milliseconds: patience ends far sooner for clients,
+#: Silence of the server after which the session is given up, in milliseconds: the timeout ends far sooner for clients,
 #: but a thread that never came back could never open the store at another address.
 SILENCE_MS_MAX: Final = 30_000
 #: The same for a vacuum, which says nothing until it is done.

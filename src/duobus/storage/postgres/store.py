@@ -2,7 +2,7 @@
 
 One session writes. A session lock of the server keeps a second owner out, as ``flock`` does for a file; and should that
 be lost, with the session or with the server, every transaction demands the generation and the revision that it knows of
-(``advance`` in ``postgres_schema.py``). Two more sessions, for other threads, read ahead and vacuum.
+(``advance`` in ``schema.py``). Two more sessions, for other threads, read ahead and vacuum.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class PostgresStore(MessagingStore):
         self._acknowledged = (0, 0)
         self._fragments: dict[int, FragmentRow] = {}
         self._sources: dict[int, SourceRow] = {}
-        #: Of topics: see ``bodies.homes_of``, and what their copies take up.
+        #: Of topics: see ``shared_bodies.topic_keys_of``, and what their copies take up.
         self._homes: dict[int, int] = {}
         self._shared: dict[int, int] = {}
         self._quarantine: dict[int, str] = {}

@@ -1,1 +1,1 @@
-"""Sqlite."""
+"""Messaging stores in SQLite files."""

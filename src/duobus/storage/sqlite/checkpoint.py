@@ -2,7 +2,7 @@
 
 SQLite's own automatic checkpoint runs inside a commit: send p99 of 33 to 39 ms against a median of 5 ms. A
 passive one every 50 ms on a connection of its own brings p99 to 1.0-2.8 ms, but never lets the log restart
-while commits go on, and it grew to 186 MB (reference/performance.md 3, observation 5). So there are two steps:
+while commits go on, and it grew to 186 MB (observation 5). So there are two steps:
 
     commits   ──────────────────────────────┬─ finish ─┬──────────   the writer's thread
     log       ▁▂▃▄▅▆▇█ over the limit        │          ▁▂▃ restarts
@@ -14,7 +14,7 @@ No step takes SQLite's write lock, so none can make a commit wait for a lock.
 
 Each pass syncs twice, which delays the commits of all stores of a disk. So the thread looks less often where little is
 written: four stores that share a load are then copied as often as one that has all of it. It also sees to it that the
-log is laid out ahead (``log_room.py``).
+log is laid out ahead (``log_space.py``).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The driver gives the interpreter lock away and takes it again with every row, while the event loop wants it all the
 time: a page of 4,000 rows met it 4,000 times. Here one statement puts a stretch of rows together, payloads behind each
 other and their numbers as decimal digits, and comes back once. It does so only for what nearly every stretch of a
-backlog is: ordinary messages with consecutive counts. Whatever else it meets, it leaves to ``rows.MessageReader``,
+backlog is: plain messages with consecutive counts. Whatever else it meets, it leaves to ``rows.MessageReader``,
 which looks at each row by itself.
 """
 

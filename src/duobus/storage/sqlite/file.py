@@ -3,7 +3,7 @@
 How a store is opened, and why:
 
 * WAL with ``synchronous=FULL``: a commit that has returned is on disk. NORMAL lost up to 823 acknowledged
-  messages in a power cut, FULL none (reliability 1.2).
+  messages in a power cut, FULL none.
 * Normal locking mode, because checkpoints run on a connection of their own, which exclusive mode would not
   let in. Instead a ``flock`` on ``<file>.lock`` keeps a second process out; exclusive mode measured 3 % faster.
 * The log's index in this process's memory, which its connections share, and not in a ``-shm`` file that is mapped:
@@ -77,7 +77,7 @@ def store_failed(path: str, doing: str, error: BaseException) -> StoreFailed:
 
 
 class StoreOptions:
-    """What only tests and special installations set.
+    """What only tests and unusual installations set.
 
     Attributes:
         unsafe_no_sync: ``synchronous=NORMAL``: a commit returns before it is on disk, and a power cut loses

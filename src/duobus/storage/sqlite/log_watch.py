@@ -47,7 +47,7 @@ _LOG_MAGIC: Final = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 _HEADER_SALTS: Final = slice(16, 24)
 _FRAME_SALTS: Final = slice(8, 16)
 _READ_BYTES: Final = 1 << 20
-#: A log is demanded in this length at most: SQLite cuts a longer one when it begins anew, before its mark is written.
+#: A log is demanded in this length at most: SQLite cuts a longer one when it starts again, before its mark is written.
 _DEMANDED_MAX_BYTES: Final = 32 << 20
 _FOREIGN_MAX: Final = 100
 #: How much older than the last commit the last change of a folder has to be until it is believed: times of file systems
@@ -403,7 +403,7 @@ class LogWatch:
         fd = self._fd
         if fd is None:
             return
-        # Before the length: a commit that comes between makes it longer, unless SQLite cuts a log that begins anew.
+        # Before the length: a commit that comes between makes it longer, unless SQLite cuts a log that starts again.
         least = min(self._in_log * self._frame_bytes, _DEMANDED_MAX_BYTES)
         if os.fstat(fd).st_size < least or not self._is_own(fd):
             raise self._cut(steps)
@@ -418,7 +418,7 @@ class LogWatch:
             return False
         if old == salts:
             return self._salts_at(fd, self._end) == salts
-        # SQLite counts the first one up whenever a log begins anew, which it does once or twice between two passes.
+        # SQLite counts the first one up whenever a log starts again, which it does once or twice between two passes.
         ahead = (int.from_bytes(salts[:4], "big") - int.from_bytes(old[:4], "big")) & 0xFFFFFFFF
         return not old or 0 < ahead <= _RESTARTS_MAX
 

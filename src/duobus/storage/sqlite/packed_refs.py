@@ -1,4 +1,4 @@
-"""Folded copies: references to a shared body that stand in one row together, before each has a row of its own.
+"""Packed copies: references to a shared body that stand in one row together, before each has a row of its own.
 
 A message for ten subscriptions would touch ten places of the table, a page of the log for each. So its copies are
 first written as one row, beside those of the messages before it; most of them are settled while they stand there. What
@@ -6,7 +6,7 @@ is left gets rows of its own when one of a message's copies changes, when somebo
 there are too many: then those of many messages lie beside each other.
 
 A row of ``packed`` is whole or it is not there: it has the ids of all copies that are left of a body, which then has
-no row of ``shares``. It is written and deleted in the transactions that add, unfold and remove copies. All of them are
+no row of ``shares``. It is written and deleted in the transactions that add, unpack and remove copies. All of them are
 in memory, too, so that a commit finds out without reading whether what it removes is packed.
 """
 
@@ -27,7 +27,7 @@ from duobus.storage.sqlite import schema
 
 #: Copies of one message that are packed: each that is settled writes those that are left once more.
 COPIES_OF_A_BODY_MAX: Final = 64
-#: Folded copies of a store: what all of them take in memory, and what a commit may have to write for others (12 ms).
+#: Packed copies of a store: what all of them take in memory, and what a commit may have to write for others (12 ms).
 COPIES_MAX: Final = 4096
 
 _ID_BYTES: Final = 8

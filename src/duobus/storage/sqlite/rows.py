@@ -429,7 +429,7 @@ class MessageReader:
                 row = self._with_payload(row)
             message_id, enqueued_ms, state, deliveries, metadata, payload, body, state_check = row
             holds = False
-            # What ``message_row_fault`` looks at in an ordinary row, without its calls: a deep backlog comes this way.
+            # What ``message_row_fault`` looks at in a plain row, without its calls: a deep backlog comes this way.
             if (
                 state_check is None
                 and metadata is None

@@ -1,7 +1,7 @@
 """The SQL of the SQLite store: tables, and statements of many rows made once.
 
 One integer key per message (``source_key << COUNT_BITS | count``): a composite key without rowid measured
-41 us a row against 7 (reference/performance.md). No index that an ordinary message enters.
+41 us a row against 7. No index that a plain message enters.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from __future__ import annotations
 APPLICATION_ID = 0x64756F62
 
 #: Rows per statement. More gain next to nothing (100 measured 4 % slower at commits of 100, 250 measured 2 %
-#: faster at commits of 500), fewer meet the interpreter lock more often (reference/performance.md 3.6).
+#: faster at commits of 500), fewer meet the interpreter lock more often.
 ROWS_PER_STATEMENT = 50
 
 #: Blocks of message ids, appended at a source's end and deleted from its beginning: no index of random ids is on the
-#: way of a message (reference/performance.md 5.3). Its own text, for files that were made before there was one.
+#: way of a message. Its own text, for files that were made before there was one.
 CREATE_HISTORIES = """
 CREATE TABLE IF NOT EXISTS histories(
     id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, ids BLOB NOT NULL, row_sum INTEGER NOT NULL);
 """
 
-#: Which catalog the file belongs to (``belonging.py``), made when it is first told. A version that does not know of it
-#: leaves it alone, and the file is as safe with it as it was: it needs no format of its own.
+#: Which catalog the file belongs to (``catalog_identity.py``), made when it is first told. A version that does not know
+#: of it leaves it alone, and the file is as safe with it as it was: it needs no format of its own.
 CREATE_BELONGING = """
 CREATE TABLE IF NOT EXISTS belonging(
     id INTEGER PRIMARY KEY CHECK (id = 1), identity INTEGER NOT NULL, revision INTEGER NOT NULL,
     highest_id INTEGER NOT NULL, is_prepared INTEGER NOT NULL, row_sum INTEGER NOT NULL);
 """
-#: What the store keeps of its catalog's rows (``catalog_copy.py``).
+#: What the store keeps of its catalog's rows (``catalog_records.py``).
 CREATE_RECORDS = """
 CREATE TABLE IF NOT EXISTS records(
     name TEXT PRIMARY KEY, revision INTEGER NOT NULL, text BLOB NOT NULL, row_sum INTEGER NOT NULL) WITHOUT ROWID;
@@ -38,14 +38,14 @@ DELETE_RECORD = "DELETE FROM records WHERE name = ?"
 READ_BELONGING = "SELECT identity, revision, highest_id, is_prepared, row_sum FROM belonging WHERE id = 1"
 WRITE_BELONGING = "INSERT OR REPLACE INTO belonging VALUES (1, ?, ?, ?, ?, ?)"
 
-#: Bodies that several copies share (``bodies.py``): how many do, and the body's bytes. A body itself is an ordinary row
+#: Bodies that several copies share (``shared_bodies.py``): how many do, and the body's bytes. A body itself is a row
 #: of messages with the same id. A row with count 0 has the bytes of all copies of a fragment.
 CREATE_SHARES = """
 CREATE TABLE shares(
     id INTEGER PRIMARY KEY, refs INTEGER NOT NULL, size INTEGER NOT NULL, row_sum INTEGER NOT NULL);
 """
 
-#: Copies that have no row of their own yet (``packed.py``), by the id of the body that they share.
+#: Copies that have no row of their own yet (``packed_refs.py``), by the id of the body that they share.
 CREATE_PACKED = """
 CREATE TABLE folded(
     id INTEGER PRIMARY KEY, enqueued_ms INTEGER NOT NULL, size INTEGER NOT NULL, copies BLOB NOT NULL,
@@ -80,7 +80,7 @@ CREATE TABLE tombstones(
 META_COLUMNS = "store_id, generation, last_commit_no, broker_ms, rows, next_fragment_key, next_source_key, probes"
 READ_META = f"SELECT format, {META_COLUMNS}, row_sum FROM meta WHERE id = 1"
 INSERT_META = f"INSERT INTO meta(id, format, {META_COLUMNS}, row_sum) VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-#: The condition is the fence: whoever lost the store to another owner changes no row (design 3.4, L9).
+#: The condition is the fence: whoever lost the store to another owner changes no row (L9).
 UPDATE_META = (
     "UPDATE meta SET generation = ?, last_commit_no = ?, broker_ms = ?, rows = ?, next_fragment_key = ?,"
     " next_source_key = ?, probes = ?, row_sum = ? WHERE id = 1 AND generation = ? AND last_commit_no = ?"
@@ -135,8 +135,8 @@ FEW_ROWS = 256
 #: Without an upper bound: only a row that verifies may say that the source has ended.
 LOAD_MANY = f"SELECT {_ALL_COLUMNS} FROM messages WHERE id >= ? ORDER BY id"
 LOAD_FEW = f"SELECT {_SMALL_COLUMNS} FROM messages WHERE id >= ? ORDER BY id"
-#: Rows that one step of a statement puts together (columns.py), and what the payload of each may have: a stretch is in
-#: memory as a whole, 16 MiB at most. Fewer rows meet the interpreter lock more often.
+#: Rows that one step of a statement puts together (``column_pages.py``), and what the payload of each may have: a
+#: stretch is in memory as a whole, 16 MiB at most. Fewer rows meet the interpreter lock more often.
 STRETCH, STRETCH_PAYLOAD_MAX = 256, 16 << 10
 #: Bits of a length behind the time in the marks of a stretch. A time that leaves no room for them is no integer then.
 LENGTH_BITS = 16
@@ -187,7 +187,7 @@ class Rows:
 
 
 INSERT_ORDINARY = Rows("INSERT INTO messages(id, enqueued_ms, payload, body_sum) VALUES ", "(?,?,?,?)")
-#: Of most messages with a session: nothing else about them is rare.
+#: Of most messages with a session: they have no other metadata.
 INSERT_WITH_METADATA = Rows(
     "INSERT INTO messages(id, enqueued_ms, special, payload, body_sum, state_sum) VALUES ", "(?,?,?,?,?,?)"
 )

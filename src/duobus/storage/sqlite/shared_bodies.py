@@ -1,9 +1,9 @@
 """Copies of a topic's messages in the SQLite store: a body that several copies share is kept once.
 
 A row of a source other than 0 begins with eight bytes: the count that its message had in source 0 of the fragment.
-The highest bit set means that nothing follows, since the body is an ordinary row with that count and a negative key
-that stands for source 0 (``shelf_of``): whoever reads a source never meets one. New copies of a message may first
-stand in one row together (``packed.py``), until they get such rows or are gone. A row of ``shares`` says how many
+The highest bit set means that nothing follows, since the body is a plain row with that count and a negative key
+that stands for source 0 (``body_key_of``): whoever reads a source never meets one. New copies of a message may first
+stand in one row together (``packed_refs.py``), until they get such rows or are gone. A row of ``shares`` says how many
 copies a body has, and the one with count 0 what all bodies and copies of the fragment take up; both are written in the
 transaction that adds or removes copies. The references lie in a narrow table of their own so that settling a copy
 rewrites no body.
@@ -58,7 +58,7 @@ class Changes:
     """What one transaction does to copies and to the bodies that they share.
 
     Args:
-        homes: See ``homes_of``.
+        homes: See ``topic_keys_of``.
         shared: What the copies of each fragment take up before it, by the key of its source 0.
         packed: The copies without rows; changed as soon as the transaction is under way.
     """
@@ -484,7 +484,7 @@ class CopyReader:
                     self._bodies[body.count] = body.payload
 
 
-# What can be wrong between the copies of a topic's messages and the bodies that they share (``bodies.py``).
+# What can be wrong between the copies of a topic's messages and the bodies that they share (``shared_bodies.py``).
 
 
 def faults(db: apsw.Connection, homes: Mapping[int, int]) -> list[str]:

@@ -2,7 +2,7 @@
 
 The writing half of the work is here; ``database.py`` opens the file safely, ``rows.py`` reads and verifies rows,
 ``schema.py`` holds the SQL. Speed comes from few long calls into the driver: 50 rows a statement, every statement
-prepared once, ranges deleted as ranges (reference/performance.md 5.4).
+prepared once, ranges deleted as ranges.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from duobus.storage.sqlite.file import (
 )
 from duobus.storage.sqlite.log_watch import LogWatch
 from duobus.storage.sqlite.read_ahead import Ahead
-from duobus.storage.switch_interval import switch_interval_for
+from duobus.storage.writers import switch_interval_for
 
 # Which states of which sources have rows, found in as many steps as there are such pairs.
 #
@@ -124,7 +124,7 @@ class SqliteStore(MessagingStore):
         self._next_meta = self._meta  # what it becomes when the running transaction is through
         self._fragments: dict[int, FragmentRow] = {}
         self._sources: dict[int, SourceRow] = {}
-        #: Of topics: see ``bodies.homes_of``, what their copies take up, and those without rows.
+        #: Of topics: see ``shared_bodies.topic_keys_of``, what their copies take up, and those without rows.
         self._homes: dict[int, int] = {}
         self._shared: dict[int, int] = {}
         self._packed = packed.PackedRefs()
@@ -335,7 +335,7 @@ class SqliteStore(MessagingStore):
             return bodies.read(db, self._quarantine, self._homes, source_key, state, first_count, limit)
 
     def occupied(self, states: Iterable[int]) -> set[tuple[int, int]]:
-        """Return which states of which sources have rows; see ``occupied.py``."""
+        """Return which states of which sources have rows; see the top of this module."""
         with self._operation("look for messages") as db:
             return states_of_sources(db, states)
 

@@ -1,1 +1,1 @@
-"""Links."""
+"""Links of clients: senders, receivers and holders of sessions."""

@@ -1,8 +1,8 @@
-"""BranchLink: a receiving link that tells its client how many messages there are, and so needs no credit to wait.
+"""CountingLink: a receiving link that tells its client how many messages there are, and so needs no credit to wait.
 
-Another server attaches it to one share of a sharded queue (``spread_links.py``). It gives credit, always to be
+Another server attaches it to one shard of a sharded queue (``cluster/sharding/link.py``). It gives credit, always to be
 drained, only when it was told that something is available; so credit never lies where nothing is, and a client's credit
-can be good for whichever share has messages first.
+can be good for whichever shard has messages first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CountingLink(OutgoingLink):
         self.wake()
 
     def offered(self) -> None:
-        """See lending.Watcher."""
+        """See credit_scheduler.AvailabilityWatcher."""
         if not self._has_told:
             self.wake()
 

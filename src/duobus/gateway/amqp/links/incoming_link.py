@@ -10,6 +10,7 @@ from duobus.broker import Queue, Throttle, address
 from duobus.codec import BATCH_FORMAT, DecodeError, sent_size, split_batch
 from duobus.errors import MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError, Undecodable
 from duobus.gateway.amqp.entity_status import demand_sending
+from duobus.gateway.amqp.links.link import Claim, Endpoint, via_entity
 from duobus.gateway.amqp.mapping import (
     Incoming,
     envelope_key,
@@ -19,8 +20,8 @@ from duobus.gateway.amqp.mapping import (
     take_apart,
     take_session_apart,
 )
-from duobus.gateway.amqp.transactions.coordinator import via_entity
 from duobus.model.batches import Mailbox, SendBatch
+from duobus.model.descriptions import Right
 from duobus.model.metering import OPERATION_BYTES, PING, SEND, operations_of
 
 if TYPE_CHECKING:
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 #: credit is not what it waits for.
 CREDIT = 2000
 #: How long a client that was refused for its namespace's rate gets no further credit: less than the second after which
-#: JavaScript gives up (contract 0.16).
+#: JavaScript gives up.
 HELD_BACK_S = 0.5
 
 
-class IncomingLink(Mailbox):
+class IncomingLink(Mailbox, Endpoint):
     """One link on which a client sends to a queue."""
 
     __slots__ = (
@@ -51,6 +52,9 @@ class IncomingLink(Mailbox):
         "queue",
         "segments",
     )
+
+    queue: Queue
+    is_entity = True
 
     def __init__(self, peer: Peer, link: Link, queue: Queue, segments: tuple[str, ...]) -> None:
         super().__init__()
@@ -74,7 +78,7 @@ class IncomingLink(Mailbox):
         return self._owed > 0
 
     def start(self) -> None:
-        """Give the first credit, at once (contract 0.16)."""
+        """Give the first credit, at once."""
         self._link.grant(self._credit)
 
     def stop(self) -> None:
@@ -103,7 +107,10 @@ class IncomingLink(Mailbox):
         if self._throttle is not None and event.state is None and not self._admit(event, self._throttle):
             return
         if event.state is not None:
-            self._in_state(event)
+            if self._peer.router.send_via(self._link, event):
+                self._top_up(self._credit // 2)
+            else:
+                self._in_state(event)
         elif event.message_format == BATCH_FORMAT:
             for index, payload in enumerate(event.payloads):
                 self._batch(event.first_delivery_id + index, payload, event.settled)
@@ -151,12 +158,12 @@ class IncomingLink(Mailbox):
         return MessageTooLarge(f"The message has more than the {limit} bytes that '{self.queue.path}' allows.")
 
     def _in_state(self, event: Transfers) -> None:
-        """One delivery with a state: part of a transaction, which keeps it until its discharge (contract 12.3)."""
+        """One delivery with a state.
+
+        Part of a transaction, which keeps it until its discharge (AMQP 1.0 part 4, 4.4).
+        """
         delivery_id, (payload,), state = event.first_delivery_id, event.payloads, event.state
         transactions = self._peer.transactions
-        if self._peer.router.send_via(self._link, event):
-            self._top_up(self._credit // 2)
-            return
         try:
             if not isinstance(state, TransactionalState):
                 raise NotImplementedYet("Deliveries are not resumed: send without a state, or in a transaction.")
@@ -180,7 +187,8 @@ class IncomingLink(Mailbox):
     def _send_in(self, txn_id: bytes, batch: SendBatch | None) -> None:
         """Add messages to a transaction.
 
-        On a session for transactions across entities those to another than its first go via that one (contract 12.4).
+        On a session for transactions across entities those to another than its first go via that one (Azure:
+        transaction processing).
         """
         via = via_entity(self._peer, self._link.session)
         if via is None or via is self.queue or batch is None:
@@ -265,7 +273,7 @@ class IncomingLink(Mailbox):
         return batch
 
     def _batch(self, delivery_id: int, payload: bytes, settled: bool) -> None:
-        """One batch transfer: its inner messages are stored as a whole or not at all (contract 7.3)."""
+        """One batch transfer: its inner messages are stored as a whole or not at all."""
         try:
             batch = self._whole(delivery_id, payload, is_batch=True)
         except ServiceBusError as error:
@@ -373,8 +381,9 @@ class IncomingLink(Mailbox):
         if self._link.credit <= max(below, 1) and self._credit - self._owed > self._link.credit:
             self._link.grant(self._credit - self._owed)
 
-    def pump(self) -> None:
-        """Nothing waits for the socket on an incoming link."""
+    def needs(self) -> tuple[Claim, ...]:
+        """See Endpoint."""
+        return ((self.segments, (Right.SEND,)),)
 
     def close(self) -> None:
         """The link is gone; what it sent is stored all the same, and nobody is told."""
@@ -438,7 +447,7 @@ def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Neighbouring ranges as one; never over ids that are not in them (contract 7.2: keep ranges tight)."""
+    """Neighbouring ranges as one; never over ids that are not in them (AMQP 1.0 part 2, 2.7.6: keep ranges tight)."""
     if len(ranges) <= 1:
         return ranges
     ranges.sort()

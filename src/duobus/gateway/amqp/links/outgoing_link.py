@@ -22,9 +22,11 @@ from duobus.broker import (
 )
 from duobus.errors import MessageLockLost, NotAllowed, NotImplementedYet, ServiceBusError
 from duobus.gateway.amqp.entity_status import demand_receiving
+from duobus.gateway.amqp.links.link import Claim, Endpoint
 from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker
 from duobus.gateway.amqp.pacing import REST_S, SlowStart
 from duobus.model.batches import DeliveryBatch, Mailbox
+from duobus.model.descriptions import Right
 from duobus.model.metering import EMPTY_RECEIVE, OPERATION_BYTES, RECEIVE, SETTLE, operations_of
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ COUNTED_FROM = 1 << 20
 DEAD_LETTER_REASON = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
 
-#: The answer to a disposition names the outcome that was asked for (contract 0.3 and 9.3).
+#: The answer to a disposition names the outcome that was asked for (AMQP 1.0 part 3, 3.4).
 _ANSWERS: dict[int, DeliveryState] = {
     COMPLETE: ACCEPTED,
     ABANDON: Modified(None, None, None),
@@ -50,7 +52,12 @@ _ANSWERS: dict[int, DeliveryState] = {
 }
 
 
-class OutgoingLink(Mailbox):
+def head_maker_of(queue: Queue) -> type[HeadMaker]:
+    """What makes the heads of messages of a queue; those of a subscription are copies."""
+    return CopyHeadMaker if isinstance(queue, Subscription) else HeadMaker
+
+
+class OutgoingLink(Mailbox, Endpoint):
     """One link on which a client receives from a queue or one of its sub-queues.
 
     Attributes:
@@ -80,6 +87,9 @@ class OutgoingLink(Mailbox):
         "queue",
         "segments",
     )
+
+    queue: Queue
+    is_entity = True
 
     def __init__(
         self,
@@ -129,8 +139,7 @@ class OutgoingLink(Mailbox):
         """Take from the queue's properties what deliveries are made with."""
         about = self.queue.description
         default_ttl = about.default_message_time_to_live_ms if self._sub_queue == MAIN else None
-        maker = CopyHeadMaker if isinstance(self.queue, Subscription) else HeadMaker
-        self._heads = maker(default_ttl, locks=not self.is_removing)
+        self._heads = head_maker_of(self.queue)(default_ttl, locks=not self.is_removing)
         self._size_max = about.max_message_size_bytes
 
     def wake(self) -> None:
@@ -148,6 +157,19 @@ class OutgoingLink(Mailbox):
     def unsent(self) -> int:
         """Messages that lie here and wait for the window, the socket or credit."""
         return self._unsent_number
+
+    def needs(self) -> tuple[Claim, ...]:
+        """See Endpoint."""
+        return ((self.segments, (Right.LISTEN,)),)
+
+    def session_flow(self) -> None:
+        """The client takes more on the session of the link."""
+        self.wake()
+
+    def resume(self) -> None:
+        """The client's socket takes more again: write what waits for the window, the socket or credit."""
+        if self._unsent_number:
+            self.wake()
 
     def available(self) -> int:
         """Messages that the fragments could give to this link now."""
@@ -221,10 +243,10 @@ class OutgoingLink(Mailbox):
     def _unlock(self, batch: DeliveryBatch, offset: int, number: int) -> None:
         """Give messages of a batch back that the client never saw."""
         handle, ranges = batch.fragment, [(batch.first_lock + offset, number)]
-        handle.broker.unlock(handle, self.queue.source_no, batch.prefix, ranges, counted=False)
+        handle.unlock(self.queue.source_no, batch.prefix, ranges, counted=False)
 
     def _answer_drain(self) -> None:
-        """Drain is answered when nothing that was asked for is under way any more (contract 8.5).
+        """Drain is answered when nothing that was asked for is under way any more (AMQP 1.0 part 2, 2.6.7).
 
         Outcomes go first: the JavaScript SDK drains, closes the link, and waits for settlements until it times out.
         """
@@ -381,7 +403,7 @@ class OutgoingLink(Mailbox):
         gone: list[tuple[int, int]] = []
         for run, first_id, first_lock, number in found:
             ranges = [(first_lock, number)]
-            lost = set(run.handle.broker.unlock(run.handle, self.queue.source_no, run.prefix, ranges, counted=False))
+            lost = set(run.handle.unlock(self.queue.source_no, run.prefix, ranges, counted=False))
             for offset in range(number):
                 delivery_id = first_id + offset
                 (gone if first_lock + offset in lost else done).append((delivery_id, delivery_id))
@@ -441,7 +463,7 @@ class OutgoingLink(Mailbox):
         self._receiver.close()
 
     def close(self) -> None:
-        """The link is gone: what was never written goes back uncounted; what was keeps its locks (design 3.11).
+        """The link is gone: what was never written goes back uncounted; what was keeps its locks.
 
         Outcomes that are still owed are told all the same; a client that detached hears our answer after them.
         """
@@ -459,7 +481,7 @@ class OutgoingLink(Mailbox):
 
 
 def write_outcome(session: Session, ranges: list[tuple[int, int]], state: DeliveryState) -> None:
-    """Dispositions to the client, neighbours merged, never over ids in between (contract 7.2)."""
+    """Dispositions to the client, neighbours merged, never over ids in between (AMQP 1.0 part 2, 2.7.6)."""
     if not ranges:
         return
     ranges.sort()
@@ -474,7 +496,7 @@ def write_outcome(session: Session, ranges: list[tuple[int, int]], state: Delive
 
 
 def _fitting(slots: list[QueuedMessage], offset: int, number: int) -> int:
-    """How many of these slots, at least one, have WRITTEN_BYTES together."""
+    """How many of these messages, at least one, have WRITTEN_BYTES together."""
     size = 0
     for index in range(offset, offset + number):
         size += slots[index].size
@@ -488,11 +510,11 @@ def _ids(found: list[tuple[DeliveryRun, int, int, int]]) -> list[tuple[int, int]
 
 
 def _outcome_of(state: DeliveryState | None) -> int | None:
-    # A receiver that settles without a state means accepted (contract chapter 17).
+    # A receiver that settles without a state means accepted.
     if state is ACCEPTED or state is None:
         return COMPLETE
     if isinstance(state, Modified):
-        # Only undeliverable-here decides; Python says delivery-failed true, JavaScript null (contract 9.1).
+        # Only undeliverable-here decides; Python says delivery-failed true, JavaScript null (AMQP 1.0 part 3, 3.4).
         return DEFER if state.undeliverable_here else ABANDON
     if isinstance(state, Rejected):
         return DEAD_LETTER_OUTCOME
@@ -510,7 +532,7 @@ def _detail_of(state: DeliveryState | None) -> SettleDetail | None:
         reason = info.pop(DEAD_LETTER_REASON, None)
         description = info.pop(DEAD_LETTER_DESCRIPTION, None)
         if error.condition != "com.microsoft:dead-letter" and reason is None:
-            # A plain client's rejection: its condition is the reason (contract 9.1).
+            # A plain client's rejection: its condition is the reason (AMQP 1.0 part 3, 3.4).
             reason = str(error.condition)
         if description is None:
             description = error.description
@@ -519,7 +541,7 @@ def _detail_of(state: DeliveryState | None) -> SettleDetail | None:
 
 
 def _properties(annotations: dict[Any, Any]) -> dict[str, Any]:
-    """Keys arrive as symbols and become strings (contract 9.1)."""
+    """Keys arrive as symbols and become strings (AMQP 1.0 part 3, 3.4)."""
     return {str(key): value for key, value in annotations.items()}
 
 

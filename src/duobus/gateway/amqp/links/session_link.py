@@ -1,4 +1,4 @@
-"""SessionLink: a client receives the messages of one session; and how a link comes to one (contract chapter 11)."""
+"""SessionLink: a client receives the messages of one session; and how a link comes to one (Azure: message sessions)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from duobus.amqp import ATTACHED, DeliveryState, Link, Rejected, Source, Target
 from duobus.broker import Queue, SessionHolder, SessionReceiver, SettleBatch, session_lock_lost
 from duobus.codec import Described, Symbol, ULong
 from duobus.errors import ArgumentInvalid, OperationTimeout, ServiceBusError
+from duobus.gateway.amqp.arguments import demand, is_integer, map_of
 from duobus.gateway.amqp.entity_status import demand_receiving
-from duobus.gateway.amqp.links.essence import about_entity
+from duobus.gateway.amqp.links.link import Claim, Endpoint, about_entity
 from duobus.gateway.amqp.links.outgoing_link import COUNTED_FROM, OutgoingLink
 from duobus.gateway.amqp.links.session_writer import leave, session_writer_of
 from duobus.gateway.amqp.mapping import ID_LENGTH_MAX
 from duobus.model.batches import DeliveryBatch
+from duobus.model.descriptions import Right
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
@@ -25,9 +27,9 @@ SESSION_FILTER = Symbol("com.microsoft:session-filter")
 LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
 TIMEOUT = "com.microsoft:timeout"
 #: Go describes the filter's value, and reads no answer whose value is bare: it closes the connection. Python, JS and
-#: .NET read bare ones only, as they ask (contract 11.1).
+#: .NET read bare ones only, as they ask (Azure: message sessions).
 _DESCRIPTORS = (ULong(0x000000137000000C), SESSION_FILTER)
-#: How long an attach waits for a session when the client does not say, and at most (contract 11.2).
+#: How long an attach waits for a session when the client does not say, and at most (Azure: message sessions).
 WAIT_DEFAULT_MS, WAIT_MAX_MS = 65_000, 3_600_000
 #: How long before the time that the client gives it is told that there is none: Go's own timer ends then, at once or
 #: up to 100 ms later, and a client that gives up first learns nothing of the reason.
@@ -37,27 +39,27 @@ _TICKS_EPOCH, _TICKS_PER_MS = 621_355_968_000_000_000, 10_000
 
 
 def wanted_session(filters: object) -> tuple[bool, str | None]:
-    """Whether a source's filter asks for a session, and which; None: the next available (contract 11.1).
+    """Whether a source's filter asks for a session, and which; None: the next available (Azure: message sessions).
 
     Raises:
         ArgumentInvalid: It asks for something that is no session id.
     """
     is_there, _, value = _session_filter(filters)
-    if value is not None and not isinstance(value, str):
-        raise ArgumentInvalid(f"{SESSION_FILTER} is a string or null, not a {type(value).__name__}.")
-    if value is not None and len(value) > ID_LENGTH_MAX:
-        raise ArgumentInvalid(f"The session id has {len(value)} characters; at most {ID_LENGTH_MAX} are allowed.")
-    return is_there, None if value is None else str(value)
+    if value is None:
+        return is_there, None
+    session_id = demand(value, str, f"{SESSION_FILTER} is a string or null, not a {type(value).__name__}.")
+    if len(session_id) > ID_LENGTH_MAX:
+        raise ArgumentInvalid(f"The session id has {len(session_id)} characters; at most {ID_LENGTH_MAX} are allowed.")
+    return is_there, str(session_id)
 
 
 def _session_filter(filters: object) -> tuple[bool, ULong | Symbol | None, object]:
     """Whether the filter is there, the descriptor of its value if it has one of ours, and the value."""
-    if isinstance(filters, dict):
-        for key, value in filters.items():
-            if str(key) == SESSION_FILTER:
-                if isinstance(value, Described) and value.descriptor in _DESCRIPTORS:
-                    return True, value.descriptor, value.value
-                return True, None, value
+    for key, value in map_of(filters).items():
+        if str(key) == SESSION_FILTER:
+            if isinstance(value, Described) and value.descriptor in _DESCRIPTORS:
+                return True, value.descriptor, value.value
+            return True, None, value
     return False, None, None
 
 
@@ -83,7 +85,7 @@ def attach_session(
         raise
 
 
-class PendingSession:
+class PendingSession(Endpoint):
     """A link whose attach is not answered yet, because it has no session.
 
     Attributes:
@@ -91,7 +93,6 @@ class PendingSession:
     """
 
     __slots__ = (
-        "_address",
         "_descriptor",
         "_link",
         "_peer",
@@ -101,12 +102,18 @@ class PendingSession:
         "_wait_ms",
         "queue",
         "receiver",
+        "segments",
     )
+
+    queue: Queue
+    is_entity = True
+    # Those that wait for a session must not get one that the same lost connection frees.
+    closes_first = True
 
     def __init__(self, peer: Peer, link: Link, queue: Queue, address: Address, *, is_removing: bool) -> None:
         self._peer = peer
         self._link = link
-        self._address = address
+        self.segments = address.segments()
         self.queue = queue
         self.receiver = SessionReceiver(removing=is_removing)
         self._timer: asyncio.TimerHandle | None = None
@@ -116,15 +123,13 @@ class PendingSession:
         _, self._descriptor, _ = _session_filter(getattr(remote.source, "filter", None))
         self._source = _small(Source, remote.source)
         self._target = _small(Target, remote.target)
-        wait_ms = (remote.properties or {}).get(TIMEOUT)
-        is_given = isinstance(wait_ms, int) and not isinstance(wait_ms, bool)
-        given_ms = min(int(wait_ms), WAIT_MAX_MS) if is_given else WAIT_DEFAULT_MS  # type: ignore[arg-type]
+        wait_ms: Any = (remote.properties or {}).get(TIMEOUT)
+        given_ms = min(int(wait_ms), WAIT_MAX_MS) if is_integer(wait_ms) else WAIT_DEFAULT_MS
         self._wait_ms = max(0, given_ms - AHEAD_MS)
 
-    @property
-    def segments(self) -> tuple[str, ...]:
-        """Of the entity's address."""
-        return self._address.segments()
+    def needs(self) -> tuple[Claim, ...]:
+        """See Endpoint."""
+        return ((self.segments, (Right.LISTEN,)),)
 
     def wait(self) -> None:
         """Stand in the queue of those who want any session, until the client's time is up."""
@@ -169,15 +174,6 @@ class PendingSession:
     def demand_enabled(self) -> None:
         """Raise EntityDisabled when the queue's status forbids this link."""
         demand_receiving(self.queue)
-
-    def entity_changed(self) -> None:
-        """It has taken nothing from the queue's properties yet."""
-
-    def deliver_answers(self) -> None:
-        """Nothing comes from the broker while there is no session."""
-
-    def pump(self) -> None:
-        """Nothing waits for the socket."""
 
     def close(self) -> None:
         """The client gave up, or its time did."""
@@ -276,7 +272,7 @@ class SessionLink(OutgoingLink, SessionHolder):
         return commands, answer
 
     def session_lost(self) -> None:
-        """See Holder: the client learns by a detach (contract 11.5).
+        """See Holder: the client learns by a detach (Azure: message sessions).
 
         What it has not settled is refused before that: settlements may be on their way, and clients wait for answers.
         """
@@ -296,7 +292,7 @@ class SessionLink(OutgoingLink, SessionHolder):
     def close(self) -> None:
         """The link is gone, and its session free at once: what the client has of it goes back, in order.
 
-        Deliveries count when the connection died, not when the client closed the link (contract 11.5).
+        Deliveries count when the connection died, not when the client closed the link (Azure: message sessions).
         """
         super().close()
         self.receiver.give_back(counted=self._peer.is_gone)

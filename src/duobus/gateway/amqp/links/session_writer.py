@@ -1,8 +1,8 @@
-"""SessionOutlet: the links of one AMQP session that hold sessions of one queue, written to and settled together.
+"""SessionWriter: the links of one AMQP session that hold sessions of one queue, written to and settled together.
 
 A client may hold thousands of sessions, each with a link of its own, and a turn has one or two messages for each. What
 belongs to no link in particular is done once for all of them: one pass over the transfers of a turn, one settlement
-for a disposition's whole range, one disposition back. Whatever is rare goes to the link whose delivery it is.
+for a disposition's whole range, one disposition back. Whatever has metadata goes to the link whose delivery it is.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from duobus.amqp import ACCEPTED, DeliveryState, Rejected, Session, send_shared
-from duobus.broker import COMPLETE, Queue, SessionDeliveryBatch, SessionGroup, SettleBatch, Subscription, lock_lost
+from duobus.broker import COMPLETE, Queue, SessionDeliveryBatch, SessionGroup, SettleBatch, lock_lost
 from duobus.errors import MessageLockLost
 from duobus.gateway.amqp.deliveries import Stretch, split
-from duobus.gateway.amqp.links.outgoing_link import WRITTEN_BYTES, write_outcome
-from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker
+from duobus.gateway.amqp.links.outgoing_link import WRITTEN_BYTES, head_maker_of, write_outcome
+from duobus.gateway.amqp.mapping import HeadMaker
 from duobus.gateway.amqp.pacing import SlowStart
 from duobus.model.metering import OPERATION_BYTES, RECEIVE, SETTLE, operations_of
 
@@ -110,8 +110,7 @@ class SessionWriter(SessionGroup):
 
     def entity_changed(self) -> None:
         """Take from the queue's properties what deliveries are made with."""
-        maker = CopyHeadMaker if isinstance(self.queue, Subscription) else HeadMaker
-        self._heads = maker(self.queue.description.default_message_time_to_live_ms, locks=True)
+        self._heads = head_maker_of(self.queue)(self.queue.description.default_message_time_to_live_ms, locks=True)
 
     def wake(self) -> None:
         """See Mailbox."""
@@ -308,7 +307,7 @@ def _stretches_of(command: SettleBatch) -> list[tuple[DeliveryRun, int, int, int
 
 
 def session_writer_of(peer: Peer, session: Session, queue: Queue, deliveries: Deliveries) -> SessionWriter:
-    """The writer of an AMQP session for a queue, for one link more."""
+    """The session writer of an AMQP session for a queue, which one more link uses from now on."""
     writer = deliveries.writers.get(queue)
     if writer is None:
         writer = deliveries.writers[queue] = SessionWriter(peer, session, queue, deliveries)

@@ -1,4 +1,4 @@
-"""ViaLink: a client sends to one entity by way of another, which stores the messages first (contract 12.4)."""
+"""ViaLink: a client sends to one entity by way of another, which stores the messages first."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from duobus.broker import Queue, address
 from duobus.gateway.amqp.links.incoming_link import IncomingLink
+from duobus.model.descriptions import Right
 
 if TYPE_CHECKING:
     from duobus.amqp import Link, Transfers
+    from duobus.gateway.amqp.links.link import Claim
     from duobus.gateway.amqp.mapping import Incoming
     from duobus.gateway.amqp.peer import Peer
     from duobus.model.batches import SendBatch
@@ -26,6 +28,10 @@ class ViaLink(IncomingLink):
     def __init__(self, peer: Peer, link: Link, queue: Queue, segments: tuple[str, ...], destination: str) -> None:
         super().__init__(peer, link, queue, segments)
         self.destination = destination
+
+    def needs(self) -> tuple[Claim, ...]:
+        """See Endpoint: the client has to have the right at both entities."""
+        return ((tuple(self.destination.lower().split("/")), (Right.SEND,)), *super().needs())
 
     def _singles(self, event: Transfers) -> None:
         self._singles_with_metadata(event)

@@ -1,1 +1,1 @@
-"""Management."""
+"""Management nodes: ``$management`` and ``$cbs``."""

@@ -1,4 +1,4 @@
-"""The ``$cbs`` node: put-token (contract chapter 4)."""
+"""The ``$cbs`` node: put-token (Azure: AMQP protocol guide)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from duobus.auth.authorizer import parse_audience
 from duobus.broker.entities.namespace import Namespace
 from duobus.codec import Int, Symbol
 from duobus.errors import ArgumentInvalid, EntityNotFound, ServiceBusError, Unauthorized
+from duobus.gateway.amqp.arguments import demand
 from duobus.gateway.amqp.management.request_node import Request, RequestLink, RequestNode
 from duobus.model.address import PATH_LENGTH_MAX, Address, not_found, parse_address
 
 if TYPE_CHECKING:
-    from duobus.cluster.router import LocalRouter
+    from duobus.gateway.amqp.links.link import Claim
+    from duobus.gateway.amqp.router import LinkRouter
 
 CBS = "$cbs"
 
 #: Any bearer of the text; a token is far shorter.
 TOKEN_LENGTH_MAX = 16_384
+_NO_TOKEN = f"The body of put-token is the token, a string of {TOKEN_LENGTH_MAX} at most."
 #: Whoever has no token yet may not make the server hold more than a token takes with its envelope.
 REQUEST_BYTES_MAX = 65_536
 #: Audiences of the node that transactions are declared at; it belongs to no entity.
@@ -27,8 +30,16 @@ _COORDINATORS = frozenset({"coordinator", "$coordinator", "transaction-coordinat
 class CbsNode(RequestNode):
     """Takes tokens; what they allow goes to the connection's grants."""
 
+    is_alone = True
+    request_bytes_max = REQUEST_BYTES_MAX
+
+    def needs(self, segments: tuple[str, ...]) -> tuple[Claim, ...]:
+        """See RequestNode: whoever has no right yet puts a token here."""
+        del segments
+        return ()
+
     def handle(self, request: Request, link: RequestLink) -> None:
-        """Answer with 202, 401, or 404 for a good token of an entity that does not exist (contract 4.4).
+        """Answer with 202, 401, or 404 for a good token of an entity that does not exist (Azure: AMQP protocol guide).
 
         A missing right is refused at attach.
         """
@@ -70,14 +81,14 @@ class CbsNode(RequestNode):
         if audience is None:
             raise ArgumentInvalid("The application property 'name', the audience, is missing.")
         token = request.body.decode("utf-8", "replace") if isinstance(request.body, bytes) else request.body
-        if not isinstance(token, str) or len(token) > TOKEN_LENGTH_MAX:
-            raise ArgumentInvalid(f"The body of put-token is the token, a string of {TOKEN_LENGTH_MAX} at most.")
-        # The label in 'type' is not trusted: Python calls a shared access signature 'jwt' (contract 0.18).
+        if len(demand(token, str, _NO_TOKEN)) > TOKEN_LENGTH_MAX:
+            raise ArgumentInvalid(_NO_TOKEN)
+        # The label in 'type' is not trusted: Python calls a shared access signature 'jwt'.
         self.peer.put_token(audience, token)
         self.reply(request, {"status-code": Int(202), "status-description": "Accepted"}, None)
 
 
-def demand_entity(audience: str, home: Namespace, router: LocalRouter) -> None:
+def demand_entity(audience: str, home: Namespace, router: LinkRouter) -> None:
     """Raise EntityNotFound when an audience names an entity that neither this server nor another one has.
 
     Sub-queues and ``$management`` are there with what they belong to; so is everything for the whole namespace.

@@ -1,4 +1,7 @@
-"""The ``$management`` node of an entity (contract chapter 10): one function per operation, in a table."""
+"""The ``$management`` node of an entity (Azure: AMQP request-response operations).
+
+One function per operation, in a table.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,11 @@ from duobus.broker import (
     ABANDON,
     COMPLETE,
     COUNT_BITS,
+    DEAD_LETTER,
     DEAD_LETTER_OUTCOME,
     DEFER,
     MAIN,
+    TRANSFER_DEAD_LETTER,
     FragmentHandle,
     Queue,
     QueuedMessage,
@@ -27,6 +32,7 @@ from duobus.codec import Array, Int, Symbol, Timestamp, tag_of
 from duobus.codec.sections import DATA, find_section
 from duobus.errors import (
     ArgumentInvalid,
+    ArgumentOutOfRange,
     EntityDisabled,
     MessageTooLarge,
     NotAllowed,
@@ -37,8 +43,9 @@ from duobus.errors import (
     SessionLockLost,
     Unauthorized,
 )
+from duobus.gateway.amqp.arguments import demand, integer_of, items_of, text_of
 from duobus.gateway.amqp.entity_status import demand_operation
-from duobus.gateway.amqp.management import clearing, rule_operations, scheduling
+from duobus.gateway.amqp.management import rule_operations, scheduling
 from duobus.gateway.amqp.management.request_node import Request, RequestLink, RequestNode
 from duobus.gateway.amqp.management.scheduling import NUMBERS_MAX, numbers_of
 from duobus.gateway.amqp.mapping import HeadMaker
@@ -53,13 +60,17 @@ TIMEOUT_DEFAULT_MS, TIMEOUT_MAX_MS = 60_000, 600_000
 #: A reply of peek stays below it, however many messages are asked for (PE20).
 PEEK_BYTES_MAX = 256 * 1024
 PEEK_MESSAGES_MAX = 1000
+#: Messages that one request may delete: Premium's limit (Azure: AMQP request-response operations).
+DELETED_MAX = 4000
+#: A purge answers after this long and says whether more is left: sooner than any client gives up.
+PURGE_MS = 5_000
 #: Sessions of one page of get-message-sessions (Python asks for 100).
 SESSIONS_PAGE_MAX = 1000
-#: The instant that asks for sessions with active messages or a state, whenever that was set (contract 10.7 and chapter
-#: E); later ones are no times of .NET.
+#: The instant that asks for sessions with active messages or a state, whenever that was set (Azure: AMQP
+#: request-response operations and chapter E); later ones are no times of .NET.
 ACTIVE_SESSIONS_MS = 253_402_300_799_000
 
-#: Where a condition's HTTP status is another over AMQP (contract 10.10).
+#: Where a condition's HTTP status is another over AMQP (Azure: AMQP request-response operations).
 _STATUS = {MessageTooLarge: 403, QuotaExceeded: 403, NotAllowed: 400, EntityDisabled: 400}
 
 _DISPOSITIONS = {
@@ -78,6 +89,8 @@ Participation = ServiceBusError | Callable[[], Awaitable[Answer]]
 
 class ManagementNode(RequestNode):
     """Management of one queue, or of one of its sub-queues, for one connection."""
+
+    queue: Queue
 
     def __init__(self, peer: Any, name: str, queue: Queue, address: Address) -> None:
         super().__init__(peer, name)
@@ -100,7 +113,10 @@ class ManagementNode(RequestNode):
         self.peer.spawn(self._answer(request, participation), request.weight)
 
     def _join(self, request: Request, txn_id: bytes) -> Participation:
-        """Make an operation part of a transaction (contract 12.3); what waits for its answer, or why it cannot be."""
+        """Make an operation part of a transaction (AMQP 1.0 part 4, 4.4).
+
+        What waits for its answer, or why it cannot be.
+        """
         transactions = self.peer.transactions
         try:
             transactions.find(txn_id)
@@ -153,8 +169,8 @@ class ManagementNode(RequestNode):
                 is_sessions = request.text("operation") == "com.microsoft:get-message-sessions"
                 condition = "com.microsoft:session-not-found" if is_sessions else "com.microsoft:message-not-found"
                 properties["errorCondition"] = Symbol(condition)
-        tracking = request.properties.get("com.microsoft:tracking-id")
-        if isinstance(tracking, str):
+        tracking = request.text("com.microsoft:tracking-id")
+        if tracking is not None:
             properties["com.microsoft:tracking-id"] = tracking
         self.reply(request, properties, body)
 
@@ -180,15 +196,14 @@ class ManagementNode(RequestNode):
                 f"perform this operation. Resource: '{self.queue.path}'. Put a token that has it."
             )
         demand_operation(self.queue, name)
-        if not isinstance(request.body, dict):
-            raise ArgumentInvalid("The body of the request must be a map.")
+        body: dict[Any, Any] = demand(request.body, dict, "The body of the request must be a map.")
         throttle = self.peer.throttle
-        if throttle is not None and name in _COUNTED and not throttle.admit_whole(_messages_in(name, request.body)):
+        if throttle is not None and name in _COUNTED and not throttle.admit_whole(_messages_in(name, body)):
             raise throttle.refusal()
         return name, self._with_session(request), function
 
     def _with_session(self, request: Request) -> dict[Any, Any]:
-        """The body with the session that it is about: Go names only the link that holds it (contract 10.7)."""
+        """The body with the session that it is about: Go names only the link that holds it."""
         body: dict[Any, Any] = request.body
         if not self._needs_session or body.get("session-id") is not None:
             return body
@@ -203,11 +218,11 @@ class ManagementNode(RequestNode):
         until: list[Timestamp] = []
         by_fragment = self._locks_of(body)
         for (handle, prefix), locks in by_fragment.items():
-            if not handle.broker.holds(handle, self.queue.source_no, prefix, locks):
+            if not handle.holds(self.queue.source_no, prefix, locks):
                 raise lock_lost()
         ends: dict[tuple[FragmentHandle, bytes], int] = {}
         for (handle, prefix), locks in by_fragment.items():
-            end = handle.broker.renew(handle, self.queue.source_no, prefix, locks)
+            end = handle.renew(self.queue.source_no, prefix, locks)
             if end is None:
                 raise lock_lost()
             ends[handle, prefix] = end
@@ -232,14 +247,14 @@ class ManagementNode(RequestNode):
     def _settlements(self, body: dict[Any, Any], reply: ResultWaiter | None) -> list[SettleBatch]:
         """The commands that a disposition by token asks for, one per fragment."""
         status = body.get("disposition-status")
-        outcome = _DISPOSITIONS.get(status) if isinstance(status, str) else None
+        outcome = next((outcome for name, outcome in _DISPOSITIONS.items() if name == status), None)
         if outcome is None:
             raise ArgumentInvalid(f"'{status}' is no disposition-status. Use one of {', '.join(_DISPOSITIONS)}.")
         properties = body.get("properties-to-modify")
         detail = SettleDetail(
             {str(key): value for key, value in properties.items()} if isinstance(properties, dict) else None,
-            _text(body, "deadletter-reason"),
-            _text(body, "deadletter-description"),
+            text_of(body, "deadletter-reason"),
+            text_of(body, "deadletter-description"),
         )
         holder = self._holder(body)
         commands: list[SettleBatch] = []
@@ -265,9 +280,9 @@ class ManagementNode(RequestNode):
         """The receiver that holds the session of a request on this connection; None when the request names none.
 
         Raises:
-            SessionLockLost: This connection does not hold the session (contract 10.7).
+            SessionLockLost: This connection does not hold the session (Azure: AMQP request-response operations).
         """
-        session_id = _text(body, "session-id")
+        session_id = text_of(body, "session-id")
         if session_id is None or not self._needs_session:
             return None
         link = self.peer.session_link(self.queue, session_id)
@@ -280,7 +295,8 @@ class ManagementNode(RequestNode):
 
         Raises:
             NotAllowed: The entity has no sessions.
-            SessionLockLost: The request names neither a session nor a link that has one (contract 10.7).
+            SessionLockLost: The request names neither a session nor a link that has one (Azure: AMQP request-response
+            operations).
         """
         if not self._needs_session:
             raise NotAllowed(f"'{self.name}' has no sessions: the entity does not require them.")
@@ -294,21 +310,21 @@ class ManagementNode(RequestNode):
 
     async def _renew_session_lock(self, body: dict[Any, Any]) -> Answer:
         holder = self._demand_holder(body)
-        until_ms = holder.handle.broker.sessions.renew(holder.handle, holder.lock)
+        until_ms = holder.handle.sessions.renew(holder.lock)
         self.peer.meter(self.queue, RENEW, 1, 0, 1, self.address.sub_queue)
         return 200, {"expiration": Timestamp(until_ms)}
 
     async def _get_session_state(self, body: dict[Any, Any]) -> Answer:
         holder = self._demand_holder(body)
-        return 200, {"session-state": await holder.handle.broker.sessions.state(holder.handle, holder.lock)}
+        return 200, {"session-state": await holder.handle.sessions.state(holder.lock)}
 
     async def _set_session_state(self, body: dict[Any, Any]) -> Answer:
         holder = self._demand_holder(body)
         state = body.get("session-state")
-        if state is not None and not isinstance(state, bytes):
-            raise ArgumentInvalid("'session-state' must be binary, or null to clear it.")
+        if state is not None:
+            demand(state, bytes, "'session-state' must be binary, or null to clear it.")
         waiting = ResultWaiter()
-        # Empty is none: Go sends that for nil (contract chapter E, 10).
+        # Empty is none: Go sends that for nil (Azure: AMQP request-response operations).
         self.queue.set_session_state(holder.handle, holder.lock, state or None, waiting)
         (command,) = await waiting.results(1)
         if command.error is not None:
@@ -345,7 +361,7 @@ class ManagementNode(RequestNode):
         if limit < 1:
             raise ArgumentInvalid("'message-count' must be at least 1.")
         limit = min(limit, PEEK_MESSAGES_MAX)
-        session_id = _text(body, "session-id")
+        session_id = text_of(body, "session-id")
         found = await self.queue.peek(self.address.sub_queue, max(first, 0), limit, PEEK_BYTES_MAX, session_id)
         is_bodiless = body.get("omit-message-body") is True
         messages: list[dict[str, Any]] = []
@@ -396,6 +412,48 @@ class ManagementNode(RequestNode):
         return found
 
 
+# -- removing messages without receiving them -------------------------------------------------------------------
+
+
+async def _batch_delete(node: ManagementNode, body: dict[Any, Any]) -> Answer:
+    """Delete available messages that were enqueued before a time (Azure: AMQP request-response operations)."""
+    limit = integer_of(body, "message-count", None)
+    if not 1 <= limit <= DELETED_MAX:
+        raise ArgumentOutOfRange(f"'message-count' is {limit}; it must be from 1 to {DELETED_MAX}.")
+    before = demand(body.get("enqueued-time-utc"), Timestamp, "'enqueued-time-utc' must be a timestamp.")
+    session_id = None
+    if body.get("session-id") is not None:
+        if not node.queue.description.requires_session or node.address.sub_queue:
+            # Taking no notice of it would delete the messages of other sessions.
+            raise NotAllowed("There are no sessions here. Leave 'session-id' out.")
+        session_id = text_of(body, "session-id")
+    removed = await node.queue.batch_delete(node.address.sub_queue, limit, int(before), session_id)
+    node.peer.meter(node.queue, SETTLE, removed, 0, removed, node.address.sub_queue)
+    return (200, {"message-count": Int(removed)}) if removed else (204, None)
+
+
+async def _purge(node: ManagementNode, body: dict[Any, Any]) -> Answer:
+    """Remove everything that nobody holds: an extension, for the service has none.
+
+    Listen is enough, as for a batch delete and over HTTP: who may receive and remove one message after the other may do
+    so at once. At an entity's own node its dead letters go too; at a sub-queue's node only what is there.
+    """
+    if body.get("session-id") is not None:
+        # Taking no notice of it would delete the messages of other sessions.
+        raise NotAllowed("A purge removes the messages of all sessions. Leave 'session-id' out, or use batch delete.")
+    sub_queue = node.address.sub_queue
+    sub_queues = (sub_queue,) if sub_queue else (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)
+    clock = node.peer.server.clock
+    end_ms = clock.monotonic_ms() + PURGE_MS
+    cleared = await node.queue.purge(sub_queues, lambda: clock.monotonic_ms() >= end_ms)
+    node.peer.meter(node.queue, SETTLE, cleared.removed, 0, cleared.removed, sub_queue)
+    return 200, {
+        "message-count": int(cleared.removed),
+        "locked-count": int(cleared.locked),
+        "is-complete": cleared.is_complete,
+    }
+
+
 async def _done() -> Answer:
     """The answer of what needs nothing but its transaction's commit."""
     return 200, None
@@ -412,11 +470,11 @@ _OPERATIONS: dict[str, tuple[Operation, Right]] = {
     "com.microsoft:receive-by-sequence-number": (ManagementNode._receive_by_number, Right.LISTEN),
     "com.microsoft:schedule-message": (scheduling.schedule, Right.SEND),
     "com.microsoft:cancel-scheduled-message": (scheduling.cancel, Right.SEND),
-    "com.microsoft:batch-delete-messages": (clearing.batch_delete, Right.LISTEN),
+    "com.microsoft:batch-delete-messages": (_batch_delete, Right.LISTEN),
     "com.microsoft:add-rule": (rule_operations.add_rule, Right.MANAGE),
     "com.microsoft:remove-rule": (rule_operations.remove_rule, Right.MANAGE),
     "com.microsoft:enumerate-rules": (rule_operations.enumerate_rules, Right.LISTEN),
-    "duobus:purge-messages": (clearing.purge, Right.LISTEN),
+    "duobus:purge-messages": (_purge, Right.LISTEN),
 }
 
 
@@ -431,36 +489,15 @@ _COUNTED = {
 
 def _messages_in(operation: str, body: dict[Any, Any]) -> int:
     """How many messages a request counts as; a peek is one."""
-    found = body.get(_COUNTED[operation])
-    items = found.items if isinstance(found, Array) else found
-    return len(items) if isinstance(items, list) and items else 1
+    return len(items_of(body.get(_COUNTED[operation]))) or 1
 
 
 def tokens_of(body: dict[Any, Any]) -> list[bytes]:
-    """Lock tokens as they stand in delivery tags: .NET byte order (contract 8.2)."""
-    tokens = body.get("lock-tokens")
-    items = tokens.items if isinstance(tokens, Array) else tokens
-    if not isinstance(items, list) or not items or len(items) > NUMBERS_MAX:
+    """Lock tokens as they stand in delivery tags: .NET byte order."""
+    items = items_of(body.get("lock-tokens"))
+    if not 0 < len(items) <= NUMBERS_MAX:
         raise ArgumentInvalid(f"'lock-tokens' must be an array of 1 to {NUMBERS_MAX} UUIDs.")
-    if not all(isinstance(item, uuid.UUID) for item in items):
-        raise ArgumentInvalid("'lock-tokens' must hold UUIDs.")
-    return [item.bytes_le for item in items]
-
-
-def integer_of(body: dict[Any, Any], name: str, default: int) -> int:
-    """An integer of a request; ArgumentInvalid when it is none."""
-    value = body.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ArgumentInvalid(f"'{name}' must be an integer.")
-    return int(value)
-
-
-def _text(body: dict[Any, Any], name: str) -> str | None:
-    value = body.get(name)
-    if value is not None and not isinstance(value, str):
-        raise ArgumentInvalid(f"'{name}' must be a string.")
-    # A symbol is a str of the codec's own, which the store does not know.
-    return None if value is None else str(value)
+    return [demand(item, uuid.UUID, "'lock-tokens' must hold UUIDs.").bytes_le for item in items]
 
 
 def _number(handle: FragmentHandle, slot: QueuedMessage) -> int:

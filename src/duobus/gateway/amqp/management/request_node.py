@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from duobus.amqp import ACCEPTED, Link, Rejected, Session, TransactionalState, TransferRefused, Transfers
 from duobus.codec import DecodeError, application_properties, build_message, decode, scan
 from duobus.codec.sections import VALUE, Scan, find_section
 from duobus.errors import InternalError, MessageTooLarge, QuotaExceeded, ServiceBusError, Undecodable
+from duobus.gateway.amqp.links.link import ANY_RIGHT, Claim, Endpoint
+from duobus.gateway.amqp.transactions.transactions import txn_id_of
 
 if TYPE_CHECKING:
+    from duobus.broker import Queue
     from duobus.gateway.amqp.peer import Peer
 
 _Result = TypeVar("_Result")
@@ -66,10 +69,12 @@ class Request:
         return value if isinstance(value, str) else None
 
 
-class RequestLink:
+class RequestLink(Endpoint):
     """The link on which a client sends requests to a node."""
 
     __slots__ = ("link", "node", "peer", "segments")
+
+    node: RequestNode
 
     def __init__(self, peer: Peer, link: Link, node: RequestNode, segments: tuple[str, ...]) -> None:
         self.peer = peer
@@ -78,12 +83,12 @@ class RequestLink:
         self.segments = segments
 
     def start(self) -> None:
-        """Give the first credit, at once (contract 4.1)."""
+        """Give the first credit, at once (Azure: AMQP protocol guide)."""
         self.link.grant(CREDIT)
 
     def transfers(self, event: Transfers) -> None:
         """Answer each request and settle its delivery."""
-        txn_id = event.state.txn_id if isinstance(event.state, TransactionalState) else None
+        txn_id = txn_id_of(event.state)
         for index, payload in enumerate(event.payloads):
             delivery_id = (event.first_delivery_id + index) & 0xFFFFFFFF
             state: Any = ACCEPTED if txn_id is None else TransactionalState(txn_id, ACCEPTED)
@@ -102,25 +107,29 @@ class RequestLink:
     def refused(self, event: TransferRefused) -> None:
         """A request that the engine did not take in: too large."""
         error = MessageTooLarge(f"A request to '{self.node.name}' may have {REQUEST_BYTES_MAX} bytes at most.")
-        if isinstance(event.state, TransactionalState):
-            self.peer.transactions.doom(event.state.txn_id, error)
+        self.peer.transactions.doom(txn_id_of(event.state), error)
         if not event.settled:
             self.link.settle(event.delivery_id, event.delivery_id, Rejected(self.peer.error(error, self.node.name)))
 
-    def deliver_answers(self) -> None:
-        """Nothing comes from the broker on a request link."""
+    def needs(self) -> tuple[Claim, ...]:
+        """See Endpoint."""
+        return self.node.needs(self.segments)
 
-    def pump(self) -> None:
-        """Nothing waits for the socket on a request link."""
+    def is_proved(self) -> bool:
+        """See Endpoint."""
+        return self.node.is_proved()
 
-    def close(self) -> None:
-        """The link is gone; requests under way finish without it."""
+    def entity_changed(self) -> None:
+        """See Endpoint."""
+        self.node.entity_changed()
 
 
-class ReplyLink:
+class ReplyLink(Endpoint):
     """The link on which a client receives the replies of a node."""
 
     __slots__ = ("_counter", "_size", "_waiting", "link", "node", "peer", "segments")
+
+    node: RequestNode
 
     def __init__(self, peer: Peer, link: Link, node: RequestNode, segments: tuple[str, ...]) -> None:
         self.peer = peer
@@ -133,7 +142,7 @@ class ReplyLink:
 
     @property
     def names(self) -> Iterable[str | None]:
-        """What a reply-to may call it: the link's name or its target address (contract 10.1)."""
+        """What a reply-to may call it: the link's name or its target address."""
         target = getattr(self.link.remote, "target", None)
         return (self.link.name, getattr(target, "address", None))
 
@@ -156,8 +165,25 @@ class ReplyLink:
         elif self.link.echo:
             self.link.flow()
 
-    def deliver_answers(self) -> None:
-        """Nothing comes from the broker on a reply link."""
+    def session_flow(self) -> None:
+        """See Endpoint."""
+        self.pump()
+
+    def resume(self) -> None:
+        """See Endpoint."""
+        self.pump()
+
+    def needs(self) -> tuple[Claim, ...]:
+        """See Endpoint."""
+        return self.node.needs(self.segments)
+
+    def is_proved(self) -> bool:
+        """See Endpoint."""
+        return self.node.is_proved()
+
+    def entity_changed(self) -> None:
+        """See Endpoint."""
+        self.node.entity_changed()
 
     def pump(self) -> None:
         """Send what waits, as far as credit goes."""
@@ -179,11 +205,32 @@ class RequestNode:
 
     Attributes:
         name: Its address, for errors.
+        queue: The entity that it is a node of, or None.
+        is_alone: A connection has one link at most on which it sends to such a node.
+        request_bytes_max: Largest request.
     """
+
+    queue: Queue | None = None
+    is_alone: ClassVar[bool] = False
+    request_bytes_max: ClassVar[int] = REQUEST_BYTES_MAX
 
     def __init__(self, peer: Peer, name: str) -> None:
         self.peer = peer
         self.name = name
+
+    def needs(self, segments: tuple[str, ...]) -> tuple[Claim, ...]:
+        """What a client has to be allowed as long as it has links to the node at an address.
+
+        Each operation is checked by itself, but some claim has to be there.
+        """
+        return ((segments, ANY_RIGHT),)
+
+    def is_proved(self) -> bool:
+        """See Endpoint."""
+        return True
+
+    def entity_changed(self) -> None:
+        """The entity has other properties."""
 
     def handle(self, request: Request, link: RequestLink) -> None:
         """Answer a request, now or later."""
@@ -209,7 +256,7 @@ class RequestNode:
         if target is None:
             self.peer.log_debug("reply without link", node=self.name)
             return
-        # The correlation id is the request's message id with the same type (contract 0.4).
+        # The correlation id is the request's message id with the same type.
         fields = [None, None, request.scan.reply_to, None, None, request.scan.message_id]
         target.send(build_message(fields, properties, body_value=body))
 

@@ -1,4 +1,4 @@
-"""The operations of ``$management`` that add, remove and list a subscription's rules (contract 10.8)."""
+"""The operations of ``$management`` that add, remove and list a subscription's rules."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from duobus.broker import Subscription
 from duobus.codec import Described, Int, Timestamp, ULong
 from duobus.errors import ArgumentInvalid, NotImplementedYet, ServiceBusError
+from duobus.gateway.amqp.arguments import demand, map_of
 from duobus.model.descriptions import Right, RuleDescription
 from duobus.telemetry.audit_log import CREATE, DELETE, DONE, Change, differences
 
@@ -30,6 +31,9 @@ _NO_ACTION: Final = 0x0000013700000005
 _SQL_ACTION: Final = 0x0000013700000006
 _COMPATIBILITY: Final = Int(20)
 
+_PAGE: Final = (("skip", 0), ("top", RULES_PAGE_MAX))
+_NO_PAGE: Final = "'skip' must be at least 0, 'top' at least 1."
+
 #: Members of a correlation filter: on the wire, and in a description; in the order of the described list.
 _MEMBERS: Final = (
     ("correlation-id", "CorrelationId"),
@@ -48,10 +52,10 @@ _RULE_OPERATIONS: Final = ("com.microsoft:add-rule", "com.microsoft:remove-rule"
 
 
 def demand_known(queue: Queue, name: str, *, is_sub_queue: bool) -> None:
-    """Refuse operations that an entity of this kind has not (contract 5.2).
+    """Refuse operations that an entity of this kind has not (Azure: AMQP protocol guide).
 
     Raises:
-        ArgumentInvalid: It is peek, at a topic (contract 10.5).
+        ArgumentInvalid: It is peek, at a topic (Azure: AMQP request-response operations).
         NotImplementedYet: It is any other.
     """
     if queue.kind == "topic" and name == "com.microsoft:peek-message":
@@ -69,9 +73,7 @@ def demand_known(queue: Queue, name: str, *, is_sub_queue: bool) -> None:
 
 async def add_rule(node: ManagementNode, body: dict[Any, Any]) -> tuple[int, Any]:
     """Make a rule; it is in force for the next message."""
-    description = body.get("rule-description")
-    if not isinstance(description, dict):
-        raise ArgumentInvalid("'rule-description' must be a map.")
+    description: dict[Any, Any] = demand(body.get("rule-description"), dict, "'rule-description' must be a map.")
     rule = _rule_of(_name(body), description)
     _audited(node, CREATE, rule, lambda: node.peer.server.unit.topics.add_rule(_subscription(node), rule))
     return 200, None
@@ -115,9 +117,9 @@ def _audited(node: ManagementNode, operation: str, rule: RuleDescription, work: 
 
 async def enumerate_rules(node: ManagementNode, body: dict[Any, Any]) -> tuple[int, Any]:
     """List rules, by pages."""
-    skip, top = body.get("skip", 0), body.get("top", RULES_PAGE_MAX)
-    if not isinstance(skip, int) or not isinstance(top, int) or skip < 0 or top < 1:
-        raise ArgumentInvalid("'skip' must be at least 0, 'top' at least 1.")
+    skip, top = (demand(body.get(name, default), int, _NO_PAGE) for name, default in _PAGE)
+    if skip < 0 or top < 1:
+        raise ArgumentInvalid(_NO_PAGE)
     page = _subscription(node).about.rules[skip : skip + min(top, RULES_PAGE_MAX)]
     if not page:
         return 204, None
@@ -130,10 +132,7 @@ def _subscription(node: ManagementNode) -> Subscription:
 
 
 def _name(body: Mapping[Any, Any]) -> str:
-    name = body.get("rule-name")
-    if not isinstance(name, str):
-        raise ArgumentInvalid("'rule-name' must be a string.")
-    return str(name)
+    return str(demand(body.get("rule-name"), str, "'rule-name' must be a string."))
 
 
 # -- in ---------------------------------------------------------------------------------------------------------
@@ -155,46 +154,47 @@ def _rule_of(name: str, description: Mapping[Any, Any]) -> RuleDescription:
 
 
 def _expression(value: object, what: str) -> str:
-    expression = value.get("expression") if isinstance(value, dict) else None
-    if not isinstance(expression, str):
-        raise ArgumentInvalid(f"'{what}' must be a map with an 'expression'.")
-    return str(expression)
+    return str(demand(map_of(value).get("expression"), str, f"'{what}' must be a map with an 'expression'."))
 
 
 def _correlation_of(value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ArgumentInvalid("'correlation-filter' must be a map.")
+    members: dict[Any, Any] = demand(value, dict, "'correlation-filter' must be a map.")
     found: dict[str, Any] = {}
     for key, member in _MEMBERS:
-        text = value.get(key)
-        if text is None:
-            continue
-        if not isinstance(text, str):
-            raise ArgumentInvalid(f"'{key}' of a correlation filter must be a string.")
-        found[member] = str(text)
-    properties = value.get("properties")
-    if isinstance(properties, dict) and properties:
-        # Null is no value to compare with: it counts as left out, as over HTTP.
-        stored = {str(key): _stored(one) for key, one in properties.items() if one is not None}
-        if stored:
-            found["Properties"] = stored
+        text = members.get(key)
+        if text is not None:
+            found[member] = str(demand(text, str, f"'{key}' of a correlation filter must be a string."))
+    # Null is no value to compare with: it counts as left out, as over HTTP.
+    properties = map_of(members.get("properties"))
+    stored = {str(key): _stored(one) for key, one in properties.items() if one is not None}
+    if stored:
+        found["Properties"] = stored
     return found
 
 
 def _stored(value: Any) -> Any:
     """A value as descriptions keep it, with its type where a text of JSON would lose it."""
-    if isinstance(value, (bool, str)):
-        return str(value) if isinstance(value, str) else value
-    if isinstance(value, Timestamp):
-        text = (_EPOCH + timedelta(milliseconds=int(value))).isoformat().replace("+00:00", "Z")
-        return {"type": "dateTime", "value": text}
-    if isinstance(value, float):
-        return {"type": "double", "value": repr(float(value))}
-    if isinstance(value, int):
-        return {"type": "int" if isinstance(value, Int) else "long", "value": str(int(value))}
-    if isinstance(value, uuid.UUID):
-        return {"type": "guid", "value": str(value)}
+    for kind, stored in _STORED:
+        if isinstance(value, kind):
+            return stored(value)
     raise ArgumentInvalid(f"A property of a correlation filter cannot be of the type {type(value).__name__}.")
+
+
+def _stored_time(value: Timestamp) -> dict[str, str]:
+    text = (_EPOCH + timedelta(milliseconds=int(value))).isoformat().replace("+00:00", "Z")
+    return {"type": "dateTime", "value": text}
+
+
+#: Types of AMQP to what descriptions keep of a value; a type before those that it is one of.
+_STORED: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
+    (bool, bool),
+    (str, str),
+    (Timestamp, _stored_time),
+    (float, lambda value: {"type": "double", "value": repr(float(value))}),
+    (Int, lambda value: {"type": "int", "value": str(int(value))}),
+    (int, lambda value: {"type": "long", "value": str(int(value))}),
+    (uuid.UUID, lambda value: {"type": "guid", "value": str(value)}),
+)
 
 
 # -- out --------------------------------------------------------------------------------------------------------

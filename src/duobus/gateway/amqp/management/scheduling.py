@@ -1,4 +1,4 @@
-"""The operations of ``$management`` that schedule messages and cancel them, in a transaction or not (contract 10.6)."""
+"""The operations of ``$management`` that schedule messages and cancel them, in a transaction or not."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from duobus.broker import COUNT_BITS
 from duobus.codec import Array
 from duobus.errors import ArgumentInvalid, MessageTooLarge, NotAllowed
+from duobus.gateway.amqp.arguments import demand, is_integer, items_of, map_of
 from duobus.gateway.amqp.mapping import take_apart
 from duobus.gateway.result_waiter import ResultWaiter
 from duobus.model.batches import SendBatch
@@ -20,6 +21,8 @@ Answer = tuple[int, Any]
 
 #: Numbers that one request may name.
 NUMBERS_MAX: Final = 1000
+_NO_MESSAGES: Final = "'messages' must be a list of at least one map."
+_NO_MESSAGE: Final = "Each of 'messages' must be a map with the encoded message under 'message'."
 #: The count of no message: those of a fragment begin with 1.
 NOTHING: Final = 0
 
@@ -79,18 +82,16 @@ def _batch(node: ManagementNode, body: dict[Any, Any], reply: ResultWaiter) -> t
 
     Pings stand nowhere, as they are never kept (PN13); when there is nothing else they prove that the entity can store.
     """
-    entries = body.get("messages")
-    if not isinstance(entries, list) or not entries:
-        raise ArgumentInvalid("'messages' must be a list of at least one map.")
+    entries: list[Any] = demand(body.get("messages"), list, _NO_MESSAGES)
+    if not entries:
+        raise ArgumentInvalid(_NO_MESSAGES)
     if node.address.sub_queue:
         raise NotAllowed("Messages cannot be sent to a dead-letter queue.")
     queue = node.queue
     parts = []
     limit = queue.description.max_message_size_bytes
     for entry in entries:
-        message = entry.get("message") if isinstance(entry, dict) else None
-        if not isinstance(message, bytes):
-            raise ArgumentInvalid("Each of 'messages' must be a map with the encoded message under 'message'.")
+        message = demand(map_of(entry).get("message"), bytes, _NO_MESSAGE)
         if len(message) > limit:
             raise MessageTooLarge(f"A message has {len(message)} bytes; '{queue.path}' allows {limit}.")
         part = take_apart(message, node.peer.server.unit.message_ids)
@@ -139,10 +140,9 @@ def numbers_of(body: dict[Any, Any]) -> list[int]:
     Raises:
         ArgumentInvalid: None, too many, or no numbers.
     """
-    numbers = body.get("sequence-numbers")
-    items = numbers.items if isinstance(numbers, Array) else numbers
-    if not isinstance(items, list) or not items or len(items) > NUMBERS_MAX:
+    items = items_of(body.get("sequence-numbers"))
+    if not 0 < len(items) <= NUMBERS_MAX:
         raise ArgumentInvalid(f"'sequence-numbers' must be an array of 1 to {NUMBERS_MAX} longs.")
-    if not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+    if not all(map(is_integer, items)):
         raise ArgumentInvalid("'sequence-numbers' must hold longs.")
     return [int(item) for item in items]

@@ -1,1 +1,1 @@
-"""Transactions."""
+"""Transactions of a client over AMQP."""

@@ -1,4 +1,4 @@
-"""CoordinatorLink: the link on which a client declares and discharges transactions (contract 12.2).
+"""CoordinatorLink: the link on which a client declares and discharges transactions (AMQP 1.0 part 4, 4.3).
 
 A discharge that commits is one ``Group``: a message broker checks all of it, writes all of it in one commit, and only
 then it is answered. When that commit fails the store itself knows whether it holds it; the answer waits for that.
@@ -16,33 +16,32 @@ from duobus.amqp import (
     DeliveryState,
     Link,
     Rejected,
-    Session,
     TransferRefused,
     Transfers,
 )
-from duobus.broker import Group, Queue
+from duobus.broker import Group
 from duobus.broker.transaction import DOOMED
-from duobus.cluster.proxy.coordinator import CREDIT as REMOTE_CREDIT
-from duobus.cluster.proxy.coordinator import NAME_MAX, lost_with_its_owner, rolled_back_with
 from duobus.codec import DecodeError, Described, decode, scan
 from duobus.codec.sections import VALUE, find_section
 from duobus.errors import (
     InternalError,
     MessageTooLarge,
     NotAllowed,
-    OperationCancelled,
     ServiceBusError,
     TransactionRolledBack,
     TransactionTimedOut,
     Undecodable,
 )
+from duobus.gateway.amqp.links.link import Endpoint
+from duobus.gateway.amqp.transactions.participant import CREDIT as REMOTE_CREDIT
+from duobus.gateway.amqp.transactions.participant import NAME_MAX, lost_with_its_owner, rolled_back_with
 from duobus.gateway.amqp.transactions.transactions import OpenTransaction
 from duobus.model.batches import Mailbox
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.peer import Peer
 
-#: What a coordinator offers (contract 12.2).
+#: What a coordinator offers (AMQP 1.0 part 4, 4.3).
 LOCAL_TRANSACTIONS: Final = "amqp:local-transactions"
 #: Declares and discharges that a link may have under way.
 CREDIT: Final = 100
@@ -74,10 +73,14 @@ class Discharge:
         self.until_ms = until_ms
 
 
-class CoordinatorLink(Mailbox):
+class CoordinatorLink(Mailbox, Endpoint):
     """One link to the coordinator; it ends, and rolls back, every transaction that it declared."""
 
     __slots__ = ("_discharges", "_link", "_peer", "_remote", "_under_way", "is_waiting", "segments")
+
+    is_coordinator = True
+    # What an open transaction has done it did with a right that may be gone, and is rolled back.
+    needs_every_right = True
 
     def __init__(self, peer: Peer, link: Link) -> None:
         super().__init__()
@@ -140,7 +143,7 @@ class CoordinatorLink(Mailbox):
                 raise NotAllowed("A declare has to be unsettled: its outcome is what names the transaction.")
             return Declared(transactions.declare(self, self._given_name(fields[0])))
         name, fail = fields[0], fields[1]
-        if not isinstance(name, bytes) or not (fail is None or isinstance(fail, bool)):
+        if not isinstance(name, bytes) or not (fail is None or fail is True or fail is False):
             raise Undecodable("A discharge has the transaction's id, a binary, and whether it failed, a boolean.")
         entry = transactions.take(name)
         if fail:
@@ -204,7 +207,7 @@ class CoordinatorLink(Mailbox):
             self.ready.append(group)
             self.wake()
         else:
-            handle.broker.submit(group)
+            handle.submit(group)
 
     def refused(self, event: TransferRefused) -> None:
         """A request that the engine did not take in: too large."""
@@ -241,9 +244,6 @@ class CoordinatorLink(Mailbox):
 
     def _rejected(self, error: ServiceBusError) -> Rejected:
         return Rejected(self._peer.error(error, "$coordinator"))
-
-    def pump(self) -> None:
-        """Nothing waits for the socket on a coordinator link."""
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -296,51 +296,3 @@ def attach_coordinator(peer: Peer, link: Link) -> None:
     peer.add_endpoint(link, endpoint)
     peer.transactions.begin(endpoint)
     peer.router.coordinate(endpoint.start)
-
-
-def begins_with_coordinator(peer: Peer, session: Session) -> bool:
-    """Whether a session is for transactions across entities."""
-    return isinstance(next(peer.endpoints_of(session), None), CoordinatorLink)
-
-
-def first_of(peer: Peer, session: Session) -> Any:
-    """The link on the entity on which the transactions of a session work.
-
-    None when the session is not for several entities: one for transactions across entities has its coordinator first.
-    """
-    endpoints = peer.endpoints_of(session)
-    if not isinstance(next(endpoints, None), CoordinatorLink):
-        return None
-    # One that another server answers has no queue here.
-    is_entity = (found for found in endpoints if hasattr(found, "queue") or getattr(found, "is_entity", False))
-    return next(is_entity, None)
-
-
-def via_entity(peer: Peer, session: Session) -> Queue | None:
-    """The entity of this server on which the transactions of a session work, and via which they send to others."""
-    queue: Queue | None = getattr(first_of(peer, session), "queue", None)
-    return queue
-
-
-def demand_one_entity(peer: Peer, session: Session, queue: Queue) -> None:
-    """Refuse a second entity to receive from on a session for transactions across entities (contract 12.4).
-
-    Raises:
-        OperationCancelled: The session is one of those, and has another entity already.
-    """
-    first = first_of(peer, session)
-    if first is None:
-        return
-    entity = getattr(first, "queue", None)
-    if entity is None:
-        raise second_entity(first.path, queue.path)
-    if entity.top is not queue.top:
-        raise second_entity(entity.path, queue.path)
-
-
-def second_entity(first: str, second: str) -> OperationCancelled:
-    """Why a session for transactions across entities cannot receive from another one."""
-    return OperationCancelled(
-        f"The session receives from '{first}' and began with a coordinator, so it cannot receive from '{second}': "
-        "local transactions cannot span multiple top-level entities. Use another session."
-    )

@@ -1,4 +1,4 @@
-"""The open transactions of one connection: what they hold, and what becomes of it (contract chapter 12).
+"""The open transactions of one connection: what they hold, and what becomes of it (AMQP 1.0 part 4).
 
 A transaction lives in memory until its discharge, so whatever ends its connection or its coordinator link rolls it
 back by doing nothing: its messages were never stored, its settlements never made, its locks still held.
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from duobus.amqp import DeliveryState, Rejected, TransactionalState
 from duobus.broker import CancelScheduled, Queue, Reserve, Run, SettleBatch, Transaction, lock_lost
 from duobus.broker.transaction import OPEN, WORK_BYTES
-from duobus.cluster.proxy.coordinator import lost_with_its_owner, one_entity
 from duobus.errors import (
     DetachForced,
     NotAllowed,
@@ -22,19 +21,20 @@ from duobus.errors import (
     TransactionUnknown,
 )
 from duobus.gateway.amqp.deliveries import split
+from duobus.gateway.amqp.transactions.participant import lost_with_its_owner, one_entity
 from duobus.model.address import MAIN
 from duobus.model.metering import OPERATION_BYTES, SEND, SETTLE, operations_of
 
 if TYPE_CHECKING:
     from duobus.amqp import WorkDropped
-    from duobus.cluster.proxy.coordinator import RemoteCoordinator, RemoteTransaction
     from duobus.gateway.amqp.deliveries import Deliveries, DeliveryRun
     from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
     from duobus.gateway.amqp.peer import Peer
     from duobus.gateway.amqp.transactions.coordinator import CoordinatorLink
+    from duobus.gateway.amqp.transactions.participant import ParticipantTransaction, TransactionParticipant
     from duobus.model.batches import SendBatch
 
-#: From its declaration to its discharge (contract 12.2).
+#: From its declaration to its discharge (AMQP 1.0 part 4, 4.3).
 TRANSACTION_MS: Final = 120_000
 #: Open transactions of one connection.
 TRANSACTIONS_MAX: Final = 100
@@ -42,6 +42,11 @@ TRANSACTIONS_MAX: Final = 100
 KEPT_BYTES_MAX: Final = 32 << 20
 #: Of a transaction's name: more than anybody can guess, so that no connection hits upon another's.
 _ID_BYTES = 16
+
+
+def txn_id_of(state: object) -> bytes | None:
+    """The name of the transaction that a delivery with this state is part of; None for none."""
+    return state.txn_id if isinstance(state, TransactionalState) else None
 
 
 class OpenTransaction:
@@ -65,7 +70,7 @@ class OpenTransaction:
         self.size = 0
         self.named: list[tuple[Deliveries, int, int]] = []
         self.dead_letters: dict[SettleBatch, int] = {}
-        self.remote: RemoteTransaction | None = None
+        self.remote: ParticipantTransaction | None = None
         self.remote_path: str | None = None
 
     def give_up(self) -> None:
@@ -143,7 +148,7 @@ class Transactions:
 
     # -- work on entities of other servers -----------------------------------------------------------------------
 
-    def join(self, name: bytes, coordinator: RemoteCoordinator | None, path: str | None) -> RemoteTransaction:
+    def join(self, name: bytes, coordinator: TransactionParticipant | None, path: str | None) -> ParticipantTransaction:
         """Have a transaction done by the server of an entity, if it is not yet.
 
         Raises:
@@ -195,7 +200,7 @@ class Transactions:
         self._keep(entry, batch.bytes_total + WORK_BYTES * batch.n)
         with _Dooming(self, entry):
             reserve = entry.transaction.schedule(queue, batch)
-        reserve.handle.broker.submit(reserve)
+        reserve.handle.submit(reserve)
         return reserve
 
     def cancel(self, name: bytes, queue: Queue, numbers: list[int]) -> None:
@@ -209,7 +214,7 @@ class Transactions:
         with _Dooming(self, entry):
             commands = queue.cancellations(numbers, None)
             for command in commands:
-                fragment, now_ms = command.handle.broker.present(command.handle)
+                fragment, now_ms = command.handle.present()
                 error = fragment.check(command, now_ms)
                 if error is not None:
                     raise error
@@ -258,7 +263,7 @@ class Transactions:
         with _Dooming(self, entry):
             for command in commands:
                 locks = [lock for first, number in command.ranges for lock in range(first, first + number)]
-                if not command.handle.broker.holds(command.handle, command.source_no, command.prefix, locks):
+                if not command.handle.holds(command.source_no, command.prefix, locks):
                     raise lock_lost()
                 self._keep(entry, WORK_BYTES * (1 + len(command.ranges)))
             entry.transaction.settle(queue, commands)
@@ -318,7 +323,7 @@ class Transactions:
             coordinator.tick(monotonic_ms)
 
     def end_all_of(self, coordinator: CoordinatorLink) -> None:
-        """A coordinator link is gone: roll back everything that it declared (contract 12.2)."""
+        """A coordinator link is gone: roll back everything that it declared (AMQP 1.0 part 4, 4.3)."""
         gone = [name for name, entry in self._open.items() if entry.coordinator is coordinator]
         for name in gone:
             entry = self._open.pop(name)

@@ -1,4 +1,4 @@
-"""Counts and sizes of queues, with the last known ones of fragments that are away (HTTP contract A.5.5)."""
+"""Counts and sizes of queues, with the last known ones of fragments that are away (Azure: Service Bus REST API)."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ class Management:
         return Done(200 if is_update else 201, self._entities.entry(thing, place, is_answer=True), documents.ENTRY_TYPE)
 
     def _demand_forward(self, request: web.Request, wanted: Forwarding) -> None:
-        """Whoever has messages forwarded needs the right to send to where they go (HTTP contract A.7)."""
+        """Whoever has messages forwarded needs the right to send to where they go (Azure: autoforwarding)."""
         namespace = self._guard.namespace_of(request.host)
         for attribute, header in _FORWARDS:
             name: str | None = getattr(wanted, attribute, None)

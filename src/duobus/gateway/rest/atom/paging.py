@@ -1,4 +1,4 @@
-"""Pages of lists, and the one kind of ``$filter`` that there is (HTTP contract A.2.1)."""
+"""Pages of lists, and the one kind of ``$filter`` that there is (Azure: Service Bus REST API)."""
 
 from __future__ import annotations
 

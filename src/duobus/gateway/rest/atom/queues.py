@@ -103,7 +103,7 @@ class Queues:
 
 
 def demand_target(home: Namespace, name: str, wanted: QueueDescription | SubscriptionDescription) -> None:
-    """Raise ArgumentInvalid when an entity called ``name`` is to forward to what does not exist (HTTP contract A.7)."""
+    """Raise ArgumentInvalid when an entity called ``name`` is to forward to what does not exist."""
     for target in (wanted.forward_to, wanted.forward_dead_lettered_messages_to):
         if target is not None and target.lower() != name.lower() and not home.has(target):
             raise ArgumentInvalid(f"SubCode=40400. The forwarding target '{target}' does not exist. Create it first.")

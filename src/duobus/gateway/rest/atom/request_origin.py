@@ -35,7 +35,7 @@ class RequestOrigin:
         return f"{self.scheme}://{self.host}/{path}"
 
     def told(self, target: str | None, sent: str | None) -> str | None:
-        """Return how a forwarding target is told (HTTP contract A.7): as a client sent it, or as an address.
+        """Return how a forwarding target is told (Azure: autoforwarding): as a client sent it, or as an address.
 
         An address it is for what came from a configuration file, or was changed since by other means.
         """

@@ -1,4 +1,4 @@
-"""What a management request is about: the path, searched from the right (HTTP contract A.2)."""
+"""What a management request is about: the path, searched from the right (Azure: Service Bus REST API)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics, subscriptions and rules behind the management API (HTTP contract A.5.2 to A.5.4)."""
+"""Topics, subscriptions and rules behind the management API (Azure: Service Bus REST API)."""
 
 from __future__ import annotations
 

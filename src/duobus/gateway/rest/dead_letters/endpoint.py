@@ -35,19 +35,19 @@ from duobus.gateway.rest.request_target import Target
 from duobus.gateway.result_waiter import ResultWaiter
 from duobus.model import metering
 from duobus.model.address import Address, parse_address
-from duobus.model.batches import SendBatch
+from duobus.model.batches import SendBatch, is_ping
 from duobus.model.descriptions import ACTIVE, RECEIVE_DISABLED, Right
 from duobus.model.json.messages import form_of
 from duobus.model.json.repair import resendable
 from duobus.model.json.values import time_text
 from duobus.model.metadata import MessageMetadata
 from duobus.model.metering import PEEK, SETTLE, operations_of
-from duobus.model.ping import is_ping
 
-# What an order to the desk costs (design 3.13): what it shows is handed out, what it moves is sent where it goes.
+# What an order to the dead-letter service costs: what it shows is handed out, and what it moves is sent
+# to its new place.
 #
-# Whoever moves dead letters by receiving and sending them pays for both; here the server does the one, and there is no
-# message to hand out unless the answer tells it.
+# A client that moves dead letters by receiving and sending them pays for both; here the server moves them, and no
+# message is handed out unless the answer contains it.
 
 #: ``meter(namespace, entity, kind, messages, bytes, operations, key)``.
 Meter = Callable[[str, str, str, int, int, int, str], None]
@@ -102,20 +102,20 @@ ORDERS_MAX: Final = 16
 _STOP_S: Final = 2.0
 
 _STATES: Final = ("active", "deferred", "scheduled")
-#: Where the token of another resource stands, as for forwarding (HTTP contract A.7).
+#: Where the token of another resource stands, as for forwarding (Azure: autoforwarding).
 _OTHER_TOKEN: Final = "ServiceBusSupplementaryAuthorization"
 
 T = TypeVar("T")
 
 
 def is_dead_letter_request(method: str, target: Target) -> bool:
-    """Whether a request is for the desk; as the name of a subscription or rule the segment is a name."""
+    """Whether a request is for the dead-letter service; as the name of a subscription or rule the segment is a name."""
     lower = target.lower
     return method == "POST" and len(lower) > 1 and lower[-1] == SEGMENT and lower[-2] not in ("subscriptions", "rules")
 
 
 class DeadLetterEndpoint:
-    """Answers requests to the desk."""
+    """Answers requests to the dead-letter service."""
 
     def __init__(self, unit: ScaleUnit, guard: Guard, room: BodyBudget, meter: Meter) -> None:
         self._meter = meter
@@ -311,7 +311,7 @@ def _spelled(path: str | None, home: Namespace) -> str | None:
 
 
 def _lasting(metadata: MessageMetadata) -> MessageMetadata:
-    """A dead letter does not expire, and is not scheduled (contract 13.3)."""
+    """A dead letter does not expire, and is not scheduled (Azure: dead-letter queues)."""
     metadata.scheduled_ms = None
     return metadata
 

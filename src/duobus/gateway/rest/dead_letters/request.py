@@ -1,4 +1,4 @@
-"""What a request to the desk asks for: its JSON body, checked before anything is done."""
+"""What a request to the dead-letter service asks for: its JSON body, checked before anything is done."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BRINGING: Final = (RESTORE, SEND)
 
 #: Messages of one request when it does not say.
 LIMIT_DEFAULT: Final = 100
-#: Longest text of a reason or description (contract chapter 15).
+#: Longest text of a reason or description (Azure: quotas).
 REASON_LENGTH_MAX: Final = 4_096
 
 _MEMBERS: Final = frozenset(

@@ -1,4 +1,4 @@
-"""The header ``BrokerProperties``: what the broker itself looks at, as one line of JSON (HTTP contract B.1.1)."""
+"""The header ``BrokerProperties``: what the broker itself looks at, as one line of JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from duobus.errors import ArgumentInvalid, NotAllowed
 from duobus.gateway.rest.runtime.header_values import read_date
 
-#: AMQP contract, chapter 15, in characters.
+#: Azure: quotas, in characters.
 ID_LENGTH_MAX: Final = 128
 #: Other texts of one message, in characters.
 TEXT_LENGTH_MAX: Final = 4_096

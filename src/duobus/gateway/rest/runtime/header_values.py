@@ -1,4 +1,4 @@
-"""Application properties as HTTP headers, both ways (HTTP contract B.1.2).
+"""Application properties as HTTP headers, both ways (Azure: Service Bus REST API).
 
 Names keep their letters' case: whoever reads them on the other side compares it.
 """

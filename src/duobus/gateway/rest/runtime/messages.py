@@ -140,7 +140,7 @@ class Messages:
             raise NotAllowed(f"Nothing is received from the topic '{queue.path}'. Receive from a subscription of it.")
         limit_s = timeout_of(target.query)
         if not any(handle.online for handle in queue.fragments):
-            raise queue.fragments[0].broker.unavailable()
+            raise queue.fragments[0].store.unavailable()
         removing = call.kind == routes.RECEIVE
         batch = await take_one(
             queue,
@@ -171,14 +171,14 @@ class Messages:
         except ValueError:
             raise ArgumentInvalid("The lock token in the address is no GUID.") from None
         handle, prefix, lock = queue.find_lock(token.bytes_le)
-        fragment, _ = handle.broker.present(handle)
+        fragment, _ = handle.present()
         slot = fragment.sources[queue.source_no].locks.get(lock) if fragment.prefix == prefix else None
         if slot is None or not _is_named(call.message, sequence_number(handle, slot), altered(slot)):
             raise lock_lost()
         if call.kind == routes.RENEW:
             if queue.description.requires_session:
                 raise NotAllowed("The lock of a session's message lasts as long as the session's. Renew that one.")
-            if handle.broker.renew(handle, queue.source_no, prefix, [lock]) is None:
+            if handle.renew(queue.source_no, prefix, [lock]) is None:
                 raise lock_lost()
             self._meter(queue.namespace, queue.path, RENEW, 1, 0, 1, key)
             return web.Response(status=200)

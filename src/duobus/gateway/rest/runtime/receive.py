@@ -111,4 +111,4 @@ async def _arrival(waiting: ResultWaiter) -> None:
 def give_back(queue: Queue, batch: DeliveryBatch) -> None:
     """Undo a delivery that nobody got to see: unlocked, and not counted (B.1)."""
     ranges = [(batch.first_lock, len(batch.slots))]
-    batch.fragment.broker.unlock(batch.fragment, queue.source_no, batch.prefix, ranges, counted=False)
+    batch.fragment.unlock(queue.source_no, batch.prefix, ranges, counted=False)

@@ -1,4 +1,4 @@
-"""From a request to messages: bare AMQP messages and what is kept beside them (HTTP contract B.1.3, B.1.6)."""
+"""From a request to messages: bare AMQP messages and what is kept beside them (Azure: Service Bus REST API)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from duobus.clock import Entropy
 from duobus.codec import EncodeError, Symbol, build_message, data_section, encode, with_made_id
 from duobus.errors import ArgumentInvalid, MessageTooLarge
 from duobus.gateway.rest.runtime.broker_properties import BrokerProperties, read_members
+from duobus.model.batches import CONTENT_TYPE
 from duobus.model.metadata import MessageMetadata
-from duobus.model.ping import CONTENT_TYPE
 
 #: Messages of one batch: what 1 MiB holds of small ones.
 BATCH_MESSAGES_MAX: Final = 4_500
-#: All properties of a message, and one (HTTP contract A.6.2), in bytes.
+#: All properties of a message, and one (Azure: quotas), in bytes.
 PROPERTIES_BYTES_MAX: Final = 65_536
 PROPERTY_BYTES_MAX: Final = 32_768
 

@@ -1,4 +1,4 @@
-"""From a message to a response: body, BrokerProperties and headers (HTTP contract B.1.1, B.1.2, B.1.6)."""
+"""From a message to a response: body, BrokerProperties and headers (Azure: Service Bus REST API)."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _body_of(payload: bytes, found: Scan) -> tuple[bytes, str | None]:
         try:
             content = decode(payload, value)[0]
         except DecodeError:
-            # The door steps over bodies; one that nothing but a byte count is right of is handed on as it is.
+            # The server steps over bodies; one that nothing but a byte count is right of is handed on as it is.
             content = None
         if isinstance(content, bytes):
             return content, content_type

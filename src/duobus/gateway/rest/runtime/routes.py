@@ -1,4 +1,4 @@
-"""Which requests are for messages, and what they ask for (HTTP contract B.1)."""
+"""Which requests are for messages, and what they ask for (Azure: Service Bus REST API)."""
 
 from __future__ import annotations
 

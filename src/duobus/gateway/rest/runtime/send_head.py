@@ -1,4 +1,4 @@
-"""The head of an ordinary send, read at once where the general HTTP server would make a request object of it.
+"""The head of a plain send, read at once where the general HTTP server would make a request object of it.
 
 Nothing is refused here. What is not of the one form below, character for character, is None, and the general server
 reads it by all the rules of HTTP: so both can never disagree about where a request ends (RFC 9112, chapter 11).
@@ -15,7 +15,7 @@ from duobus.gateway.rest.request_target import HOST, Target, parse_target
 from duobus.gateway.rest.runtime.routes import SEND, call_of
 from duobus.model.address import Address, parse_address
 
-#: Longest head of an ordinary send, in bytes, and its most headers; longer ones are the general server's.
+#: Longest head of a plain send, in bytes, and its most headers; longer ones are the general server's.
 HEAD_BYTES_MAX: Final = 8_192
 HEAD_LINES_MAX: Final = 64
 #: Longest body of one, in bytes.
@@ -25,7 +25,7 @@ BODY_BYTES_MAX: Final = 65_536
 KEPT_HEADS: Final = 1024
 KEPT_LENGTH_MAX: Final = 1024
 
-#: No ``$``: what is the server's own, and sub-queues, are no ordinary addresses.
+#: No ``$``: what is the server's own, and sub-queues, are not plain addresses.
 _START: Final = rb"POST (/[A-Za-z0-9._~%/-]{1,1024}/messages(?:\?[A-Za-z0-9._~%=&:+,-]{0,1024})?) HTTP/1\.1\r\n"
 _HEAD: Final = re.compile(_START + rb"((?:[A-Za-z0-9!#$%&'*+.^_`|~-]+:[\t -~]*\r\n)+)\r\n")
 _LENGTH: Final = re.compile(rb"[0-9]{1,8}")
@@ -44,14 +44,14 @@ _OWN: Final = frozenset(
         *(b"accept", b"accept-encoding", b"user-agent"),
     }
 )
-#: Make a request more than an ordinary one.
+#: Make a request more than a plain one.
 _METADATA: Final = frozenset(
     (b"transfer-encoding", b"expect", b"upgrade", b"te", b"trailer", b"http2-settings", b"proxy-connection")
 )
 
 
 class Head:
-    """What the head of an ordinary send says.
+    """What the head of a plain send says.
 
     Attributes:
         path: The path of its target as it came, for the log.
@@ -93,7 +93,7 @@ class Head:
 
 
 def read_head(data: bytes) -> Head | None:
-    """Return what a head with its empty line says; None unless it is that of an ordinary send."""
+    """Return what a head with its empty line says; None unless it is that of a plain send."""
     return _kept_head(data) if len(data) <= KEPT_LENGTH_MAX else _read_head(data)
 
 

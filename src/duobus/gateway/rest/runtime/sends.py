@@ -1,7 +1,7 @@
-"""Sending: what is asked of the messages of one request, and how they get to the broker (HTTP contract B.1.3, B.1.6).
+"""Sending: what is asked of the messages of one request, and how they get to the broker (Azure: Service Bus REST API).
 
 A send comes by one of two ways, which check the same: as a request of the general HTTP server (``messages``), or as an
-ordinary one by the fast path, which reads it straight from the connection (``heads``).
+plain one by the fast path, which reads it straight from the connection (``heads``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from duobus.model.descriptions import ACTIVE, RECEIVE_DISABLED, Right
 from duobus.model.metering import PING, SEND, operations_of
 from duobus.model.options import HttpOptions
 
-#: The most that one request sends, in bytes (HTTP contract A.6.2), whatever the entity would take over AMQP.
+#: The most that one request sends, in bytes (Azure: quotas), whatever the entity would take over AMQP.
 SEND_BYTES_MAX: Final = 1 << 20
 BATCH_TYPE: Final = "application/vnd.microsoft.servicebus.json"
 
@@ -164,7 +164,7 @@ class Sends:
     # -- for the fast path -----------------------------------------------------------------------------------
 
     def prepare(self, head: Head, body: bytes, reply: Mailbox) -> Sent:
-        """Check an ordinary send, in the order of ``Messages.answer``, and make of it what the queue takes.
+        """Check a plain send, in the order of ``Messages.answer``, and make of it what the queue takes.
 
         Raises:
             ServiceBusError: It is refused, for whatever reason; nothing has happened.

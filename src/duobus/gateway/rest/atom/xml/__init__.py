@@ -1,1 +1,1 @@
-"""Xml."""
+"""XML documents of the Atom interface."""

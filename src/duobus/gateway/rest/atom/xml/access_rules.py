@@ -1,4 +1,4 @@
-"""``AuthorizationRules`` of a queue or topic (HTTP contract A.5.6)."""
+"""``AuthorizationRules`` of a queue or topic (Azure: Service Bus REST API)."""
 
 from __future__ import annotations
 

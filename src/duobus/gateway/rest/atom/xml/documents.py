@@ -1,4 +1,4 @@
-"""Atom documents: entries, feeds and errors, in the exact form that all clients read (HTTP contract A.4, A.8)."""
+"""Atom documents: entries, feeds and errors, in the exact form that all clients read (Azure: Service Bus REST API)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading the elements of a description: text to values, with an error that names the element (HTTP contract A.5)."""
+"""Reading the elements of a description: text to values, with an error that names the element."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _wrong(name: str, text: str, wanted: str) -> ArgumentInvalid:
     return ArgumentInvalid(f"{name} is {text[:_SHOWN]!r}; it must be {wanted}.")
 
 
-# MaxSizeInMegabytes and its factor, MaxMessageSizeInKilobytes (HTTP contract A.6).
+# MaxSizeInMegabytes and its factor, MaxMessageSizeInKilobytes (Azure: quotas).
 
 _KIB: Final = 1024
 

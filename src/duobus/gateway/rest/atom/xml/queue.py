@@ -1,4 +1,4 @@
-"""QueueDescription and its XML (HTTP contract A.5.1)."""
+"""QueueDescription and its XML (Azure: Service Bus REST API)."""
 
 from __future__ import annotations
 

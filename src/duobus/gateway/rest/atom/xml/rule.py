@@ -1,4 +1,4 @@
-"""RuleDescription and its XML: filters and actions of every kind (HTTP contract A.5.4)."""
+"""RuleDescription and its XML: filters and actions of every kind (Azure: Service Bus REST API)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SubscriptionDescription and its XML (HTTP contract A.5.3)."""
+"""SubscriptionDescription and its XML (Azure: Service Bus REST API)."""
 
 from __future__ import annotations
 

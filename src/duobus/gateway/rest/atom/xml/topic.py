@@ -1,4 +1,4 @@
-"""TopicDescription and its XML (HTTP contract A.5.2)."""
+"""TopicDescription and its XML (Azure: Service Bus REST API)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that bring their type: parameters of SQL filters, properties of correlation filters (HTTP contract A.5.4)."""
+"""Values that bring their type: parameters of SQL filters, properties of correlation filters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing XML: text that no reader stumbles over, and the forms of times and numbers (HTTP contract A.3, A.6)."""
+"""Writing XML: text that no reader stumbles over, and the forms of times and numbers."""
 
 from __future__ import annotations
 

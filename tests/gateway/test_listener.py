@@ -137,19 +137,41 @@ async def test_a_connection_that_spoke_is_not_dropped_for_being_silent_later() -
 
 
 @in_a_loop
-async def test_too_many_silent_connections_are_refused_at_once() -> None:
+async def test_the_oldest_silent_connection_goes_when_there_are_too_many_and_others_are_served() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "SILENT_MAX", 2)
         listener = await opened(None)
-        held = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(2)]
-        await asyncio.sleep(0.05)
-        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-        assert await reader.read(1) == b""
-        await shut(writer)
+        held = []
+        for _ in range(2):
+            held.append(await asyncio.open_connection("127.0.0.1", listener.port))
+            await asyncio.sleep(0.05)
+        assert await echoed(listener.port, None) == b"\x01hello"
+        (oldest, _), (newer, _) = held
+        assert await oldest.read(1) == b""
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(newer.read(1), 0.05)
+        assert len(listener._silent) <= 2
         for _, other in held:
             await shut(other)
-        await asyncio.sleep(0.05)
-        assert await echoed(listener.port, None) == b"\x01hello"
+        await listener.close()
+
+
+@in_a_loop
+async def test_of_connections_that_said_too_little_the_oldest_goes_when_these_are_more() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SILENT_MAX", 2)
+        listener = Listener("test", Echo, None, Log("test"), http=Echo)
+        await listener.open("127.0.0.1", 0)
+        held = []
+        for _ in range(2):
+            held.append(await asyncio.open_connection("127.0.0.1", listener.port))
+            held[-1][1].write(b"A")
+            await asyncio.sleep(0.05)
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        assert await held[0][0].read(1) == b""
+        assert len(listener._undetermined) == 1
+        for _, other in (*held, (reader, writer)):
+            await shut(other)
         await listener.close()
 
 

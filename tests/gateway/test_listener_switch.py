@@ -126,10 +126,10 @@ async def test_closing_a_listener_drops_connections_that_are_undecided() -> None
         listener = server.listeners["amqp"]
         stream = await TcpStream.connect(number)
         await stream.write(b"AM")
-        await settled(lambda: len(listener._in_doubt) == 1)
+        await settled(lambda: len(listener._undetermined) == 1)
         await listener.close()
         assert await closed_by_server(stream.read) == b""
-        await settled(lambda: not listener._in_doubt)
+        await settled(lambda: not listener._undetermined)
 
 
 @pytest.mark.parametrize(
@@ -172,17 +172,17 @@ async def test_what_was_read_is_handed_over_whole_and_once() -> None:
     def wrong() -> asyncio.Protocol:
         raise AssertionError("this is no HTTP")
 
-    in_doubt: set[ProtocolSwitch] = set()
+    undetermined: dict[ProtocolSwitch, None] = {}
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: ProtocolSwitch(Recorder, wrong, in_doubt), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: ProtocolSwitch(Recorder, wrong, undetermined), "127.0.0.1", 0)
     async with server:
         stream = await TcpStream.connect(server.sockets[0].getsockname()[1])
         await stream.write(b"AM")
-        await settled(lambda: len(in_doubt) == 1)
+        await settled(lambda: len(undetermined) == 1)
         await stream.write(b"QP rest")
         await settled(lambda: bool(received))
         await stream.write(b" and more")
         await settled(lambda: len(received) == 2)
         assert received == [b"AMQP rest", b" and more"]
-        assert not in_doubt
+        assert not undetermined
         stream.drop()

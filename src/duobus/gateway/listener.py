@@ -25,7 +25,7 @@ BACKLOG = 1024
 ACCEPT_REST_S = 0.001
 #: After accepting has failed.
 ACCEPT_AGAIN_S = 0.1
-#: Connections that have not shown what they are yet.
+#: Connections that have not shown what they are yet; when there are more, the oldest is closed.
 SILENT_MAX = 1000
 
 #: Bytes that lie in a socket unsent before it takes no more, until its peer has shown that it reads: what the kernel
@@ -69,8 +69,9 @@ class Listener:
         self._sockets: list[socket.socket] = []
         # When the last connection was taken.
         self._accepted = 0.0
-        self._silent: set[asyncio.Task[None]] = set()
-        self._in_doubt: set[ProtocolSwitch] = set()
+        # Dicts, for the oldest comes first.
+        self._silent: dict[asyncio.Task[None], None] = {}
+        self._undetermined: dict[ProtocolSwitch, None] = {}
         self._http = http
 
     async def open(self, host: str, port: int) -> None:
@@ -110,7 +111,7 @@ class Listener:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for switch in list(self._in_doubt):
+        for switch in list(self._undetermined):
             switch.abort()
 
     def _accept(self, listening: socket.socket) -> None:
@@ -129,12 +130,28 @@ class Listener:
         if now - self._accepted < ACCEPT_REST_S:
             self._rest(listening, ACCEPT_REST_S)
         self._accepted = now
-        if len(self._silent) + len(self._in_doubt) >= SILENT_MAX:
-            sock.close()
-            return
+        if len(self._silent) + len(self._undetermined) >= SILENT_MAX:
+            self._drop_oldest()
         task = loop.create_task(self._hand_over(sock))
-        self._silent.add(task)
-        task.add_done_callback(self._silent.discard)
+        self._silent[task] = None
+        task.add_done_callback(self._forget)
+
+    def _drop_oldest(self) -> None:
+        """Close the connection that has said nothing for longest: a host that holds many shuts nobody else out.
+
+        Of those that have said nothing at all, or of those that have said too little, whichever are more.
+        """
+        if len(self._silent) >= len(self._undetermined):
+            task = next(iter(self._silent))
+            del self._silent[task]
+            task.cancel()
+        else:
+            switch = next(iter(self._undetermined))
+            del self._undetermined[switch]
+            switch.abort()
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._silent.pop(task, None)
 
     def _rest(self, listening: socket.socket, seconds: float) -> None:
         loop = asyncio.get_running_loop()
@@ -181,7 +198,7 @@ class Listener:
     def _make(self) -> asyncio.Protocol:
         if self._http is None:
             return self._protocol()
-        return ProtocolSwitch(self._protocol, self._http, self._in_doubt)
+        return ProtocolSwitch(self._protocol, self._http, self._undetermined)
 
 
 def _peek(sock: socket.socket) -> int | None:

@@ -45,15 +45,15 @@ class ProtocolSwitch(asyncio.Protocol):
     Args:
         amqp: Makes the protocol of an AMQP connection.
         http: Makes that of an HTTP connection.
-        in_doubt: The connections whose protocol is not known yet, so that they can be counted and ended.
+        undetermined: The connections whose protocol is not known yet, so that they can be counted and ended.
     """
 
-    __slots__ = ("_amqp", "_data", "_http", "_in_doubt", "_timer", "_transport")
+    __slots__ = ("_amqp", "_data", "_http", "_timer", "_transport", "_undetermined")
 
-    def __init__(self, amqp: ProtocolFactory, http: ProtocolFactory, in_doubt: set[ProtocolSwitch]) -> None:
+    def __init__(self, amqp: ProtocolFactory, http: ProtocolFactory, undetermined: dict[ProtocolSwitch, None]) -> None:
         self._amqp = amqp
         self._http = http
-        self._in_doubt = in_doubt
+        self._undetermined = undetermined
         self._data = bytearray()
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -62,7 +62,7 @@ class ProtocolSwitch(asyncio.Protocol):
         """See asyncio.Protocol."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._in_doubt.add(self)
+        self._undetermined[self] = None
         self._timer = asyncio.get_running_loop().call_later(FIRST_BYTES_S, self.abort)
 
     def data_received(self, data: bytes) -> None:
@@ -94,7 +94,7 @@ class ProtocolSwitch(asyncio.Protocol):
             self._transport.abort()
 
     def _leave(self) -> None:
-        self._in_doubt.discard(self)
+        self._undetermined.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -30,19 +30,19 @@ class DuobusDataSource(DataSource):
 
     def reader(self, schema: StructType) -> Any:
         """A reader of a batch."""
-        return self._made("browse", "batch_reader", schema)
+        return self._made("source.range_reader", "batch_reader", schema)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 - Spark's name
         """A reader of a stream: ``readMode`` says which."""
-        return self._made("source", "stream_reader", schema)
+        return self._made("source.claim_stream", "stream_reader", schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """A writer of a batch."""
-        return self._made("sink", "batch_writer", schema, overwrite)
+        return self._made("sink.writer", "batch_writer", schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
         """A writer of a stream."""
-        return self._made("sink", "stream_writer", schema, overwrite)
+        return self._made("sink.writer", "stream_writer", schema, overwrite)
 
     def _made(self, module: str, function: str, *arguments: Any) -> Any:
         """Call a function of a module of this package, which is loaded now, with the options and the arguments."""

@@ -567,6 +567,21 @@ async def test_no_key_or_a_second_key_is_an_invalid_operation_and_leaves_only_th
 
 
 @in_loop
+@pytest.mark.parametrize("name", ["q", "parted"])
+async def test_a_session_id_and_a_partition_key_that_differ_are_an_invalid_operation_in_a_transaction_too(
+    name: str,
+) -> None:
+    """PE11."""
+    async with serving(QueueDescription(name="q"), PARTED, stores=2) as server:
+        client = await connected(server)
+        link, sender = await coordinator(client), await client.sender(name)
+        txn = await declare(client, link)
+        assert condition(await send(client, sender, txn, b"one", key="k", session="s")) == "amqp:not-allowed"
+        assert condition(await discharge(client, link, txn)) == ROLLBACK
+        assert active(server, name) == 0
+
+
+@in_loop
 async def test_a_keyless_first_message_is_an_invalid_operation_on_a_partitioned_entity() -> None:
     async with serving(PARTED, stores=4) as server:
         client = await connected(server)

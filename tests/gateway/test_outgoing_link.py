@@ -99,7 +99,7 @@ class Room:
         self.queue: Any = SimpleNamespace(
             description=about, source_no=0, path="q", fragments=[], settle=self.settled.append
         )
-        self.handle: Any = SimpleNamespace(number=1, broker=SimpleNamespace(unlock=self._unlock))
+        self.handle: Any = SimpleNamespace(number=1, unlock=self._unlock)
         self.peer: Any = SimpleNamespace(
             throttle="the gate",
             look_at=self._look,
@@ -128,8 +128,8 @@ class Room:
     def _allow(self) -> None:
         self.allowed += 1
 
-    def _unlock(self, handle: Any, source_no: int, prefix: bytes, ranges: Any, *, counted: bool) -> list[int]:
-        assert (handle, source_no, prefix, counted) == (self.handle, 0, PREFIX, False)
+    def _unlock(self, source_no: int, prefix: bytes, ranges: Any, *, counted: bool) -> list[int]:
+        assert (source_no, prefix, counted) == (0, PREFIX, False)
         self.unlocked.append((prefix, list(ranges)))
         return self.lost
 

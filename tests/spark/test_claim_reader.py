@@ -129,7 +129,7 @@ def test_a_deferral_raises_no_delivery_count_here(bus: Bus) -> None:
 
 
 def test_a_message_that_somebody_took_by_number_fails_the_read(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duobus.spark.source.partition_reader.PATIENCE_MS", 200)
+    monkeypatch.setattr("duobus.spark.source.partition_reader.TIMEOUT_MS", 200)
     queue = bus.queue()
     bus.send(queue, ["a", "b"])
     stream = Stream(bus, queue=queue)

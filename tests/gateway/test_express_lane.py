@@ -25,8 +25,8 @@ from duobus.storage.writer_pool import PooledWriter
 
 
 def lane_of(server: Server) -> FastSendServer:
-    assert server.rest.forwarder is not None
-    return server.rest.forwarder
+    assert server.rest.fast_sends is not None
+    return server.rest.fast_sends
 
 
 async def connect(server: Server) -> Http:

@@ -119,7 +119,7 @@ async def test_fields_behind_a_chunked_body_are_bounded_as_well(files: TlsFiles)
         await _flood(stream, 12)
         # Whether the refusal of the token is read before depends on who is faster.
         await closed_by_server(stream.read)
-        await settled(lambda: not server.rest.forwarder or not server.rest.forwarder.connections)
+        await settled(lambda: not server.rest.fast_sends or not server.rest.fast_sends.connections)
 
 
 @in_loop

@@ -137,7 +137,9 @@ class Listener:
         task.add_done_callback(self._forget)
 
     def _drop_oldest(self) -> None:
-        """Close the connection that has said nothing for longest: a host that holds many shuts nobody else out.
+        """Close the connection that has said nothing for longest.
+
+        A host that holds many connections does not shut other hosts out.
 
         Of those that have said nothing at all, or of those that have said too little, whichever are more.
         """

@@ -351,7 +351,7 @@ class StoreWatchdog:
         self._submit(PendingCall(done, self.timeout_s if timeout_s is None else timeout_s), call)
 
     def commit(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """As ``submit``, for the one commit under way: it is given up COMMIT_PATIENCES after this, too."""
+        """As ``submit``, for the one commit under way: it is given up COMMIT_TIMEOUTS time-outs after this, too."""
         self._commit = pending_call = PendingCall(done, self.timeout_s)
         self._commit_since_s = self._loop.time()
         if all(other.timeout_s <= self.timeout_s for other in self._pending_calls):

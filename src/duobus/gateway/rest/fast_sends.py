@@ -127,7 +127,7 @@ class FastSendConnection(asyncio.Protocol, Mailbox):
 
     __slots__ = (
         "_data",
-        "_forwarder",
+        "_fast_sends",
         "_is_ending",
         "_is_full",
         "_is_paused",
@@ -137,9 +137,9 @@ class FastSendConnection(asyncio.Protocol, Mailbox):
         "_tr",
     )
 
-    def __init__(self, forwarder: FastSendServer) -> None:
+    def __init__(self, fast_sends: FastSendServer) -> None:
         super().__init__()
-        self._forwarder = forwarder
+        self._fast_sends = fast_sends
         self._tr: asyncio.Transport | None = None
         # What has come and is not under way.
         self._data = b""
@@ -158,13 +158,13 @@ class FastSendConnection(asyncio.Protocol, Mailbox):
         """See asyncio.Protocol."""
         assert isinstance(transport, asyncio.Transport)
         self._tr = transport
-        self._forwarder.add(self)
+        self._fast_sends.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol: what is under way is stored, and nobody is told."""
         self._tr = None
         self._data = b""
-        self._forwarder.remove(self)
+        self._fast_sends.remove(self)
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
@@ -210,7 +210,7 @@ class FastSendConnection(asyncio.Protocol, Mailbox):
         if begin < len(_END):
             self._wait_for_more() if len(data) < HEAD_BYTES_MAX else self._hand_over()
             return
-        head = read_head(data[:begin]) if self._forwarder.is_open else None
+        head = read_head(data[:begin]) if self._fast_sends.is_open else None
         if head is None:
             self._hand_over()
         elif len(data) < begin + head.length:
@@ -226,10 +226,10 @@ class FastSendConnection(asyncio.Protocol, Mailbox):
     def _take(self, head: Head, begin: int) -> None:
         data, end = self._data, begin + head.length
         try:
-            sent = self._forwarder.sends.prepare(head, data[begin:end], self)
+            sent = self._fast_sends.sends.prepare(head, data[begin:end], self)
         except ServiceBusError as error:
             self._data = data[end:]
-            self._write(self._forwarder.answer(self._forwarder.sends.refusal(head, error)))
+            self._write(self._fast_sends.answer(self._fast_sends.sends.refusal(head, error)))
         except Exception:  # noqa: BLE001 - nothing has happened yet: the general server meets it again, and says so
             self._hand_over()
             return
@@ -251,7 +251,7 @@ class FastSendConnection(asyncio.Protocol, Mailbox):
             sent.queue.send(sent.batch)
         except Exception as error:  # noqa: BLE001 - nothing of ours is to show outside
             self._sent = None
-            self._write(self._forwarder.answer(self._forwarder.sends.fault(sent, error)))
+            self._write(self._fast_sends.answer(self._fast_sends.sends.fault(sent, error)))
         finally:
             self._is_submitting = False
         if self.ready and self._sent is not None:
@@ -262,8 +262,8 @@ class FastSendConnection(asyncio.Protocol, Mailbox):
         self.ready.clear()
         self._sent = None
         self._sweeps = 0
-        refusal = self._forwarder.sends.done(sent, result.error)
-        self._write(self._forwarder.created() if refusal is None else self._forwarder.answer(refusal))
+        refusal = self._fast_sends.sends.done(sent, result.error)
+        self._write(self._fast_sends.created() if refusal is None else self._fast_sends.answer(refusal))
 
     def _write(self, answer: bytes) -> None:
         if self._tr is None:
@@ -278,10 +278,10 @@ class FastSendConnection(asyncio.Protocol, Mailbox):
         assert transport is not None
         self._tr = None
         self._data = b""
-        self._forwarder.remove(self)
+        self._fast_sends.remove(self)
         if self._is_paused:
             transport.resume_reading()
-        protocol = self._forwarder.server()
+        protocol = self._fast_sends.server()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         protocol.data_received(data)

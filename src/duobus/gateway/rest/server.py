@@ -57,7 +57,7 @@ class RestServer:
 
     Attributes:
         health: Answers what supervisors ask.
-        forwarder: The fast path, where its connections begin, once it is open and has an API.
+        fast_sends: The fast path, where its connections begin, once it is open and has an API.
     """
 
     def __init__(
@@ -84,15 +84,15 @@ class RestServer:
         self._runner: web.AppRunner | None = None
         self._heads: LimitedHeads | None = None
         self._router: RequestRouter | None = None
-        self.forwarder: FastSendServer | None = None
+        self.fast_sends: FastSendServer | None = None
 
     def pass_on(self, router: RequestRouter) -> None:
         """Send requests about entities of other servers on to them."""
         self._router = router
         self.health.is_member = lambda: router.is_member
-        if self.forwarder is not None:
+        if self.fast_sends is not None:
             # Whose a request is has to be found out first, for each.
-            self.forwarder.is_open = False
+            self.fast_sends.is_open = False
 
     async def open(self) -> Callable[[], asyncio.Protocol]:
         """Get ready and return the factory of protocols."""
@@ -127,15 +127,15 @@ class RestServer:
         server = self._heads = LimitedHeads(self._runner.server)
         if self._api is None:
             return bounded(server)
-        forwarder = self.forwarder = FastSendServer(server, self._api.sends, self._api.clock, KEEP_ALIVE_S)
-        return bounded(forwarder)
+        fast_sends = self.fast_sends = FastSendServer(server, self._api.sends, self._api.clock, KEEP_ALIVE_S)
+        return bounded(fast_sends)
 
     async def close(self) -> None:
         """Close what is open."""
         if self._router is not None:
             await self._router.close()
-        if self.forwarder is not None:
-            await self.forwarder.close(_SHUTDOWN_S)
+        if self.fast_sends is not None:
+            await self.fast_sends.close(_SHUTDOWN_S)
         if self._api is not None:
             await self._api.close()
         if self._heads is not None:

@@ -122,7 +122,9 @@ PROMISES: dict[str, list[tuple[str, str]]] = {
         (TWO, "test_an_error_of_the_sender_itself"),
     ],
     "the two anomalies": [(TWO, "test_the_first_anomaly"), (TWO, "test_the_second_anomaly")],
-    "a program becomes a paired one in five lines": [("docs/test_pair_tutorial.py", "test_the_tutorial_runs")],
+    "a program becomes a paired one in five lines": [
+        ("docs/test_tutorials_in_a_fresh_shell.py", "test_paired_namespaces")
+    ],
 }
 
 

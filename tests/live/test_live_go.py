@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(BUILD_LIMIT_S + 2 * LIMIT_S)
 def go_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoTests]:
     """The tests beside two brokers, in a network that has nothing else."""
     if not is_asked_for(REQUIRED):
-        pytest.skip(f"{REQUIRED}=1 runs them, as make go-live does")
+        pytest.skip(f"{REQUIRED}=1 runs them, as make go does")
     folder = tmp_path_factory.mktemp("live-go")
     found = obtained()
     with ExitStack() as stack:

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(BUILD_LIMIT_S + 3 * LIMIT_S)
 def rust_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RustTests]:
     """The tests beside a broker, in a network that has nothing else."""
     if not is_asked_for(REQUIRED):
-        pytest.skip(f"{REQUIRED}=1 runs them, as make rust-live does")
+        pytest.skip(f"{REQUIRED}=1 runs them, as make rust does")
     folder = tmp_path_factory.mktemp("live-rust")
     found = obtained()
     with ExitStack() as stack:

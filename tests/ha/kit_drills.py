@@ -11,7 +11,6 @@ from itertools import count
 from typing import Any, Final
 
 from azure.servicebus import ServiceBusClient as BlockingClient
-from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
@@ -120,18 +119,19 @@ class Drilled:
         )
 
     def advance(self, time: timedelta) -> None:
-        """Move the time of the primary ahead, so that what was scheduled until then becomes active."""
-        self._here.advance(time.total_seconds())
+        """Move the time of both namespaces ahead, so that what was scheduled until then becomes active."""
+        for namespace in (self._here, self.there):
+            namespace.advance(time.total_seconds())
 
     def is_topic(self, entity: str) -> bool:
         """Tell whether messages lie in a subscription of the entity."""
         return entity in (self.topic, self.news, self.visits)
 
-    def texts(self, entity: str, *, state: str = "active", copies: bool = False) -> list[str]:
-        """Bodies of what an entity of the primary holds, in the order of each fragment; ``copies``: of the secondary."""
+    def texts(self, entity: str, *, copies: bool = False) -> list[str]:
+        """Bodies of what an entity of the primary, or of the secondary, holds, in the order of each fragment."""
         where = self.there if copies else self._here
         queue = f"{entity}/subscriptions/{SUBSCRIPTION}" if self.is_topic(entity) else entity
-        return [found.body.decode() for found in where.messages(queue) if found.state == state]
+        return [found.body.decode() for found in where.messages(queue) if found.state == "active"]
 
 
 def _with_topic(namespace: Namespace, name: str) -> str:
@@ -180,8 +180,3 @@ async def until_taken(send: Callable[[], Awaitable[Any]]) -> tuple[int, float]:
                 await asyncio.sleep(0.05)
             else:
                 return refused, (clock.monotonic_ms() - first_ms) / 1000
-
-
-def message(text: str, key: str | None = None, **more: Any) -> ServiceBusMessage:
-    """A message, with a partition key if there is a key."""
-    return ServiceBusMessage(text, partition_key=key, **more)

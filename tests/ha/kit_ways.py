@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -12,11 +12,11 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from azure.servicebus import ServiceBusMessage
-from kit_drills import Drilled
+from kit_drills import SUBSCRIPTION, Drilled
 from kit_pair import Events
 
-from duobus.ha import sync
-from duobus.ha.aio import pair_namespace
+from duobus.ha import aio, sync
+from duobus.ha.events import Event, Syphoned
 
 #: Between two sends of a sender that nothing may happen to, seconds.
 PAUSE_S: Final = 0.1
@@ -70,44 +70,108 @@ GOING: Final = (
 )
 
 
+#: The same, for senders that know no batches, and with fewer of each kind.
+LOST_LISTS: Final = (
+    Way("queue", "queue"),
+    Way("list to topic", "topic", "list"),
+    Way("key", "parts", keyed="key"),
+    Way("scheduled key", "parts", "scheduled", "key"),
+    Way("session", "sessions", keyed="session"),
+    Way("list of key to topic", "news", "list", "key"),
+    Way("session to topic", "visits", keyed="session"),
+)
+GOING_LISTS: Final = (
+    Way("keyless", "parts"),
+    Way("list of key elsewhere", "parts", "list", "key"),
+    Way("session elsewhere", "sessions", keyed="session"),
+    Way("keyless to topic", "news"),
+)
+
+
 class InThreads:
     """A blocking object of which every call is made in some thread, and awaited."""
 
     def __init__(self, blocking: Any) -> None:
-        self.blocking = blocking
+        self._blocking = blocking
 
     def __getattr__(self, name: str) -> Any:
-        return partial(asyncio.to_thread, getattr(self.blocking, name))
+        return partial(asyncio.to_thread, getattr(self._blocking, name))
 
 
-def with_threads() -> None:
-    """Let as many calls of blocking objects be under way as a test has senders."""
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
+def awaited(found: Any) -> Any:
+    """A sender or receiver to await, of either kind."""
+    call = getattr(found, "send_messages", None) or found.receive_messages
+    return found if asyncio.iscoroutinefunction(call) else InThreads(found)
 
 
-def events_of_threads() -> tuple[Events, Any]:
-    """Events that can be awaited, and what takes them from any thread."""
-    events = Events()
-    return events, partial(asyncio.get_running_loop().call_soon_threadsafe, events)
+class Flavour:
+    """One of the two kinds of clients, used by a test with asyncio.
 
+    Attributes:
+        ha: The package for them.
+        events: What was told to ``tell``, from any thread.
+    """
 
-@asynccontextmanager
-async def paired_in(flavour: str, place: Drilled, **options: Any) -> AsyncIterator[tuple[Any, Events]]:
-    """A pair for ``asyncio`` or for ``threads``, and what it tells."""
-    if flavour == "asyncio":
-        events = Events()
-        primary, secondary = place.clients()
-        async with await pair_namespace(primary, place.options(secondary, on_event=events, **options)) as pair:
-            yield pair, events
-        return
-    with_threads()
-    events, tell = events_of_threads()
-    here, there = place.blocking_clients()
-    threaded = await asyncio.to_thread(sync.pair_namespace, here, place.options(there, on_event=tell, **options))
-    try:
-        yield threaded, events
-    finally:
-        await asyncio.to_thread(threaded.close)
+    def __init__(self, name: str, place: Drilled) -> None:
+        self.ha: Any = {"asyncio": aio, "threads": sync}[name]
+        self.events = Events()
+        self._place = place
+        self._loop = asyncio.get_running_loop()
+        self._is_async = name == "asyncio"
+        if not self._is_async:
+            self._loop.set_default_executor(ThreadPoolExecutor(THREADS))
+
+    def tell(self, event: Event) -> None:
+        """Take an event."""
+        if self._is_async:
+            self.events(event)
+        else:
+            self._loop.call_soon_threadsafe(self.events, event)
+
+    @asynccontextmanager
+    async def clients(self) -> AsyncIterator[tuple[Any, Any]]:
+        """Of the SDK, for the primary and the secondary."""
+        if self._is_async:
+            one, two = self._place.clients()
+            async with one, two:
+                yield one, two
+        else:
+            here, there = self._place.blocking_clients()
+            with here, there:
+                yield here, there
+
+    @asynccontextmanager
+    async def paired(self) -> AsyncIterator[Any]:
+        """A pair with short intervals and a syphon."""
+        if self._is_async:
+            primary, secondary = self._place.clients()
+            async with await aio.pair_namespace(primary, self._place.options(secondary, on_event=self.tell)) as pair:
+                yield pair
+            return
+        here, there = self._place.blocking_clients()
+        options = self._place.options(there, on_event=self.tell)
+        threaded = await asyncio.to_thread(sync.pair_namespace, here, options)
+        try:
+            yield threaded
+        finally:
+            await asyncio.to_thread(threaded.close)
+
+    def sender(self, clients: Any, path: str) -> Any:
+        """A sender of a pair or a client, as that makes them."""
+        return clients.get_topic_sender(path) if self._place.is_topic(path) else clients.get_queue_sender(path)
+
+    def receiver(self, client: Any, path: str) -> Any:
+        """A receiver of a client, as that makes them."""
+        if self._place.is_topic(path):
+            return client.get_subscription_receiver(path, SUBSCRIPTION)
+        return client.get_queue_receiver(path)
+
+    async def carried(self, number: int) -> None:
+        """Wait until the syphon has brought so many messages home."""
+        for batches in range(1, number + 1):
+            await self.events.wait(Syphoned, batches)
+            if sum(event.messages for event in self.events.of(Syphoned)) >= number:
+                return
 
 
 class Sending:
@@ -165,6 +229,10 @@ class Sending:
         """Texts of this sender that its entity holds, in their order."""
         return [text for text in place.texts(self.path, copies=copies) if text.startswith(f"{self.way.name}: ")]
 
+    async def close(self) -> None:
+        """Close the sender."""
+        await self._sender.close()
+
     def _message(self, text: str) -> ServiceBusMessage:
         more = (
             {} if not self.way.keyed else {"session_id" if self.way.keyed == "session" else "partition_key": self._key}
@@ -174,28 +242,19 @@ class Sending:
         return ServiceBusMessage(text, **more)
 
 
-def sendings(place: Drilled, ways: Iterable[Way], clients: Any, *, lost: bool) -> list[Sending]:
+def sendings(place: Drilled, ways: Iterable[Way], make: Callable[[str], Any], *, lost: bool) -> list[Sending]:
     """A sender for each way.
 
     Args:
         place: Where to.
         ways: How.
-        clients: A pair or a client of the SDK, with asyncio or without.
+        make: Returns a sender for a path.
         lost: Whether keys belong to the sick store; each sender of an entity has a fragment of its own.
     """
     keys: dict[str, list[str]] = {}
     made = []
     for way in ways:
         path = getattr(place, way.entity)
-        sender = clients.get_topic_sender(path) if place.is_topic(path) else clients.get_queue_sender(path)
-        key = None
-        if way.keyed:
-            if path not in keys:
-                keys[path] = place.keys(path, lost=lost)
-            key = keys[path].pop(0)
-        made.append(Sending(way, path, sender if _is_awaited(sender) else InThreads(sender), key))
+        key = keys.setdefault(path, place.keys(path, lost=lost)).pop(0) if way.keyed else None
+        made.append(Sending(way, path, awaited(make(path)), key))
     return made
-
-
-def _is_awaited(sender: Any) -> bool:
-    return asyncio.iscoroutinefunction(sender.send_messages)

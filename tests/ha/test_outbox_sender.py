@@ -60,7 +60,12 @@ async def test_a_send_returns_before_the_namespace_has_the_message_and_it_arrive
 class Unending(FakeSender):
     """Loses a cancellation, as the SDK does when an answer comes in the same moment."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_sending = asyncio.Event()
+
     async def send_messages(self, message: Any, **_: Any) -> None:
+        self.is_sending.set()
         with suppress(asyncio.CancelledError):
             await super().send_messages(message)
 
@@ -72,8 +77,7 @@ async def test_an_outbox_is_closed_although_a_send_goes_on_after_it_was_cancelle
         sender = OutboxSender(fake, outbox)
         await sender.open()
         await sender.send_messages(ServiceBusMessage("under way"))
-        while not fake.now:
-            await asyncio.sleep(0)
+        await fake.is_sending.wait()
         async with asyncio.timeout(5):
             await sender.close()
     assert fake.closed == 1

@@ -151,7 +151,7 @@ async def test_replication_goes_on_with_the_namespace_whose_store_is_there(
 
 
 async def worked_off(receiver: Any) -> list[str]:
-    """Receive and complete until nothing comes any more, in this thread: what was seen is in a file that belongs to it."""
+    """Receive and complete until nothing comes any more, in this thread: the file of what was seen belongs to it."""
     found = []
     while messages := await ended(receiver.receive_messages(50, max_wait_time=0.5)):
         for message in messages:
@@ -215,7 +215,9 @@ async def send_all(senders: list[Sending], number: int) -> int:
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while not holds():
+        while True:
+            if holds():
+                return
             await asyncio.sleep(0.02)
 
 

@@ -182,8 +182,8 @@ class _Pump:
         syphon._reporter.tell(SyphonPolled(self._queue, len(messages)))
         are_given_back = self._carry(receiver, messages)
         if messages or are_given_back:
-            # What was given back comes over this link at once. Were the link closed, another one would get those messages
-            # when their locks have ended: after a minute, by default.
+            # What was given back comes over this link at once. If the link were closed, another one would get those
+            # messages when their locks have ended: after a minute, by default.
             self._moved_ms = clock.monotonic_ms()
             return True
         # The SDK lets the credit of a receive that brought nothing stand, so that the service would not count the next

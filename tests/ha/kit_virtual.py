@@ -83,6 +83,7 @@ class Received(AmqpAnnotatedMessage):
     def __init__(self, stored: Stored) -> None:
         super().__init__(message=decode_payload(memoryview(stored.payload)))
         self.stored = stored
+        self.sequence_number = stored.number
         self.locked_until_s = stored.locked_until_s
 
     @property
@@ -274,12 +275,23 @@ class Sender(Link):
 
 
 class Receiver(Link):
+    """The SDK lets the credit of a receive stand, so that what is given back comes over the same link at once.
+
+    The SDK gives back once more what arrives between two receives, so that the order is any.
+    """
+
+    def __init__(self, namespace: Namespace, path: str) -> None:
+        super().__init__(namespace, path)
+        self._credit = 0
+        self._arrived: list[Stored] = []
+
     async def receive_messages(self, number: int = 1, max_wait_time: float = 60.0) -> list[Received]:
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + max_wait_time
         idle_s = loop.time() + IDLE_S
         await self.namespace.operate("receive", self.path)
-        while not (taken := self.namespace.take(self.path, number, self)):
+        self._credit = number - len(self._arrived)
+        while not self._fill():
             now_s = loop.time()
             if now_s >= ends_s:
                 return []
@@ -287,7 +299,20 @@ class Receiver(Link):
                 raise ServiceBusConnectionError(message="the link was idle for 10 minutes")
             locked = [one.locked_until_s for one in self.namespace.queues.get(self.path, ())]
             await self.namespace.wait(min(ends_s, idle_s, *locked) - now_s)
-        return [stored.decoded() for stored in taken]
+        arrived, self._arrived = self._arrived, []
+        return [stored.decoded() for stored in arrived]
+
+    def _fill(self) -> bool:
+        """Let come what the credit allows; tell whether there is anything."""
+        arrived = self.namespace.take(self.path, self._credit, self)
+        self._credit -= len(arrived)
+        self._arrived += arrived
+        return bool(self._arrived)
+
+    def _come_back(self) -> None:
+        self._fill()
+        self._arrived.sort(key=lambda stored: -stored.number)
+        self.namespace._more.set()
 
     async def _settle(self, message: Received) -> list[Stored]:
         await self.namespace.operate("settle", self.path)
@@ -305,7 +330,7 @@ class Receiver(Link):
     async def abandon_message(self, message: Received) -> None:
         await self._settle(message)
         message.stored.locked_until_s = 0.0
-        self.namespace._more.set()
+        asyncio.get_running_loop().call_later(LATENCY_S, self._come_back)
 
     async def dead_letter_message(self, message: Received, reason: str, error_description: str) -> None:
         (await self._settle(message)).remove(message.stored)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,32 @@ async def test_a_send_returns_before_the_namespace_has_the_message_and_it_arrive
         assert fake.taken == ["one"]
         sent = await events.wait(OutboxSent)
         assert (sent.entity, sent.messages, sent.left, sent.left_bytes) == ("orders", 1, 0, 0)
+
+
+class Unending(FakeSender):
+    """Loses a cancellation, as the SDK does when an answer comes in the same moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_sending = asyncio.Event()
+
+    async def send_messages(self, message: Any, **_: Any) -> None:
+        self.is_sending.set()
+        with suppress(asyncio.CancelledError):
+            await super().send_messages(message)
+
+
+@bounded
+async def test_an_outbox_is_closed_although_a_send_goes_on_after_it_was_cancelled(tmp_path: Path) -> None:
+    fake = Unending()
+    with Outbox(tmp_path / "outbox.db") as outbox:
+        sender = OutboxSender(fake, outbox)
+        await sender.open()
+        await sender.send_messages(ServiceBusMessage("under way"))
+        await fake.is_sending.wait()
+        async with asyncio.timeout(5):
+            await sender.close()
+    assert fake.closed == 1
 
 
 @bounded

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusMessage
-from azure.servicebus.exceptions import ServiceBusServerBusyError
-from kit_drills import INTERVAL, LIMIT_S, SICK, Drilled, drilled, message, until_taken
-from kit_pair import Events, bounded
+from kit_drills import INTERVAL, LIMIT_S, SICK, Drilled, drilled, until_taken
+from kit_pair import body, bounded
+from kit_ways import GOING, GOING_LISTS, LATER, LOST, LOST_LISTS, Flavour, Sending, awaited, sendings
 
-from duobus.ha import sync
-from duobus.ha.aio import ActiveReplicationSender, OutboxSender, PassiveReplicationSender, pair_namespace
-from duobus.ha.events import Diverted, Event, FailoverEngaged, PrimaryHealthy, ReplicaFailed, RolesSwapped, Syphoned
+from duobus.ha.deduplication import SeenMessages
+from duobus.ha.errors import NotDiverted
+from duobus.ha.events import Diverted, FailoverEngaged, OutboxWaits, PrimaryHealthy, ReplicaFailed, RolesSwapped
 from duobus.ha.failover import State
 from duobus.ha.outbox.queue import Outbox
+
+#: Messages of each sender of an outbox while the store is away.
+NUMBER = 5
 
 
 @pytest.fixture
@@ -28,157 +31,249 @@ def place() -> Iterator[Drilled]:
         yield found
 
 
+def assert_all_in_order(place: Drilled, sender: Sending) -> None:
+    """What one sender has sent to a key, or to an entity of one fragment, is there once, in its order."""
+    found = sender.found(place)
+    # Messages without a key lie in any fragment of a partitioned entity, and those that become due come in any order.
+    is_ordered = sender.way.form != "scheduled" and (sender.way.keyed or sender.way.entity in ("queue", "topic"))
+    assert (found if is_ordered else sorted(found)) == (sender.sent if is_ordered else sorted(sender.sent))
+
+
+def assert_diverted_between(place: Drilled, sender: Sending) -> None:
+    """All of four sends are there, and the two that were diverted between the first and the last one."""
+    found = sender.found(place)
+    assert sorted(found) == sorted(sender.sent)
+    end = len(found) // 4
+    if sender.way.form != "scheduled":
+        assert (found[:end], found[-end:]) == (sender.sent[:end], sender.sent[-end:])
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "threads"])
 @pytest.mark.parametrize("how", ["fail", "stall"])
 @bounded
 async def test_what_lies_in_a_lost_store_is_diverted_after_the_interval_and_all_else_goes_on(
-    place: Drilled, how: str
+    place: Drilled, how: str, kind: str
 ) -> None:
-    events = Events()
-    primary, secondary = place.clients()
-    later = datetime.now(UTC) + timedelta(days=1)
-    async with await pair_namespace(primary, place.options(secondary, on_event=events)) as pair:
-        queue, topic = pair.get_queue_sender(place.queue), pair.get_topic_sender(place.topic)
-        lost, there, keyless = (pair.get_queue_sender(place.parts) for _ in range(3))
-        session = pair.get_queue_sender(place.sessions)
-        sick, well = place.key(place.parts, lost=True), place.key(place.parts, lost=False)
-        registration = place.key(place.sessions, lost=True)
-        await lost.send_messages(message("lost 0", sick))
+    flavour = Flavour(kind, place)
+    events = flavour.events
+    async with flavour.paired() as pair:
+        lost = sendings(place, LOST, partial(flavour.sender, pair), lost=True)
+        going = sendings(place, GOING, partial(flavour.sender, pair), lost=False)
+        for one in (*lost, *going):
+            await one.send()
         with place.drill.away(SICK, how):
-            going = asyncio.create_task(go_on(there, keyless, well))
+            over = asyncio.Event()
+            rounds = asyncio.gather(*(one.go_on(over) for one in going))
             # Each of these was raised, and was diverted when the interval had passed.
-            waits = await asyncio.gather(
-                until_taken(lambda: queue.send_messages(message("queue 1"))),
-                until_taken(lambda: topic.send_messages(message("topic 1"))),
-                until_taken(lambda: lost.send_messages(message("lost 1", sick))),
-                until_taken(lambda: session.send_messages(ServiceBusMessage("visit 1", session_id=registration))),
-            )
-            for refused, took_s in waits:
+            for refused, took_s in await asyncio.gather(*(until_taken(one.send) for one in lost)):
                 assert refused
                 assert took_s >= INTERVAL.total_seconds()
-            await lost.send_messages([message("lost 2", sick), message("lost 3", sick)])
-            batch = await keyless.create_message_batch()
-            batch.add_message(message("lost 4", sick))
-            await keyless.send_messages(batch)
-            await lost.send_messages(message("scheduled", sick, scheduled_enqueue_time_utc=later))
-            assert pair.state(place.parts) is State.HEALTHY
-            assert set(pair.fragment_states(place.parts).values()) == {State.FAILED_OVER}
-            assert await going == 20
+            for one in lost:
+                await one.send()
+                with pytest.raises(NotDiverted):
+                    await one.schedule()
+            over.set()
+            await rounds
+            for path in (place.parts, place.sessions, place.news, place.visits):
+                assert pair.state(path) is State.HEALTHY
+                assert set(pair.fragment_states(path).values()) == {State.FAILED_OVER}
             count = sum(event.messages for event in events.of(Diverted))
-            assert count == 8
-        await events.wait(PrimaryHealthy, 4)
-        await carried(events, count)
-        await lost.send_messages(message("lost 5", sick))
-        await queue.send_messages(message("queue 2"))
-        assert pair.state(place.queue) is State.HEALTHY
-        assert len(events.of(FailoverEngaged)) == 4
-    assert place.texts(place.queue) == ["queue 1", "queue 2"]
-    assert place.texts(f"{place.topic}/subscriptions/all") == ["topic 1"]
-    assert place.texts(place.sessions) == ["visit 1"]
-    found = place.texts(place.parts)
-    of_key = [text for text in found if text.startswith("lost")]
-    # What was diverted comes among itself in any order: it may lie in several backlog queues.
-    assert sorted(of_key) == [f"lost {number}" for number in range(6)]
-    assert (of_key[0], of_key[-1]) == ("lost 0", "lost 5")
-    assert sorted(text for text in found if not text.startswith("lost")) == sorted([*["there"] * 20, *["keyless"] * 20])
-    assert place.texts(place.parts, state="scheduled") == ["scheduled"]
+            assert count == sum(len(one.sent) for one in lost) * 2 // 3
+        await events.wait(PrimaryHealthy, len(LOST))
+        await flavour.carried(count)
+        for one in lost:
+            await one.send()
+            assert pair.state(one.path) is State.HEALTHY
+            assert pair.fragment_states(one.path) == {}
+        assert len(events.of(FailoverEngaged)) == len(LOST)
+        assert all(event.was_diverted for event in events.of(PrimaryHealthy))
+    place.advance(2 * LATER)
+    for one in lost:
+        assert_diverted_between(place, one)
+    for one in going:
+        assert_all_in_order(place, one)
 
 
-async def carried(events: Events, number: int) -> None:
-    """Wait until the syphon has brought so many messages home."""
-    for batches in range(1, number + 1):
-        await events.wait(Syphoned, batches)
-        if sum(event.messages for event in events.of(Syphoned)) >= number:
-            return
-
-
-async def go_on(there: Any, keyless: Any, key: str) -> int:
-    """Send to what is there; nothing of that may fail, or be diverted."""
-    for _ in range(20):
-        await there.send_messages(message("there", key))
-        await keyless.send_messages(message("keyless"))
-        await asyncio.sleep(0.02)
-    return 20
-
-
-def test_threads_divert_what_lies_in_a_lost_store_as_tasks_do(place: Drilled) -> None:
-    healthy, carried = threading.Event(), threading.Event()
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, PrimaryHealthy) and event.was_diverted:
-            healthy.set()
-        if isinstance(event, Syphoned):
-            carried.set()
-
-    primary, secondary = place.blocking_clients()
-    sick, well = place.key(place.parts, lost=True), place.key(place.parts, lost=False)
-    with sync.pair_namespace(primary, place.options(secondary, on_event=on_event)) as pair:
-        lost, there = pair.get_queue_sender(place.parts), pair.get_queue_sender(place.parts)
-        going = threading.Event()
-        with place.drill.away(SICK):
-            refused = 0
-            while not going.wait(0.05):
-                there.send_messages([message("there", well)])
-                there.send_messages(message("keyless"))
-                try:
-                    lost.send_messages(message("diverted", sick))
-                except ServiceBusServerBusyError:
-                    refused += 1
-                else:
-                    going.set()
-            assert refused
-        assert healthy.wait(LIMIT_S)
-        assert carried.wait(LIMIT_S)
-        lost.send_messages(message("direct", sick))
-    found = [text for text in place.texts(place.parts) if text not in ("there", "keyless")]
-    assert found == ["diverted", "direct"]
-
-
+@pytest.mark.parametrize("kind", ["asyncio", "threads"])
 @pytest.mark.parametrize("how", ["fail", "stall"])
 @bounded
-async def test_replication_goes_on_with_the_namespace_whose_store_is_there(place: Drilled, how: str) -> None:
-    events = Events()
-    primary, secondary = place.clients()
-    path = place.there.create_queue(place.queue)
-    async with primary, secondary:
-        senders: list[Any] = [primary.get_queue_sender(place.queue), secondary.get_queue_sender(path)]
-        more: list[Any] = [primary.get_queue_sender(place.queue), secondary.get_queue_sender(path)]
-        async with (
-            PassiveReplicationSender(senders, on_event=events) as passive,
-            ActiveReplicationSender(more, on_event=events) as active,
-        ):
-            with place.drill.away(SICK, how):
-                await passive.send_messages(message("one copy"))
-                assert len(events.of(RolesSwapped)) == 1
-                await active.send_messages(message("of two"))
-                assert len(events.of(ReplicaFailed)) == 1
-                await passive.send_messages(message("at once"))
-            await active.send_messages(message("both"))
-    assert [found.body.decode() for found in place.there.messages(path)] == ["one copy", "of two", "at once", "both"]
-    assert place.texts(place.queue) == ["both"]
+async def test_replication_goes_on_with_the_namespace_whose_store_is_there(
+    place: Drilled, how: str, kind: str, tmp_path: Path
+) -> None:
+    flavour = Flavour(kind, place)
+    events, tell = flavour.events, flavour.tell
+    place.double()
+    async with flavour.clients() as clients:
+
+        def made(name: str, *, lost: bool) -> list[Sending]:
+            def make(path: str) -> Any:
+                both = [flavour.sender(client, path) for client in clients]
+                return getattr(flavour.ha, f"{name}ReplicationSender")(both, on_event=tell)
+
+            ways = [way._replace(name=f"{name} {way.name}") for way in (LOST_LISTS if lost else GOING_LISTS)]
+            return sendings(place, ways, make, lost=lost)
+
+        async def send() -> None:
+            await asyncio.gather(*(one.send() for one in every))
+
+        passive, active = made("Passive", lost=True), made("Active", lost=True)
+        passive_there, active_there = made("Passive", lost=False), made("Active", lost=False)
+        every = [*passive, *active, *passive_there, *active_there]
+        await send()
+        assert events == []
+        with place.drill.away(SICK, how):
+            for number in (1, 2):
+                await send()
+                assert len(events.of(RolesSwapped)) == len(passive), "once each"
+                assert len(events.of(ReplicaFailed)) == number * len(active)
+        await send()
+        for one in every:
+            await one.close()
+        place.advance(2 * LATER)
+        for one in (*active, *active_there):
+            assert sorted(one.found(place, copies=True)) == sorted(one.sent)
+        for one in (*active_there, *passive_there):
+            assert_all_in_order(place, one)
+        for one in passive:
+            end = len(one.sent) // 4
+            assert sorted(one.found(place)) == sorted(one.sent[:end])
+            assert sorted(one.found(place, copies=True)) == sorted(one.sent[end:])
+        for one in active:
+            end = len(one.sent) // 4
+            assert sorted(one.found(place)) == sorted(one.sent[:end] + one.sent[-end:])
+        for one in passive_there:
+            assert one.found(place, copies=True) == []
+        with SeenMessages(tmp_path / "seen.db") as seen:
+            for path in (place.parts, place.news):
+                both = [flavour.receiver(client, path) for client in clients]
+                got = await worked_off(flavour.ha.ReplicatedReceiver(both, seen))
+                assert sorted(got) == sorted(text for one in every if one.path == path for text in one.sent)
 
 
+async def worked_off(receiver: Any) -> list[str]:
+    """Receive and complete until nothing comes any more, in this thread: the file of what was seen belongs to it."""
+    found = []
+    while messages := await ended(receiver.receive_messages(50, max_wait_time=0.5)):
+        for message in messages:
+            found.append(body(message))
+            await ended(receiver.complete_message(message))
+    await ended(receiver.close())
+    return found
+
+
+async def ended(answer: Any) -> Any:
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+class Outboxes:
+    """An outbox for each entity that is asked for."""
+
+    def __init__(self, flavour: Flavour, folder: Path, clients: Any) -> None:
+        self._flavour = flavour
+        self._folder = folder
+        self._clients = clients
+        self.files: dict[str, Outbox] = {}
+        self.senders: dict[str, Any] = {}
+
+    def sender(self, path: str) -> Any:
+        if path not in self.senders:
+            self.files[path] = outbox = Outbox(self._folder / path, retry_first_ms=50, retry_last_ms=200)
+            make = partial(self._flavour.sender, self._clients, path)
+            self.senders[path] = self._flavour.ha.OutboxSender(make, outbox, on_event=self._flavour.tell)
+        return self.senders[path]
+
+    @asynccontextmanager
+    async def sending(self) -> AsyncIterator[None]:
+        senders = [awaited(sender) for sender in self.senders.values()]
+        try:
+            for sender in senders:
+                await sender.open()
+            yield
+        finally:
+            for sender in senders:
+                await sender.close()
+            for outbox in self.files.values():
+                outbox.close()
+
+    async def flushed(self) -> bool:
+        return all([await awaited(sender).flush(LIMIT_S) for sender in self.senders.values()])
+
+    def depth(self) -> int:
+        return sum(outbox.depth.messages for outbox in self.files.values())
+
+    def set_aside(self) -> list[Any]:
+        return [one for outbox in self.files.values() for one in outbox.set_aside()]
+
+
+async def send_all(senders: list[Sending], number: int) -> int:
+    """Send so many times; tell how many messages that were."""
+    before = sum(len(one.sent) for one in senders)
+    for _ in range(number):
+        await asyncio.gather(*(one.send() for one in senders))
+    return sum(len(one.sent) for one in senders) - before
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            if holds():
+                return
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(("how", "kind"), [("fail", "threads"), ("stall", "asyncio")])
 @bounded
 async def test_an_outbox_over_a_pair_is_empty_before_the_store_is_back_and_everything_is_delivered_then(
-    place: Drilled, tmp_path: Path
+    place: Drilled, how: str, kind: str, tmp_path: Path
 ) -> None:
-    events = Events()
-    primary, secondary = place.clients()
-    sick, well = place.key(place.parts, lost=True), place.key(place.parts, lost=False)
-    async with await pair_namespace(primary, place.options(secondary, on_event=events)) as pair:
-        with Outbox(tmp_path / "outbox") as outbox:
-            async with OutboxSender(lambda: pair.get_queue_sender(place.parts), outbox) as sender:
-                with place.drill.away(SICK):
-                    for number in range(10):
-                        await sender.send_messages(message(f"{sick} {number}", sick))
-                        await sender.send_messages(message(f"{well} {number}", well))
-                        await sender.send_messages(message(f"keyless {number}"))
-                    assert await sender.flush(LIMIT_S), "it waits for no store"
-                    assert outbox.depth.messages == 0
-                    assert not outbox.set_aside()
-                    diverted = sum(event.messages for event in events.of(Diverted))
-                    assert diverted == 10
-                await carried(events, diverted)
-    found = place.texts(place.parts)
-    assert sorted(found) == sorted(f"{key} {number}" for key in (sick, well, "keyless") for number in range(10))
-    # What went through backlog queues came in any order.
-    assert [text for text in found if text.startswith(f"{well} ")] == [f"{well} {number}" for number in range(10)]
+    flavour = Flavour(kind, place)
+    async with flavour.paired() as pair:
+        outboxes = Outboxes(flavour, tmp_path, pair)
+        lost = sendings(place, LOST_LISTS, outboxes.sender, lost=True)
+        going = sendings(place, GOING_LISTS, outboxes.sender, lost=False)
+        async with outboxes.sending():
+            await send_all([*lost, *going], 1)
+            assert await outboxes.flushed()
+            with place.drill.away(SICK, how):
+                number = await send_all(lost, NUMBER)
+                await send_all(going, NUMBER)
+                assert await outboxes.flushed(), "they wait for no store"
+                assert sum(event.messages for event in flavour.events.of(Diverted)) == number
+            await flavour.events.wait(PrimaryHealthy, len(LOST_LISTS))
+            await flavour.carried(number)
+            await send_all([*lost, *going], 1)
+            assert await outboxes.flushed()
+            assert outboxes.set_aside() == []
+    place.advance(2 * LATER)
+    for one in lost:
+        # What went through backlog queues came in any order.
+        assert sorted(one.found(place)) == sorted(one.sent)
+    for one in going:
+        assert_all_in_order(place, one)
+
+
+@pytest.mark.parametrize(("how", "kind"), [("fail", "asyncio"), ("stall", "threads")])
+@bounded
+async def test_an_outbox_without_a_pair_keeps_what_waits_for_its_store_and_delivers_it_in_order_at_the_return(
+    place: Drilled, how: str, kind: str, tmp_path: Path
+) -> None:
+    flavour = Flavour(kind, place)
+    async with flavour.clients() as (client, _):
+        outboxes = Outboxes(flavour, tmp_path, client)
+        lost = sendings(place, LOST_LISTS, outboxes.sender, lost=True)
+        going = sendings(place, GOING_LISTS, outboxes.sender, lost=False)
+        async with outboxes.sending():
+            await send_all([*lost, *going], 1)
+            assert await outboxes.flushed()
+            with place.drill.away(SICK, how):
+                number = await send_all(lost, NUMBER)
+                await send_all(going, NUMBER)
+                for path in {one.path for one in lost}:
+                    await until(lambda path=path: path in {event.entity for event in flavour.events.of(OutboxWaits)})
+                await until(lambda: outboxes.depth() == number)
+            await send_all([*lost, *going], 1)
+            assert await outboxes.flushed()
+            assert outboxes.set_aside() == []
+    place.advance(2 * LATER)
+    for one in (*lost, *going):
+        assert_all_in_order(place, one)

@@ -16,10 +16,20 @@ from kit_virtual import World, in_virtual_time
 
 from duobus.ha.aio import ActiveReplicationSender, PassiveReplicationSender
 from duobus.ha.errors import NotDiverted
-from duobus.ha.events import FailoverEngaged, PingSent, PrimaryHealthy, ReplicaFailed, RolesSwapped, SendFailed
+from duobus.ha.events import (
+    FailoverEngaged,
+    PingSent,
+    PrimaryHealthy,
+    ReplicaFailed,
+    RolesSwapped,
+    SendFailed,
+    Syphoned,
+)
 from duobus.ha.failover import State
 
 SLOTS = 16
+#: When a syphon tries a destination again.
+RETRY_S = 30
 
 
 def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -277,6 +287,43 @@ async def test_keys_whose_store_is_away_hold_up_no_others_of_their_queue_in_the_
         world.primary.lost.clear()
         await asyncio.sleep(90)
         assert sorted(world.primary.texts("orders")) == ["keyless", "lost", "there"]
+
+
+@virtual
+async def test_what_waited_for_its_store_is_tried_again_in_time_and_waits_for_no_lock() -> None:
+    world = World()
+    async with await world.pair(enable_syphon=True) as pair:
+        sender = pair.get_queue_sender("orders")
+        world.primary.lose("orders")
+        await until_diverted(sender, ServiceBusMessage("raised"))
+        began_s = world.loop.time()
+        await sender.send_messages(ServiceBusMessage("diverted"))
+        # Tried at once, and again after half a minute, in vain.
+        await asyncio.sleep(RETRY_S + 10)
+        world.primary.lost.clear()
+        await asyncio.sleep(RETRY_S)
+        assert world.primary.texts("orders") == ["diverted"]
+        (home_s,) = world.at(Syphoned)
+        assert home_s - began_s == pytest.approx(2 * RETRY_S, abs=1)
+
+
+@virtual
+async def test_no_message_of_a_key_overtakes_another_that_was_held_before() -> None:
+    world = World("orders", "bills", backlogs=1)
+    async with await world.pair(enable_syphon=True, failover_interval=timedelta(0)) as pair:
+        orders, bills = pair.get_queue_sender("orders"), pair.get_queue_sender("bills")
+        world.primary.lose("orders")
+        world.primary.lose("bills")
+        await orders.send_messages(ServiceBusMessage("first"))
+        await asyncio.sleep(RETRY_S - 5)
+        # The syphon is busy with something else when the time of the first message comes, and finds a second one.
+        world.primary.stall_s = 10.0
+        await bills.send_messages(ServiceBusMessage("slow"))
+        await asyncio.sleep(1)
+        await orders.send_messages(ServiceBusMessage("second"))
+        world.primary.lost.clear()
+        await asyncio.sleep(3 * RETRY_S)
+        assert world.primary.texts("orders") == ["first", "second"]
 
 
 @virtual

@@ -11,7 +11,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -34,6 +34,8 @@ from duobus.telemetry.logs import Log
 CLOSE_S = 0.2
 #: A call into the broker that takes longer has hung.
 CALL_TIMEOUT_S = 30.0
+#: Messaging stores of a test's broker, unless it is told another number.
+STORES: Final = 2
 #: How long a store of a test's broker may hang before it is taken out.
 DRILL_TIMEOUT_S = 1.0
 #: Messages that ``messages`` returns at most.
@@ -71,12 +73,15 @@ class _Place:
 class BrokerHost:
     """The broker as its own event loop sees it; every coroutine runs there.
 
+    Args:
+        stores: Number of its messaging stores.
+
     Attributes:
         clock: What connections and tokens follow.
         broker_clock: What broker time follows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stores: int = STORES) -> None:
         self.clock = MovableClock()
         self.broker_clock = MovableClock()
         self._entropy = Entropy()
@@ -87,7 +92,7 @@ class BrokerHost:
                 port=0,
                 tls_port=0,
                 http_port=0,
-                stores=2,
+                stores=stores,
                 emulator=True,
                 # For the fixture duobus_drill; a store that hangs is taken out sooner than a server does it.
                 allow_drills=True,
@@ -273,12 +278,16 @@ def _body(bare: bytes) -> bytes:
 class BrokerThread:
     """A BrokerHost in a thread and an event loop of its own.
 
+    Args:
+        stores: Number of its messaging stores.
+
     Attributes:
         host: What runs there; its coroutines are for ``call`` only.
     """
 
-    def __init__(self) -> None:
-        self.host = BrokerHost()
+    def __init__(self, stores: int = STORES) -> None:
+        self._stores = stores
+        self.host = BrokerHost(stores)
         self._loop = asyncio.new_event_loop()
         # A daemon: a test run that is interrupted must not wait for it.
         self._thread = threading.Thread(target=self._loop.run_forever, name="duobus-broker", daemon=True)
@@ -299,7 +308,7 @@ class BrokerThread:
     def renew(self) -> None:
         """Put a fresh broker, in present time, in the place of one whose time was moved; all it held is gone."""
         self._await(self.host.stop())
-        self.host = BrokerHost()
+        self.host = BrokerHost(self._stores)
         self._await(self.host.start())
 
     def stop(self) -> None:

@@ -92,7 +92,14 @@ def spawn(function: Callable[..., Coroutine[Any, Any, Any]], *args: Any, name: s
 
 
 def check() -> None:
-    """Raise ``Cancelled`` in a task that is cancelled; asyncio does so by itself."""
+    """Raise ``Cancelled`` in a task that is cancelled.
+
+    asyncio does so by itself, but the SDK loses that at times: ``asyncio.wait_for`` of Python 3.11 returns the result
+    when that comes in the same moment. A loop that goes on after a call of the SDK asks here.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise Cancelled
 
 
 async def all_ended(those: Iterable[Task], seconds: float) -> None:

@@ -158,6 +158,7 @@ class _Pump:
                         self._moved_ms = syphon._clock.monotonic_ms()
                         is_needed = True
                         while is_needed:
+                            tasks.check()
                             is_needed = await self._poll(receiver)
                             retry_s = RETRY_FIRST_S
                 except Exception as error:  # noqa: BLE001 - a pump never ends by itself
@@ -175,12 +176,14 @@ class _Pump:
         syphon, clock = self._syphon, self._syphon._clock
         if self._poll_ends_ms is None:
             self._poll_ends_ms = clock.monotonic_ms() + round(self._wait_s() * 1000)
-        messages = await self._receive(receiver, self._poll_ends_ms)
+        # What was given back comes in any order: the SDK gives back once more what arrives between two receives.
+        messages = sorted(await self._receive(receiver, self._poll_ends_ms), key=_sequence_number)
         self._poll_ends_ms = None
         syphon._reporter.tell(SyphonPolled(self._queue, len(messages)))
-        await self._give_back(receiver)
-        if messages:
-            await self._carry(receiver, messages)
+        are_given_back = await self._carry(receiver, messages)
+        if messages or are_given_back:
+            # What was given back comes over this link at once. If the link were closed, another one would get those
+            # messages when their locks have ended: after a minute, by default.
             self._moved_ms = clock.monotonic_ms()
             return True
         # The SDK lets the credit of a receive that brought nothing stand, so that the service would not count the next
@@ -209,8 +212,8 @@ class _Pump:
             and now_ms - self._moved_ms >= IDLE_MS
         )
 
-    async def _carry(self, receiver: ServiceBusReceiver, messages: Sequence[ServiceBusReceivedMessage]) -> None:
-        """Bring a batch to its destinations, all at the same time."""
+    async def _carry(self, receiver: ServiceBusReceiver, messages: Sequence[ServiceBusReceivedMessage]) -> bool:
+        """Bring a batch to its destinations, all at the same time; tell whether messages of before were given back."""
         clock = self._syphon._clock
         now_ms = clock.now_ms() if self._syphon._is_remaining else None
         chunks: dict[str, list[_SyphonItem]] = {}
@@ -225,16 +228,16 @@ class _Pump:
                 await self._dead_letter(receiver, received, restored.path, EXPIRED, text)
             else:
                 chunks.setdefault(restored.path, []).append(_SyphonItem(received, restored.message))
-        deliveries = []
-        for path, those in chunks.items():
-            if path in self._skipped:
-                self._hold(path, those)
-            else:
-                deliveries.append(partial(self._deliver, receiver, path, those))
+        for path in [path for path in chunks if path in self._skipped]:
+            # New messages of this destination wait behind those that are held, so that none overtakes one of its key.
+            self._hold(path, chunks.pop(path))
+        are_given_back = await self._give_back(receiver)
+        deliveries = [partial(self._deliver, receiver, path, those) for path, those in chunks.items()]
         for answer in await tasks.together(*deliveries):
             if isinstance(answer, Exception):
                 raise answer
         await self._close_senders(list(self._senders)[SYPHON_SENDERS_MAX:])
+        return are_given_back
 
     async def _deliver(self, receiver: ServiceBusReceiver, path: str, chunks: list[_SyphonItem]) -> None:
         """Bring messages of one destination there, one batch for each session or partition key."""
@@ -322,14 +325,20 @@ class _Pump:
         left_ms = min(self._skipped.values()) - self._syphon._clock.monotonic_ms()
         return min(self._syphon._poll_s, max(SHORTEST_WAIT_S, left_ms / 1000))
 
-    async def _give_back(self, receiver: ServiceBusReceiver) -> None:
-        """Put messages back into the backlog whose destination is to be tried again; the next receive brings them."""
+    async def _give_back(self, receiver: ServiceBusReceiver) -> bool:
+        """Put messages back into the backlog whose destination is to be tried again; tell whether there were any.
+
+        The next receive brings them.
+        """
         now_ms = self._syphon._clock.monotonic_ms()
+        are_any = False
         for path in [path for path, until in self._skipped.items() if until <= now_ms]:
             del self._skipped[path]
             held = self._held.pop(path, [])
+            are_any = are_any or bool(held)
             # One whose lock is over is back already.
             await tasks.in_turn(*(partial(receiver.abandon_message, received) for received in held))
+        return are_any
 
     async def _complete(self, receiver: ServiceBusReceiver, path: str, chunks: list[_SyphonItem]) -> None:
         # All at once: the SDK waits for the answer of each.
@@ -369,6 +378,10 @@ async def _send(sender: ServiceBusSender, what: Any) -> None:
     # The SDK's own time-out answers better, where it holds.
     send = partial(sender.send_messages, what, timeout=SEND_LIMIT_S)
     await tasks.within(SEND_LIMIT_S + 1, send)
+
+
+def _sequence_number(received: ServiceBusReceivedMessage) -> int:
+    return received.sequence_number or 0
 
 
 def _batches(chunks: list[_SyphonItem]) -> list[list[_SyphonItem]]:

@@ -200,6 +200,7 @@ class OutboxSender:
         sender: Any = None
         try:
             while True:
+                tasks.check()
                 wake.clear()
                 batch = self._outbox.take()
                 if batch is None:

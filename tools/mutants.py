@@ -79,7 +79,7 @@ ROOMS: Final = {
     "sqlite": Room(
         (
             "src/duobus/storage/sqlite/*.py",
-            *_modules("storage", "checksums", "commit_checks", "switch_interval", "writer_pool", "writers"),
+            *_modules("storage", "checksums", "commit_checks", "writer_pool", "writers"),
             *_modules("storage/backup", "snapshot"),
         ),
         ("tests/stores", "tests/durability", "tests/faults/test_flipped_bits.py"),
@@ -317,7 +317,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300, help="mutants of each room")
     parser.add_argument("--seed", type=int, default=19)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--minutes", type=float, default=1e6, help="begin no mutant later than that")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing later than that")
     parser.add_argument("--keys", default="", help="these too, whatever the seed draws")
     parser.add_argument("--folder", type=Path, default=PLACE, help="where it is kept what was tried")
     parser.add_argument("--again", action="store_true", help="try those again that survived")

@@ -95,6 +95,14 @@ def test_the_turn_goes_round_when_every_message_is_larger_than_the_budget() -> N
     assert seen == [0, 1, 2, 0]
 
 
+def test_whoever_has_the_turn_keeps_it_while_its_message_grows() -> None:
+    budget, (first, second) = _budget(2)
+    budget.note(first, 90, 0)
+    budget.note(second, 90, 0)
+    budget.note(first, 95, 0)
+    assert (budget.turn, first.reads, second.reads) == (first, True, False)
+
+
 def test_a_holder_of_the_turn_that_goes_away_passes_it_on() -> None:
     budget, (first, second) = _budget(2)
     budget.note(first, 90, 0)

@@ -133,6 +133,34 @@ def test_the_state_of_a_message_is_told_where_it_is_not_active(kind: int, number
     assert message.message_annotations[b"x-opt-message-state"] == number
 
 
+@pytest.mark.parametrize("kind", [DEFERRED, SCHEDULED])
+@pytest.mark.parametrize("deferred_in", [None, 3])
+def test_only_of_a_deferred_message_is_it_told_under_which_lock_it_was_deferred(
+    kind: int, deferred_in: int | None
+) -> None:
+    """Decision 0038."""
+    found = slot(BARE, deferred_in=deferred_in)
+    found.state = state_of(0, kind)
+    head, payload = HeadMaker(None, locks=False).with_metadata(found, FRAGMENT, 0)
+    told = decode_payload(memoryview(head + payload)).message_annotations.get(b"x-opt-duobus-deferred-in")
+    assert told == (deferred_in if kind == DEFERRED else None)
+
+
+@pytest.mark.parametrize(("default_ttl_ms", "told"), [((1 << 32) - 1, (1 << 32) - 1), (1 << 32, None)])
+def test_a_life_that_does_not_fit_the_header_is_not_told_there(default_ttl_ms: int, told: int | None) -> None:
+    """AMQP 1.0 part 3, 3.2.4."""
+    assert out(HeadMaker(default_ttl_ms, locks=True), slot(BARE)).header.ttl == told
+
+
+def test_a_link_keeps_only_so_many_headers_of_repeated_deliveries() -> None:
+    made = HeadMaker(None, locks=True)
+    for deliveries in range(1, 200):
+        found = slot(BARE)
+        found.deliveries = deliveries
+        assert out(made, found).header.delivery_count == deliveries
+        assert len(made._again) <= 64
+
+
 def test_a_lock_token_stands_between_the_header_and_the_annotations() -> None:
     token = uuid.UUID(int=7)
     head, payload = HeadMaker(None, locks=True).with_metadata(slot(BARE), FRAGMENT, LOCKED_MS, token)

@@ -229,3 +229,46 @@ def test_an_outlet_is_there_as_long_as_one_of_its_links() -> None:
     leave(room.writer, room.deliveries)
     assert room.deliveries.writers == {}
     assert isinstance(room.writer, SessionWriter)
+
+
+def test_nothing_is_written_while_the_socket_has_no_room_and_all_of_it_when_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room()
+    room.peer.has_room, room.peer.can_write = False, False
+    room.session.can_write = lambda number: True
+    written: list[list[bytes]] = []
+
+    def write(session: Any, links: Any, tags: Any, heads: Any, payloads: list[bytes]) -> int:
+        written.append(list(payloads))
+        return 100
+
+    monkeypatch.setattr(session_outlet, "send_shared", write)
+    lock: Any = SimpleNamespace(owner=SimpleNamespace(mailbox=SimpleNamespace(takes=lambda number: "a")))
+    handle: Any = SimpleNamespace(number=1)
+    batch = SessionDeliveryBatch(handle, PREFIX, 200, [QueuedMessage(1, b"x", 5)], [(lock, 1, 9)])
+    room.writer.ready = [batch]
+    room.writer.deliver_answers()
+    assert (written, room.writer.ready, room.writer.is_held) == ([], [batch], True)
+    room.peer.has_room = True
+    room.writer.deliver_answers()
+    assert (written, room.writer.ready, room.writer.is_held) == ([[b"x"]], [], False)
+
+
+def test_what_the_window_has_no_room_for_waits_at_its_link_and_is_not_taken_there() -> None:
+    room = Room()
+    room.peer.has_room, room.peer.can_write = True, True
+    asked: list[int] = []
+    room.session.can_write = lambda number: bool(asked.append(number))  # type: ignore[func-returns-value]
+    kept: list[Any] = []
+    taken: list[int] = []
+    mailbox = SimpleNamespace(takes=taken.append, keep=kept.append)
+    lock: Any = SimpleNamespace(owner=SimpleNamespace(mailbox=mailbox))
+    handle: Any = SimpleNamespace(number=1)
+    slots = [QueuedMessage(count, b"x", 5) for count in (1, 2, 3)]
+    room.writer.ready = [SessionDeliveryBatch(handle, PREFIX, 200, slots, [(lock, 2, 9), (lock, 1, 8)])]
+    room.writer.deliver_answers()
+    assert (asked, taken) == ([3], [])
+    found = [(one.first_lock, one.slots, one.locked_until_ms) for one in kept]
+    assert found == [(200, slots[:2], 9), (202, slots[2:], 8)]
+    assert (room.writer.ready, room.writer.is_held) == ([], False)

@@ -82,7 +82,7 @@ ROOMS: Final = {
             *_modules("storage", "checksums", "commit_checks", "writer_pool", "writers"),
             *_modules("storage/backup", "snapshot"),
         ),
-        ("tests/stores", "tests/durability", "tests/faults/test_flipped_bits.py"),
+        ("tests/stores", "tests/durability", "tests/faults/test_flipped_bits.py", "tests/broker/test_patience.py"),
         (_tests("tests/durability", "tests/cli/test_backup_and_restore.py"),),
         without=("tests/stores/test_*postgres*", "tests/durability/test_upgrade_under_load.py"),
         keyword="not postgres",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,6 +109,7 @@ def test_a_log_that_was_taken_away_fails_the_commit_and_loses_nothing(
     take_away(log_of(folder))
     with pytest.raises(StoreFailed, match=r"log was moved, removed or replaced while in use\. It was written anew"):
         broker.send(source, [b"refused, and may be there"])
+    assert stat.S_IMODE(log_of(folder).stat().st_mode) == 0o600
     assert found(killed(folder), source)[:20] == SENT
     broker.open()
     assert payloads_of(broker.store.load(source.source_key, 1, 100))[:20] == SENT
@@ -241,6 +243,19 @@ def test_a_killed_store_without_its_log_is_refused_until_the_log_is_back(tmp_pat
     assert f"{log_of(folder)}: the store's log is missing" in text
     assert "duobus store accept-loss" in text
     assert not log_of(folder).exists()
+    (folder / "away").rename(log_of(folder))
+    assert found(folder, source) == SENT
+    broker.store.close()
+
+
+def test_a_killed_store_without_its_log_is_refused_by_whoever_would_make_a_new_one_in_its_place(
+    tmp_path: Path,
+) -> None:
+    broker, source = opened(tmp_path / "store")
+    folder = killed(tmp_path / "store")
+    log_of(folder).rename(folder / "away")
+    with pytest.raises(StoreFailed, match="the store's log is missing"):
+        SqliteStore(str(database(folder)), 1).open()
     (folder / "away").rename(log_of(folder))
     assert found(folder, source) == SENT
     broker.store.close()

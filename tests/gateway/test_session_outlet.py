@@ -231,6 +231,28 @@ def test_an_outlet_is_there_as_long_as_one_of_its_links() -> None:
     assert isinstance(room.writer, SessionWriter)
 
 
+def test_batches_that_are_too_large_together_are_written_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room()
+    room.peer.has_room, room.peer.can_write = True, True
+    room.session.can_write = lambda number: True
+    written: list[list[bytes]] = []
+
+    def write(session: Any, links: Any, tags: Any, heads: Any, payloads: list[bytes]) -> int:
+        written.append(list(payloads))
+        return 100 * len(written)
+
+    monkeypatch.setattr(session_outlet, "send_shared", write)
+    lock: Any = SimpleNamespace(owner=SimpleNamespace(mailbox=SimpleNamespace(takes=lambda number: "a")))
+    handle: Any = SimpleNamespace(number=1)
+    half = b"x" * (WRITTEN_BYTES // 2)
+    room.writer.ready = [
+        SessionDeliveryBatch(handle, PREFIX, 200 + first, [QueuedMessage(1, half, 5)] * 2, [(lock, 2, 9)])
+        for first in (0, 2)
+    ]
+    room.writer.deliver_answers()
+    assert written == [[half, half], [half, half]]
+
+
 def test_nothing_is_written_while_the_socket_has_no_room_and_all_of_it_when_there_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

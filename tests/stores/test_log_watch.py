@@ -221,6 +221,41 @@ def test_another_log_that_was_written_over_it_fails_the_commit(tmp_path: Path) -
     second.store.close()
 
 
+def test_a_log_whose_first_bytes_were_written_over_is_not_copied_home(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    broker, source = opened(folder)
+    proxied(broker)
+    broker.send(source, [b"after"])
+    with log_of(folder).open("r+b") as file:
+        file.write(b"none")
+    before = database(folder).read_bytes()
+    with pytest.raises(StoreFailed, match="log was cut or written over while in use"):
+        proxied(broker)
+    assert database(folder).read_bytes() == before
+
+
+def test_a_log_that_nothing_stands_in_leaves_the_mark_as_it_is(tmp_path: Path) -> None:
+    path = str(database(tmp_path))
+    store = SqliteStore(path, 1)
+    store.open()
+    assert store._log is not None
+    before = read_mark(path)
+    # Nothing was committed since the store was opened.
+    store._log.restarts(3, 99)
+    store._log.copied(3, 99)
+    assert read_mark(path) == before
+    store.probe()
+    store.checkpoint_aside()
+    before = read_mark(path)
+    assert before is not None
+    assert before.is_in_use
+    # It was emptied, as SQLite tells.
+    store._log.restarts(0, 99)
+    store._log.copied(0, 99)
+    assert read_mark(path) == before
+    store.close()
+
+
 def test_a_log_may_begin_anew_as_often_as_it_likes(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     broker, source = opened(folder)
@@ -398,6 +433,7 @@ def test_the_mark_follows_every_step(tmp_path: Path) -> None:
         lambda: broker.send(source, [b"m"]),
         broker.store.probe,
         lambda: broker.add(2),
+        broker.store.keep_records,
         lambda: broker.remove((source.source_key, 1, 1)),
         lambda: broker.store.drop_entity(2),
     ):

@@ -446,6 +446,25 @@ def test_a_copy_is_of_the_instant_that_was_pinned_last_and_for_nobody_elses_eyes
     other.close()
 
 
+def test_each_transaction_shows_the_thread_of_the_checkpoints_that_there_is_work(tmp_path: Path) -> None:
+    broker = filled(tmp_path)
+    store = broker.store
+    assert isinstance(store, SqliteStore)
+    seen = {store.commits}
+    for _ in range(3):
+        store.probe()
+        seen.add(store.commits)
+    assert len(seen) == 4
+    store.close()
+
+
+def test_a_store_that_is_closed_drops_nothing_even_of_an_entity_that_it_does_not_have(tmp_path: Path) -> None:
+    broker = filled(tmp_path)
+    broker.store.close()
+    with pytest.raises(StoreFailed, match="not open"):
+        broker.store.drop_entity(77)
+
+
 def test_an_empty_file_is_nothing_to_make_a_backup_of(tmp_path: Path) -> None:
     path = tmp_path / "f0.db"
     path.touch()

@@ -15,6 +15,7 @@ from duobus.gateway.amqp.deliveries import Deliveries
 from duobus.gateway.amqp.links import session_writer as session_outlet
 from duobus.gateway.amqp.links.outgoing_link import WRITTEN_BYTES
 from duobus.gateway.amqp.links.session_writer import SessionWriter, leave, session_writer_of
+from duobus.gateway.amqp.pacing import ASKED_MAX
 from duobus.model.metering import SETTLE
 
 PREFIX = b"\0\x01lifesa"
@@ -100,6 +101,16 @@ def test_a_completion_over_many_links_is_one_command(state: Any) -> None:
     assert room.answer() == [(11, 14, "accepted")]
     assert (room.a.even, room.b.even) == (1, 1)
     assert not room.writer.owes(room.a)  # type: ignore[arg-type]
+
+
+def test_the_connection_may_keep_more_once_its_client_has_shown_that_it_reads_all() -> None:
+    room = Room()
+    allowed: list[int] = []
+    room.peer.allow_output = lambda: allowed.append(room.writer.pace.asked)
+    for first in range(10, 17):
+        room.writer.pace.wrote()
+        room.settle(first, first)
+    assert allowed == [ASKED_MAX]
 
 
 def test_any_other_outcome_is_each_links_own_matter() -> None:

@@ -92,7 +92,7 @@ ROOMS: Final = {
             *_modules("gateway/amqp", "byte_budget", "deliveries", "mapping", "meter", "pacing"),
             *_modules("gateway/amqp/links", "incoming_link", "outgoing_link", "session_link", "session_writer"),
         ),
-        ("tests/gateway", "tests/mutants/seeds.py"),
+        ("tests/gateway", "tests/codec/test_trailing_annotations.py", "tests/mutants/seeds.py"),
         (
             _campaign("queues"),
             _tests("tests/conformance/test_raw_deliveries.py", "tests/conformance/test_raw_sessions.py"),

@@ -16,7 +16,7 @@ from duobus.gateway.amqp.links import session_writer as session_outlet
 from duobus.gateway.amqp.links.outgoing_link import WRITTEN_BYTES
 from duobus.gateway.amqp.links.session_writer import SessionWriter, leave, session_writer_of
 from duobus.gateway.amqp.pacing import ASKED_MAX
-from duobus.model.metering import SETTLE
+from duobus.model.metering import RECEIVE, SETTLE
 
 PREFIX = b"\0\x01lifesa"
 
@@ -262,6 +262,8 @@ def test_batches_that_are_too_large_together_are_written_one_after_the_other(mon
     ]
     room.writer.deliver_answers()
     assert written == [[half, half], [half, half]]
+    # Each of them is two operations of 64 KiB.
+    assert room.metered == [(RECEIVE, 2, WRITTEN_BYTES, 4)] * 2
 
 
 def test_nothing_is_written_while_the_socket_has_no_room_and_all_of_it_when_there_is(

@@ -92,6 +92,7 @@ def test_the_turn_goes_round_when_every_message_is_larger_than_the_budget() -> N
         budget.note(holder, 0, 120)
         # The next message of the same connection has begun before this one was stored.
         budget.note(holder, 90, 120)
+        assert budget.turn is holder
         budget.note(holder, 90, 0)
     assert seen == [0, 1, 2, 0]
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
+
 from duobus.codec import build_message
+from duobus.errors import NoMatchingSubscription
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.message import ACTIVE, DEAD_LETTER, MAIN, SCHEDULED, state_of, stored_state
 from duobus.fragment.send import Run
@@ -197,3 +200,42 @@ def test_a_subscription_with_sessions_takes_no_message_without_one() -> None:
         source = fragment.sources[number]
         assert [slot.state for slot in source.by_count.values()] == [state_of(DEAD_LETTER, ACTIVE)] * 2
         assert source.numbers[:2] == [0, 2]
+
+
+@pytest.mark.parametrize("in_order", [[0, 1, 2], [2, 0]])
+@pytest.mark.parametrize("with_metadata", [False, True])
+def test_a_filter_sees_the_number_that_the_topic_gives_a_message(in_order: list[int], *, with_metadata: bool) -> None:
+    fragment = topic("red")
+    assert fragment.topic is not None
+    rules = fragment.topic.shared.rules
+    wanted = fragment.number << 48 | 2
+    about = RuleDescription(name="r", filter_type="Sql", sql_filter=f"sys.SequenceNumber = {wanted}")
+    rules.put(1, [compile_rule(about)])
+    sent = [message("red", b"%d" % number) for number in range(3)]
+    extra = {index: MessageMetadata(partition_key="k") for index in range(3)} if with_metadata else None
+    run, commit = publish(fragment, *sent, extra=extra, indices=None if in_order == [0, 1, 2] else in_order)
+    (put,) = commit.puts
+    assert (put.payloads, list(put.origins or ())) == ([sent[in_order[1]]], [2])
+    fragment.release(run, 5)
+    assert [entry[:2] for entry in waiting(fragment, 1)] == [(1, 2)]
+
+
+def test_messages_for_nobody_are_refused_where_the_topic_refuses_them_and_those_that_wait_are_not_asked() -> None:
+    fragment = topic("red")
+    assert fragment.topic is not None
+    fragment.topic.shared.refuses_unmatched = True
+    batch = SendBatch(0, [message("red"), message("blue"), message("red")], True, Box())
+    assert isinstance(fragment.check(Run(fragment.handle, 0, batch, None, None), 5), NoMatchingSubscription)
+    assert fragment.check(Run(fragment.handle, 0, batch, [0, 2], None), 5) is None
+    assert isinstance(fragment.check(Run(fragment.handle, 0, batch, [0, 1], None), 5), NoMatchingSubscription)
+    batch.extra = {1: MessageMetadata(scheduled_ms=6)}
+    assert fragment.check(Run(fragment.handle, 0, batch, None, None), 5) is None
+    assert isinstance(fragment.check(Run(fragment.handle, 0, batch, None, None), 6), NoMatchingSubscription)
+
+
+def test_a_topic_without_filters_before_publishing_drops_what_nobody_takes() -> None:
+    fragment = topic("red")
+    batch = SendBatch(0, [message("blue")], True, Box())
+    run = Run(fragment.handle, 0, batch, None, None)
+    assert fragment.check(run, 5) is None
+    assert run.effort == 0

@@ -595,6 +595,15 @@ def test_indexes_of_settled_messages_do_not_pile_up() -> None:
     assert driver.source.renewed == {}
 
 
+def test_nothing_is_kept_of_the_renewal_of_a_lock_that_was_given_back() -> None:
+    driver = Driver()
+    driver.send(b"m")
+    ((lock, _),) = driver.lock()
+    driver.fragment.renew(0, [lock], driver.now_ms)
+    driver.fragment.unlock(0, [(lock, 1)], driver.now_ms, counted=False)
+    assert driver.source.renewed == {}
+
+
 def test_messages_that_expired_in_the_middle_of_their_list_do_not_pile_up() -> None:
     driver = Driver()
     driver.send(*[b"short"] * 2000, ttl_ms=1000)

@@ -12,6 +12,7 @@ from duobus.fragment.fragment import Fragment
 from duobus.fragment.message import ACTIVE, DEAD_LETTER, MAIN, SCHEDULED, state_of, stored_state
 from duobus.fragment.send import Run
 from duobus.fragment.source import Source, SourceSettings
+from duobus.fragment.topics import fanout
 from duobus.fragment.topics.topic_state import TopicRules, TopicState
 from duobus.model.batches import Mailbox, SendBatch
 from duobus.model.descriptions import RuleDescription
@@ -239,3 +240,26 @@ def test_a_topic_without_filters_before_publishing_drops_what_nobody_takes() -> 
     run = Run(fragment.handle, 0, batch, None, None)
     assert fragment.check(run, 5) is None
     assert run.effort == 0
+
+
+def test_ids_of_a_topic_are_forgotten_in_time_though_no_message_stands_there() -> None:
+    fragment = topic("red")
+    source = fragment.sources[0] = Source(10, 0, SourceSettings(duplicate_window_ms=1_000))
+    batch = SendBatch(0, [message("red")], True, Box())
+    batch.ids = [b"id"]
+    commit = CommitBatch(1, 5)
+    fragment.apply(Run(fragment.handle, 0, batch, None, None), 5, commit)
+    assert source.history is not None
+    assert source.history.known == {b"id"}
+    fragment.tick(5_000)
+    assert source.history.known == set()
+
+
+def test_what_a_commit_adds_to_a_topic_is_counted_until_the_store_has_told_of_all() -> None:
+    fragment = topic("red")
+    assert fragment.topic is not None
+    _, commit = publish(fragment, message("red"))
+    assert fragment.topic.bytes == len(message("red"))
+    commit.shared = {10: 77}
+    fanout.committed(fragment, fragment.topic, commit)
+    assert fragment.topic.bytes == 77

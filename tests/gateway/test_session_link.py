@@ -47,9 +47,7 @@ class Room:
         )
 
     def link(self) -> SessionLink:
-        return SessionLink(
-            self.peer, self.line, self.queue, ("q",), receiver=self.receiver, deliveries=Deliveries()
-        )
+        return SessionLink(self.peer, self.line, self.queue, ("q",), receiver=self.receiver, deliveries=Deliveries())
 
 
 @pytest.mark.parametrize(

@@ -460,6 +460,20 @@ def test_a_new_store_does_not_heed_the_mark_of_one_that_is_gone(tmp_path: Path) 
     again.store.close()
 
 
+def test_a_new_store_does_not_ask_for_the_log_of_one_that_was_killed_and_is_gone(tmp_path: Path) -> None:
+    broker, _ = opened(tmp_path / "store")
+    folder = killed(tmp_path / "store")
+    database(folder).unlink()
+    log_of(folder).unlink()
+    mark = read_mark(str(database(folder)))
+    assert mark is not None
+    assert mark.is_in_use
+    again = Broker(SqliteStore(str(database(folder)), 1))
+    assert again.fragments == {}
+    again.store.close()
+    broker.store.close()
+
+
 def test_a_store_that_an_older_log_makes_look_damaged_says_so_and_opens_with_its_own(tmp_path: Path) -> None:
     broker, source = opened(tmp_path / "store")
     older = log_of(killed(tmp_path / "store", "older")).read_bytes()

@@ -259,6 +259,8 @@ class MutantServer:
             digest = hashlib.sha256(base.encode() + path.read_bytes() + "".join(names).encode()).hexdigest()
             if kept.get(str(path), {}).get("digest") == digest:
                 continue
+            if time.time() >= self.until:
+                return {}  # No mutant is begun any more: the next run goes on with this file.
             print(
                 f"  {number} of {len(files)}: which lines the tests of {path.name} touch", file=sys.stderr, flush=True
             )

@@ -86,6 +86,17 @@ def test_what_an_earlier_command_of_the_commit_disposes_of_is_left_and_counted()
     assert driver.source.bytes == driver.source.memory_bytes == 0
 
 
+def test_what_stands_in_no_list_is_removed_and_the_others_are_counted_as_before() -> None:
+    driver = Driver()
+    driver.send(b"deferred", b"free")
+    ((lock, _),) = driver.lock()
+    driver.settle(DEFER, lock)
+    driver.send(b"scheduled", scheduled_ms=START_MS + 1_000)
+    assert cleared(driver, PurgeCounts("handle", 0, Box(), counts=[1, 3])) == [b"deferred", b"scheduled"]
+    assert driver.waiting() == 1
+    assert [slot.payload for _, slot in driver.lock(5)] == [b"free"]
+
+
 def test_a_lost_lock_of_a_removed_message_cannot_bring_it_back() -> None:
     driver = Driver(lock_duration_ms=1000)
     driver.send(b"m")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
+
 from duobus.codec import build_message
+from duobus.errors import NoMatchingSubscription
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.message import ACTIVE, DEAD_LETTER, MAIN, SCHEDULED, state_of, stored_state
 from duobus.fragment.send import Run
 from duobus.fragment.source import Source, SourceSettings
+from duobus.fragment.topics import fanout
 from duobus.fragment.topics.topic_state import TopicRules, TopicState
 from duobus.model.batches import Mailbox, SendBatch
 from duobus.model.descriptions import RuleDescription
@@ -197,3 +201,65 @@ def test_a_subscription_with_sessions_takes_no_message_without_one() -> None:
         source = fragment.sources[number]
         assert [slot.state for slot in source.by_count.values()] == [state_of(DEAD_LETTER, ACTIVE)] * 2
         assert source.numbers[:2] == [0, 2]
+
+
+@pytest.mark.parametrize("in_order", [[0, 1, 2], [2, 0]])
+@pytest.mark.parametrize("with_metadata", [False, True])
+def test_a_filter_sees_the_number_that_the_topic_gives_a_message(in_order: list[int], *, with_metadata: bool) -> None:
+    fragment = topic("red")
+    assert fragment.topic is not None
+    rules = fragment.topic.shared.rules
+    wanted = fragment.number << 48 | 2
+    about = RuleDescription(name="r", filter_type="Sql", sql_filter=f"sys.SequenceNumber = {wanted}")
+    rules.put(1, [compile_rule(about)])
+    sent = [message("red", b"%d" % number) for number in range(3)]
+    extra = {index: MessageMetadata(partition_key="k") for index in range(3)} if with_metadata else None
+    run, commit = publish(fragment, *sent, extra=extra, indices=None if in_order == [0, 1, 2] else in_order)
+    (put,) = commit.puts
+    assert (put.payloads, list(put.origins or ())) == ([sent[in_order[1]]], [2])
+    fragment.release(run, 5)
+    assert [entry[:2] for entry in waiting(fragment, 1)] == [(1, 2)]
+
+
+def test_messages_for_nobody_are_refused_where_the_topic_refuses_them_and_those_that_wait_are_not_asked() -> None:
+    fragment = topic("red")
+    assert fragment.topic is not None
+    fragment.topic.shared.refuses_unmatched = True
+    batch = SendBatch(0, [message("red"), message("blue"), message("red")], True, Box())
+    assert isinstance(fragment.check(Run(fragment.handle, 0, batch, None, None), 5), NoMatchingSubscription)
+    assert fragment.check(Run(fragment.handle, 0, batch, [0, 2], None), 5) is None
+    assert isinstance(fragment.check(Run(fragment.handle, 0, batch, [0, 1], None), 5), NoMatchingSubscription)
+    batch.extra = {1: MessageMetadata(scheduled_ms=6)}
+    assert fragment.check(Run(fragment.handle, 0, batch, None, None), 5) is None
+    assert isinstance(fragment.check(Run(fragment.handle, 0, batch, None, None), 6), NoMatchingSubscription)
+
+
+def test_a_topic_without_filters_before_publishing_drops_what_nobody_takes() -> None:
+    fragment = topic("red")
+    batch = SendBatch(0, [message("blue")], True, Box())
+    run = Run(fragment.handle, 0, batch, None, None)
+    assert fragment.check(run, 5) is None
+    assert run.effort == 0
+
+
+def test_ids_of_a_topic_are_forgotten_in_time_though_no_message_stands_there() -> None:
+    fragment = topic("red")
+    source = fragment.sources[0] = Source(10, 0, SourceSettings(duplicate_window_ms=1_000))
+    batch = SendBatch(0, [message("red")], True, Box())
+    batch.ids = [b"id"]
+    commit = CommitBatch(1, 5)
+    fragment.apply(Run(fragment.handle, 0, batch, None, None), 5, commit)
+    assert source.history is not None
+    assert source.history.known == {b"id"}
+    fragment.tick(5_000)
+    assert source.history.known == set()
+
+
+def test_what_a_commit_adds_to_a_topic_is_counted_until_the_store_has_told_of_all() -> None:
+    fragment = topic("red")
+    assert fragment.topic is not None
+    _, commit = publish(fragment, message("red"))
+    assert fragment.topic.bytes == len(message("red"))
+    commit.shared = {10: 77}
+    fanout.committed(fragment, fragment.topic, commit)
+    assert fragment.topic.bytes == 77

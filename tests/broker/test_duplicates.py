@@ -22,7 +22,7 @@ from duobus.fragment.duplicate_detection import OUTDATED_BLOCKS, DuplicateHistor
 from duobus.fragment.send import Run
 from duobus.fragment.settlement import COMPLETE
 from duobus.model.batches import SendBatch
-from duobus.storage.interface import IdBlock
+from duobus.storage.interface import CommitBatch, IdBlock
 
 WINDOW_MS = 20_000
 EVERY_KIND = pytest.mark.parametrize(
@@ -499,3 +499,28 @@ def test_an_id_that_comes_in_two_blocks_is_remembered_once_and_others_stay() -> 
     assert history.known == {b"a" * 16, b"b" * 16, b"c" * 16}
     assert history.room.used == 3
     assert [ids for _, _, ids in history.blocks] == [[b"b" * 16], [b"a" * 16, b"c" * 16]]
+
+
+def test_ids_that_are_counted_in_another_room_leave_those_of_others_where_they_are() -> None:
+    rooms = MessageIdBudget(), MessageIdBudget()
+    histories = DuplicateHistory(), DuplicateHistory()
+    for history, ids in zip(histories, ([b"a", b"b"], [b"c"]), strict=True):
+        history.move_to(rooms[0])
+        history.add(1, 1, ids)
+    histories[0].move_to(rooms[1])
+    assert [room.used for room in rooms] == [1, 2]
+    histories[0].add(2, 3, [b"d"])
+    assert [room.used for room in rooms] == [1, 3]
+
+
+def test_what_ran_out_while_the_server_was_down_is_deleted_though_nobody_sends() -> None:
+    history = DuplicateHistory()
+    blocks = [IdBlock(7, 1, 5, pack([b"a"])), IdBlock(7, 2, 6, pack([b"b"])), IdBlock(7, 3, 5_000, pack([b"c"]))]
+    history.recover(blocks, 5_000, 1_000)
+    assert history.known == {b"c"}
+    history.tick(5_000, 1_000)
+    commit = CommitBatch(1, 5_000)
+    history.write_outdated(7, commit)
+    assert commit.outdated == [(7, 2)]
+    history.write_outdated(7, commit)
+    assert commit.outdated == [(7, 2)]

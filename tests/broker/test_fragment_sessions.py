@@ -255,6 +255,17 @@ def test_a_link_that_closes_within_the_grace_leaves_nothing_behind(one: Sessions
     assert one.driver.fragment.ended == []
 
 
+def test_only_the_last_holder_of_a_session_may_come_back_within_the_grace(one: Sessions) -> None:
+    first = one.held("a")
+    one.driver.pass_time(LOCK_MS)
+    second = one.held("a")
+    one.driver.pass_time(LOCK_MS)
+    assert sessions.renew(one.driver.fragment, one.source, first, one.driver.now_ms) is None
+    assert (first.is_over, second.is_over) == (True, True)
+    assert sessions.renew(one.driver.fragment, one.source, second, one.driver.now_ms) is not None
+    assert not second.is_over
+
+
 def test_the_lock_of_one_message_cannot_be_renewed(one: Sessions) -> None:
     one.send("a", b"1")
     (slot,) = one.take(one.held("a"))

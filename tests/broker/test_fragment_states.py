@@ -10,11 +10,13 @@ from fragment_kit import NUMBER, START_MS, Box, Driver
 from duobus.codec import decode
 from duobus.errors import MessageLockLost, MessageNotFound, NotAllowed, QuotaExceeded
 from duobus.fragment import peek as peek
-from duobus.fragment.message import DEAD_LETTER, MAIN, NEVER, kind_of, sub_queue_of
+from duobus.fragment import source as source_module
+from duobus.fragment.message import DEAD_LETTER, GONE, MAIN, NEVER, QueuedMessage, kind_of, sub_queue_of
 from duobus.fragment.peek import ENVELOPE_BYTES, PeekProgress
 from duobus.fragment.purge import CancelScheduled
 from duobus.fragment.receive import TakeAndRemove, TakeDeferred
 from duobus.fragment.settlement import ABANDON, COMPLETE, DEAD_LETTER_OUTCOME, DEFER, TTL_EXPIRED
+from duobus.fragment.source import SubQueue
 from duobus.fragment.transfer import InsertMessages
 from duobus.model.metadata import MessageMetadata
 
@@ -592,6 +594,44 @@ def test_indexes_of_settled_messages_do_not_pile_up() -> None:
         driver.pass_time(1)
     assert len(driver.source.expiring) < 2000
     assert sum(len(ends) for ends in driver.source.ends.values()) < 2000
+    assert driver.source.renewed == {}
+
+
+def test_what_is_still_there_expires_at_its_time_however_many_ends_were_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source_module, "COMPACT_FROM", 4)
+    driver = Driver()
+    driver.send(b"stays", ttl_ms=MINUTE)
+    driver.send(*[b"goes"] * 20, ttl_ms=MINUTE)
+    driver.settle(COMPLETE, *[lock for lock, slot in driver.lock(21) if slot.payload == b"goes"])
+    driver.settle(ABANDON, *driver.source.locks)
+    driver.fragment.deadline = 0
+    driver.pass_time(1)
+    assert len(driver.source.expiring) == 1
+    driver.pass_time(MINUTE - 2)
+    assert driver.peek() == [b"stays"]
+    driver.pass_time(1)
+    assert driver.picture() == {}
+
+
+def test_what_came_back_is_handed_out_in_its_order_after_others_were_forgotten() -> None:
+    sub_queue = SubQueue()
+    slots = {count: QueuedMessage(count, b"", START_MS) for count in (1, 5, 2)}
+    for slot in slots.values():
+        sub_queue.give_back(slot)
+    slots[1].state = GONE
+    sub_queue.stale = 1
+    sub_queue.drop_stale()
+    assert [slot.count for slot in sub_queue.take(5)] == [2, 5]
+
+
+def test_nothing_is_kept_of_the_renewal_of_a_lock_that_was_given_back() -> None:
+    driver = Driver()
+    driver.send(b"m")
+    ((lock, _),) = driver.lock()
+    driver.fragment.renew(0, [lock], driver.now_ms)
+    driver.fragment.unlock(0, [(lock, 1)], driver.now_ms, counted=False)
     assert driver.source.renewed == {}
 
 

@@ -13,9 +13,20 @@ from duobus.codec import decode
 from duobus.errors import InternalError
 from duobus.fragment import forward_dedup, transfer
 from duobus.fragment.forward_dedup import ForgetForwarded, RecordForwarded
-from duobus.fragment.message import DEAD_LETTER, FORWARDING, MAIN, TRANSFER, TRANSFER_DEAD_LETTER, QueuedMessage
+from duobus.fragment.message import (
+    DEAD_LETTER,
+    FORWARDING,
+    MAIN,
+    NEVER,
+    TAKEN,
+    TRANSFER,
+    TRANSFER_DEAD_LETTER,
+    QueuedMessage,
+)
+from duobus.fragment.peek import PeekProgress, peek
 from duobus.fragment.send import Run
 from duobus.fragment.settlement import DEAD_LETTER_OUTCOME, DEFER
+from duobus.fragment.source import SourceSettings
 from duobus.fragment.transfer import DeadLetterTransfer, RemoveTransferred
 from duobus.model.batches import SendBatch
 from duobus.model.metadata import MessageMetadata, TransferRoute
@@ -260,3 +271,50 @@ def test_a_dead_letter_does_not_expire_whatever_was_in_doubt() -> None:
     driver.pass_time(5_000)
     assert [slot.payload for _, slot in driver.lock(9, DEAD_LETTER)] == [b"a"]
     assert driver.picture().keys() == {1}
+
+
+def test_a_queue_that_forwards_no_more_is_in_doubt_of_nothing() -> None:
+    driver = in_doubt()
+    driver.fragment.set_settings(SourceSettings(forwards=False, default_ttl_ms=1_000))
+    assert (driver.source.in_doubt_below, driver.source.elsewhere) == (0, set())
+    driver.pass_time(1_000)
+    assert driver.picture() == {}
+
+
+def test_of_sessions_no_more_is_taken_than_was_asked_for() -> None:
+    driver = Driver(requires_session=True)
+    for name in "abab":
+        driver.send(b"0123456789", session_id=name)
+    assert [slot.count for slot in take(driver, limit=1)] == [1]
+    assert [slot.count for slot in take(driver, size=20)] == [2, 3]
+    assert [slot.count for slot in take(driver)] == [4]
+
+
+def test_a_message_on_its_way_into_the_transfer_dead_letter_queue_is_shown_when_it_is_there() -> None:
+    driver = Driver()
+    driver.send(b"a")
+    command = DeadLetterTransfer("handle", 0, None, take(driver), reason="r", description="d")
+    _, done = driver.prepare(command)
+    sought = PeekProgress(TRANSFER_DEAD_LETTER, 0, 10, NEVER)
+    peek(driver.fragment, 0, sought, NEVER, driver.now_ms)
+    assert ([slot.payload for slot in sought.found], sought.is_early) == ([b"a"], True)
+    driver.release(done)
+    sought = PeekProgress(TRANSFER_DEAD_LETTER, 0, 10, NEVER)
+    peek(driver.fragment, 0, sought, NEVER, driver.now_ms)
+    assert ([slot.payload for slot in sought.found], sought.is_early) == ([b"a"], False)
+
+
+def test_only_messages_of_the_named_sub_queue_are_taken_by_number() -> None:
+    driver = Driver()
+    driver.send(b"active", b"dead", b"held")
+    (_, (lock, _), _) = driver.lock(3)
+    driver.settle(DEAD_LETTER_OUTCOME, lock)
+    driver.fragment.unlock(0, [(lock - 1, 1)], driver.now_ms, counted=False)
+    assert [slot.payload for slot in transfer.take_counts(driver.source, DEAD_LETTER, [1, 2, 3, 4])] == [b"dead"]
+    assert [slot.payload for slot in transfer.take_counts(driver.source, MAIN, [1, 2, 3, 4])] == [b"active"]
+
+
+def test_a_row_that_tells_what_was_taken_over_is_written_as_such() -> None:
+    driver = Driver()
+    batch = driver.commit(*arrival(driver, b"a", counts=[3]))
+    assert batch.puts[0].all_metadata == {0: (TAKEN, 0, None)}

@@ -214,6 +214,23 @@ def test_a_call_is_late_long_before_it_is_given_up_and_that_is_told_once() -> No
     in_virtual_time(story)
 
 
+def test_a_call_is_late_by_its_own_time_and_not_by_that_of_the_one_before() -> None:
+    async def story(loop: SimulationLoop) -> None:
+        slow, heard, ran, told = Slow(), [], [], []  # type: Slow, Heard, list[str], list[float]
+        writer = StoreWatchdog(loop, slow, late=lambda: told.append(loop.time()))
+        began_s = loop.time()
+        ask(writer, "first", heard, ran)
+        ask(writer, "second", heard, ran)
+        await asyncio.sleep(LATE_S / 2)
+        slow.step()
+        await asyncio.sleep(LATE_S * 3 / 4)
+        assert (writer.is_late, told) == (False, [])
+        await asyncio.sleep(LATE_S / 2)
+        assert (writer.is_late, told) == (True, [began_s + LATE_S * 3 / 2])
+
+    in_virtual_time(story)
+
+
 @simulated_over(2)
 async def test_a_keyless_send_does_not_wait_for_a_slow_store_that_is_not_slow_enough_to_be_given_up(hall: Hall) -> None:
     await hall.start()

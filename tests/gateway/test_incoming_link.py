@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from duobus.amqp import ACCEPTED, Rejected, TransactionalState, TransferRefused, Transfers
+from duobus.broker import string_key
 from duobus.codec import BATCH_FORMAT, Symbol, build_message
 from duobus.codec.builder import data_section
 from duobus.errors import (
@@ -165,6 +166,12 @@ def ping() -> bytes:
     return build_message([None] * 6 + [Symbol(PING_CONTENT_TYPE)])
 
 
+def keyed_ping(key: str) -> bytes:
+    """A ping that asks for the fragment of a key."""
+    fields = [None] * 6 + [Symbol(PING_CONTENT_TYPE)]
+    return build_message(fields, annotations={Symbol("x-opt-partition-key"): key})
+
+
 def batch_of(*messages: bytes) -> bytes:
     return b"".join(map(data_section, messages))
 
@@ -274,6 +281,17 @@ def test_refused_messages_and_pings_part_a_read_and_the_others_keep_their_ids() 
     endpoint.transfer(keyed("refused"), ping(), settled=True)
     assert [sent.unsettled for sent in endpoint.sent] == [False]
     assert endpoint.line.told() == []
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_a_ping_with_a_key_asks_for_its_fragment_where_the_queue_has_parts(*, partitioned: bool) -> None:
+    endpoint = Desk(partitioned=partitioned)
+    endpoint.transfer(keyed_ping("k"), ping())
+    keyed_one, other = endpoint.sent
+    assert keyed_one.ping
+    assert other.ping
+    assert keyed_one.keys == ([string_key("k")] if partitioned else None)
+    assert other.keys is None
 
 
 def test_the_messages_of_a_batch_transfer_are_one_delivery_that_is_stored_as_a_whole() -> None:

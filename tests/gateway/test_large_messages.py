@@ -87,12 +87,30 @@ def test_the_turn_goes_round_when_every_message_is_larger_than_the_budget() -> N
     for _ in range(4):
         holder = budget.turn
         assert isinstance(holder, Reader)
+        assert holder.reads
         seen.append(readers.index(holder))
         budget.note(holder, 0, 120)
         # The next message of the same connection has begun before this one was stored.
         budget.note(holder, 90, 120)
+        assert budget.turn is holder
         budget.note(holder, 90, 0)
     assert seen == [0, 1, 2, 0]
+
+
+def test_whoever_begins_a_message_beyond_the_budget_is_read_no_further() -> None:
+    budget, (first, second) = _budget(2)
+    budget.note(first, 0, 101)
+    assert second.reads
+    budget.note(second, 1, 0)
+    assert not second.reads
+
+
+def test_whoever_has_the_turn_keeps_it_while_its_message_grows() -> None:
+    budget, (first, second) = _budget(2)
+    budget.note(first, 90, 0)
+    budget.note(second, 90, 0)
+    budget.note(first, 95, 0)
+    assert (budget.turn, first.reads, second.reads) == (first, True, False)
 
 
 def test_a_holder_of_the_turn_that_goes_away_passes_it_on() -> None:
@@ -102,6 +120,7 @@ def test_a_holder_of_the_turn_that_goes_away_passes_it_on() -> None:
     assert budget.turn is first
     budget.note(first, 0, 0)
     assert budget.turn is second
+    assert second.reads
     budget.note(second, 0, 0)
     assert (budget.used, budget.turn, budget.is_over) == (0, None, False)
 

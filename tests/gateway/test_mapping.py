@@ -23,9 +23,18 @@ from duobus.codec import (
 from duobus.codec.sections import DATA, find_section
 from duobus.errors import ArgumentInvalid, NotAllowed, ServiceBusError
 from duobus.fragment.message import DEFERRED, SCHEDULED, state_of
-from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker, envelope_key, plain_offset, take_apart
+from duobus.gateway.amqp.mapping import (
+    CopyHeadMaker,
+    HeadMaker,
+    envelope_key,
+    plain_offset,
+    plain_session_batch,
+    take_apart,
+    take_session_apart,
+)
 from duobus.model.assigned_ids import MessageIds
-from duobus.model.metadata import MessageMetadata
+from duobus.model.batches import Mailbox
+from duobus.model.metadata import MessageMetadata, SessionMetadata
 
 FRAGMENT, LOCKED_MS, ENQUEUED_MS = 5, 1_700_000_060_000, 1_700_000_000_000
 PREFIX, LOCK = bytes.fromhex("0005000000098cff"), 2**40 + 200
@@ -133,6 +142,34 @@ def test_the_state_of_a_message_is_told_where_it_is_not_active(kind: int, number
     assert message.message_annotations[b"x-opt-message-state"] == number
 
 
+@pytest.mark.parametrize("kind", [DEFERRED, SCHEDULED])
+@pytest.mark.parametrize("deferred_in", [None, 3])
+def test_only_of_a_deferred_message_is_it_told_under_which_lock_it_was_deferred(
+    kind: int, deferred_in: int | None
+) -> None:
+    """Decision 0038."""
+    found = slot(BARE, deferred_in=deferred_in)
+    found.state = state_of(0, kind)
+    head, payload = HeadMaker(None, locks=False).with_metadata(found, FRAGMENT, 0)
+    told = decode_payload(memoryview(head + payload)).message_annotations.get(b"x-opt-duobus-deferred-in")
+    assert told == (deferred_in if kind == DEFERRED else None)
+
+
+@pytest.mark.parametrize(("default_ttl_ms", "told"), [((1 << 32) - 1, (1 << 32) - 1), (1 << 32, None)])
+def test_a_life_that_does_not_fit_the_header_is_not_told_there(default_ttl_ms: int, told: int | None) -> None:
+    """AMQP 1.0 part 3, 3.2.4."""
+    assert out(HeadMaker(default_ttl_ms, locks=True), slot(BARE)).header.ttl == told
+
+
+def test_a_link_keeps_only_so_many_headers_of_repeated_deliveries() -> None:
+    made = HeadMaker(None, locks=True)
+    for deliveries in range(1, 200):
+        found = slot(BARE)
+        found.deliveries = deliveries
+        assert out(made, found).header.delivery_count == deliveries
+        assert len(made._again) <= 64
+
+
 def test_a_lock_token_stands_between_the_header_and_the_annotations() -> None:
     token = uuid.UUID(int=7)
     head, payload = HeadMaker(None, locks=True).with_metadata(slot(BARE), FRAGMENT, LOCKED_MS, token)
@@ -198,6 +235,39 @@ def test_a_message_without_anything_rare_has_no_special() -> None:
     found = take_apart(BARE)
     assert (found.bare, found.metadata, found.key, found.is_ping) == (BARE, None, None, False)
     assert plain_offset(BARE, True) == 0
+
+
+def of_session(session_id: str, message_id: str | None, **more: Any) -> bytes:
+    """A plain message of a session."""
+    return build_message([message_id, *[None] * 9, session_id], data=b"m", **more)
+
+
+@pytest.mark.parametrize("message_id", ["id", None])
+@pytest.mark.parametrize("header", [b"", header_section()])
+def test_messages_of_a_session_share_what_is_kept_of_it(header: bytes, message_id: str | None) -> None:
+    whole = header + of_session("s", message_id)
+    first, second = (take_session_apart(whole) for _ in range(2))
+    assert (first.bare, first.key, first.is_ping) == (of_session("s", message_id), string_key("s"), False)
+    assert type(first.metadata) is SessionMetadata
+    assert first.metadata.session_id == "s"
+    assert second.metadata is first.metadata
+    thorough = take_apart(whole)
+    assert (thorough.bare, thorough.key, thorough.is_ping) == (first.bare, first.key, first.is_ping)
+
+
+@pytest.mark.parametrize("with_keys", [False, True])
+def test_a_read_of_one_session_is_one_batch_however_its_messages_are_laid_out(*, with_keys: bool) -> None:
+    whole = [of_session("s", "id"), header_section() + of_session("t", "other id"), of_session("s", None)]
+    reply = Mailbox()
+    batch = plain_session_batch(7, whole, True, reply, with_keys=with_keys, ids=MessageIds(uuid.uuid4))
+    assert batch is not None
+    assert [metadata.session_id for metadata in batch.sessions or ()] == ["s", "t", "s"]
+    assert batch.keys == ([string_key(name) for name in "sts"] if with_keys else None)
+    assert batch.payloads[:2] == [of_session("s", "id"), of_session("t", "other id")]
+    # Who has no id gets one.
+    assert scan(batch.payloads[2]).message_id is not None
+    other = of_session("s", "id", annotations={"x-opt-partition-key": "s"})
+    assert plain_session_batch(7, [*whole, other], True, reply, with_keys=with_keys) is None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from duobus.gateway.amqp.deliveries import Deliveries
 from duobus.gateway.amqp.links import session_writer as session_outlet
 from duobus.gateway.amqp.links.outgoing_link import WRITTEN_BYTES
 from duobus.gateway.amqp.links.session_writer import SessionWriter, leave, session_writer_of
-from duobus.model.metering import SETTLE
+from duobus.gateway.amqp.pacing import ASKED_MAX
+from duobus.model.metering import RECEIVE, SETTLE
 
 PREFIX = b"\0\x01lifesa"
 
@@ -100,6 +101,16 @@ def test_a_completion_over_many_links_is_one_command(state: Any) -> None:
     assert room.answer() == [(11, 14, "accepted")]
     assert (room.a.even, room.b.even) == (1, 1)
     assert not room.writer.owes(room.a)  # type: ignore[arg-type]
+
+
+def test_the_connection_may_keep_more_once_its_client_has_shown_that_it_reads_all() -> None:
+    room = Room()
+    allowed: list[int] = []
+    room.peer.allow_output = lambda: allowed.append(room.writer.pace.asked)
+    for first in range(10, 17):
+        room.writer.pace.wrote()
+        room.settle(first, first)
+    assert allowed == [ASKED_MAX]
 
 
 def test_any_other_outcome_is_each_links_own_matter() -> None:
@@ -229,3 +240,70 @@ def test_an_outlet_is_there_as_long_as_one_of_its_links() -> None:
     leave(room.writer, room.deliveries)
     assert room.deliveries.writers == {}
     assert isinstance(room.writer, SessionWriter)
+
+
+def test_batches_that_are_too_large_together_are_written_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room()
+    room.peer.has_room, room.peer.can_write = True, True
+    room.session.can_write = lambda number: True
+    written: list[list[bytes]] = []
+
+    def write(session: Any, links: Any, tags: Any, heads: Any, payloads: list[bytes]) -> int:
+        written.append(list(payloads))
+        return 100 * len(written)
+
+    monkeypatch.setattr(session_outlet, "send_shared", write)
+    lock: Any = SimpleNamespace(owner=SimpleNamespace(mailbox=SimpleNamespace(takes=lambda number: "a")))
+    handle: Any = SimpleNamespace(number=1)
+    half = b"x" * (WRITTEN_BYTES // 2)
+    room.writer.ready = [
+        SessionDeliveryBatch(handle, PREFIX, 200 + first, [QueuedMessage(1, half, 5)] * 2, [(lock, 2, 9)])
+        for first in (0, 2)
+    ]
+    room.writer.deliver_answers()
+    assert written == [[half, half], [half, half]]
+    # Each of them is two operations of 64 KiB.
+    assert room.metered == [(RECEIVE, 2, WRITTEN_BYTES, 4)] * 2
+
+
+def test_nothing_is_written_while_the_socket_has_no_room_and_all_of_it_when_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Room()
+    room.peer.has_room, room.peer.can_write = False, False
+    room.session.can_write = lambda number: True
+    written: list[list[bytes]] = []
+
+    def write(session: Any, links: Any, tags: Any, heads: Any, payloads: list[bytes]) -> int:
+        written.append(list(payloads))
+        return 100
+
+    monkeypatch.setattr(session_outlet, "send_shared", write)
+    lock: Any = SimpleNamespace(owner=SimpleNamespace(mailbox=SimpleNamespace(takes=lambda number: "a")))
+    handle: Any = SimpleNamespace(number=1)
+    batch = SessionDeliveryBatch(handle, PREFIX, 200, [QueuedMessage(1, b"x", 5)], [(lock, 1, 9)])
+    room.writer.ready = [batch]
+    room.writer.deliver_answers()
+    assert (written, room.writer.ready, room.writer.is_held) == ([], [batch], True)
+    room.peer.has_room = True
+    room.writer.deliver_answers()
+    assert (written, room.writer.ready, room.writer.is_held) == ([[b"x"]], [], False)
+
+
+def test_what_the_window_has_no_room_for_waits_at_its_link_and_is_not_taken_there() -> None:
+    room = Room()
+    room.peer.has_room, room.peer.can_write = True, True
+    asked: list[int] = []
+    room.session.can_write = lambda number: bool(asked.append(number))  # type: ignore[func-returns-value]
+    kept: list[Any] = []
+    taken: list[int] = []
+    mailbox = SimpleNamespace(takes=taken.append, keep=kept.append)
+    lock: Any = SimpleNamespace(owner=SimpleNamespace(mailbox=mailbox))
+    handle: Any = SimpleNamespace(number=1)
+    slots = [QueuedMessage(count, b"x", 5) for count in (1, 2, 3)]
+    room.writer.ready = [SessionDeliveryBatch(handle, PREFIX, 200, slots, [(lock, 2, 9), (lock, 1, 8)])]
+    room.writer.deliver_answers()
+    assert (asked, taken) == ([3], [])
+    found = [(one.first_lock, one.slots, one.locked_until_ms) for one in kept]
+    assert found == [(200, slots[:2], 9), (202, slots[2:], 8)]
+    assert (room.writer.ready, room.writer.is_held) == ([], False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ from duobus.errors import StoreFailed, StoreForeign
 from duobus.storage.catalog.memory import MemoryCatalog
 from duobus.storage.catalog.postgres import PostgresCatalog
 from duobus.storage.catalog_identity import NOBODYS, Belonging, CatalogMark, demand_own, highest_of
+from duobus.storage.catalog_records import CopyKeeper, Kept
 from duobus.storage.catalog_rows import SlotRow
 from duobus.storage.interface import FragmentRow, MessagingStore, SourceRow, StoreContents
 from duobus.storage.postgres.address import catalog_place, parse
@@ -143,3 +145,29 @@ def test_servers_that_share_a_catalog_agree_on_its_identity_and_follow_its_revis
     assert other.mark.revision == one.mark.revision > found.revision
     one.close()
     other.close()
+
+
+def test_a_store_writes_what_its_catalog_has_for_it_and_deletes_what_is_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "store-1.db"
+    catalog = mark()
+    catalog.copies = CopyKeeper()
+    catalog.copies.begin(1, {"a": b"one", "b": b"two"})
+    with closing(SqliteStore(str(path), 1)) as store:
+        store.mark = catalog
+        store.open()
+        assert store.records() == {}
+        store.keep_records()
+        assert store.records() == {"a": Kept(5, b"one"), "b": Kept(5, b"two")}
+        assert not catalog.copies.is_owing(1)
+        catalog.raise_to(6)
+        catalog.copies.begin(1, {"a": None, "b": b"new"})
+        store.keep_records()
+    with closing(SqliteStore(str(path), 1)) as store:
+        store.open()
+        assert store.records() == {"b": Kept(6, b"new")}
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE records SET revision = 7")
+    with closing(SqliteStore(str(path), 1)) as store:
+        store.open()
+        with pytest.raises(StoreFailed, match="a record of the catalog is damaged"):
+            store.records()

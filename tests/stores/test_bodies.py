@@ -135,6 +135,17 @@ def test_dropping_a_source_takes_its_copies_in_slices_and_leaves_what_others_nee
     assert faults_of(broker.store) == []
 
 
+def test_a_slice_of_a_fragment_has_no_more_rows_than_it_may_over_all_of_its_sources(tmp_path: Path) -> None:
+    broker = Broker(sqlite_store(tmp_path))
+    for source in broker.add(source_nos=(0, 1)):
+        broker.send(source, [b"a", b"b", b"c"])
+    assert broker.store.drop_fragment(1, 0, 4)
+    assert broker.store.usage().rows == 2
+    assert not broker.store.drop_fragment(1, 0, 4)
+    assert broker.store.usage().rows == 0
+    broker.store.close()
+
+
 def test_a_source_that_was_dropped_and_made_anew_has_another_key(broker: Broker) -> None:
     _, (old,) = topic(broker, 1)
     broker.store.drop_source(1, 1, 10)
@@ -226,6 +237,8 @@ def test_a_damaged_body_is_reported_for_every_copy_and_never_delivered(tmp_path:
     broker.open()
     for source in sources:
         assert [m.payload for m in broker.store.load(source.source_key, 1, 3)] == [b"good", b"good"]
+        # A page that it was found on goes on behind its last copy.
+        assert [m.count for m in broker.store.load(source.source_key, 1, 2)] == [1, 3]
     damaged = {(key, count) for key, count, _ in broker.store.quarantined()}
     assert {(source.source_key, 2) for source in sources} <= damaged
     broker.store.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,6 +109,7 @@ def test_a_log_that_was_taken_away_fails_the_commit_and_loses_nothing(
     take_away(log_of(folder))
     with pytest.raises(StoreFailed, match=r"log was moved, removed or replaced while in use\. It was written anew"):
         broker.send(source, [b"refused, and may be there"])
+    assert stat.S_IMODE(log_of(folder).stat().st_mode) == 0o600
     assert found(killed(folder), source)[:20] == SENT
     broker.open()
     assert payloads_of(broker.store.load(source.source_key, 1, 100))[:20] == SENT
@@ -219,6 +221,41 @@ def test_another_log_that_was_written_over_it_fails_the_commit(tmp_path: Path) -
     second.store.close()
 
 
+def test_a_log_whose_first_bytes_were_written_over_is_not_copied_home(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    broker, source = opened(folder)
+    proxied(broker)
+    broker.send(source, [b"after"])
+    with log_of(folder).open("r+b") as file:
+        file.write(b"none")
+    before = database(folder).read_bytes()
+    with pytest.raises(StoreFailed, match="log was cut or written over while in use"):
+        proxied(broker)
+    assert database(folder).read_bytes() == before
+
+
+def test_a_log_that_nothing_stands_in_leaves_the_mark_as_it_is(tmp_path: Path) -> None:
+    path = str(database(tmp_path))
+    store = SqliteStore(path, 1)
+    store.open()
+    assert store._log is not None
+    before = read_mark(path)
+    # Nothing was committed since the store was opened.
+    store._log.restarts(3, 99)
+    store._log.copied(3, 99)
+    assert read_mark(path) == before
+    store.probe()
+    store.checkpoint_aside()
+    before = read_mark(path)
+    assert before is not None
+    assert before.is_in_use
+    # It was emptied, as SQLite tells.
+    store._log.restarts(0, 99)
+    store._log.copied(0, 99)
+    assert read_mark(path) == before
+    store.close()
+
+
 def test_a_log_may_begin_anew_as_often_as_it_likes(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     broker, source = opened(folder)
@@ -241,6 +278,19 @@ def test_a_killed_store_without_its_log_is_refused_until_the_log_is_back(tmp_pat
     assert f"{log_of(folder)}: the store's log is missing" in text
     assert "duobus store accept-loss" in text
     assert not log_of(folder).exists()
+    (folder / "away").rename(log_of(folder))
+    assert found(folder, source) == SENT
+    broker.store.close()
+
+
+def test_a_killed_store_without_its_log_is_refused_by_whoever_would_make_a_new_one_in_its_place(
+    tmp_path: Path,
+) -> None:
+    broker, source = opened(tmp_path / "store")
+    folder = killed(tmp_path / "store")
+    log_of(folder).rename(folder / "away")
+    with pytest.raises(StoreFailed, match="the store's log is missing"):
+        SqliteStore(str(database(folder)), 1).open()
     (folder / "away").rename(log_of(folder))
     assert found(folder, source) == SENT
     broker.store.close()
@@ -383,6 +433,7 @@ def test_the_mark_follows_every_step(tmp_path: Path) -> None:
         lambda: broker.send(source, [b"m"]),
         broker.store.probe,
         lambda: broker.add(2),
+        broker.store.keep_records,
         lambda: broker.remove((source.source_key, 1, 1)),
         lambda: broker.store.drop_entity(2),
     ):
@@ -407,6 +458,20 @@ def test_a_new_store_does_not_heed_the_mark_of_one_that_is_gone(tmp_path: Path) 
     again = Broker(SqliteStore(str(database(folder)), 1))
     assert again.fragments == {}
     again.store.close()
+
+
+def test_a_new_store_does_not_ask_for_the_log_of_one_that_was_killed_and_is_gone(tmp_path: Path) -> None:
+    broker, _ = opened(tmp_path / "store")
+    folder = killed(tmp_path / "store")
+    database(folder).unlink()
+    log_of(folder).unlink()
+    mark = read_mark(str(database(folder)))
+    assert mark is not None
+    assert mark.is_in_use
+    again = Broker(SqliteStore(str(database(folder)), 1))
+    assert again.fragments == {}
+    again.store.close()
+    broker.store.close()
 
 
 def test_a_store_that_an_older_log_makes_look_damaged_says_so_and_opens_with_its_own(tmp_path: Path) -> None:

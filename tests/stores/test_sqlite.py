@@ -21,7 +21,7 @@ from duobus.storage.backup.snapshot import Snapshot
 from duobus.storage.interface import FORMAT_VERSION, Tombstone
 from duobus.storage.sqlite import log_space as log_room
 from duobus.storage.sqlite import store as sqlite
-from duobus.storage.sqlite.file import StoreFile
+from duobus.storage.sqlite.file import StoreFile, store_failed
 from duobus.storage.sqlite.store import SqliteStore
 
 
@@ -444,6 +444,42 @@ def test_a_copy_is_of_the_instant_that_was_pinned_last_and_for_nobody_elses_eyes
     assert other.open().last_commit_no
     assert other.usage().rows == before + 50
     other.close()
+
+
+def test_each_transaction_shows_the_thread_of_the_checkpoints_that_there_is_work(tmp_path: Path) -> None:
+    broker = filled(tmp_path)
+    store = broker.store
+    assert isinstance(store, SqliteStore)
+    seen = {store.commits}
+    for _ in range(3):
+        store.probe()
+        seen.add(store.commits)
+    assert len(seen) == 4
+    store.close()
+
+
+def test_a_store_that_is_closed_drops_nothing_even_of_an_entity_that_it_does_not_have(tmp_path: Path) -> None:
+    broker = filled(tmp_path)
+    broker.store.close()
+    with pytest.raises(StoreFailed, match="not open"):
+        broker.store.drop_entity(77)
+
+
+def test_an_empty_file_is_nothing_to_make_a_backup_of(tmp_path: Path) -> None:
+    path = tmp_path / "f0.db"
+    path.touch()
+    with pytest.raises(StoreFailed, match="the store's file is empty"):
+        Snapshot(path)
+
+
+def test_a_failure_names_the_code_of_the_database_where_there_is_one() -> None:
+    found = str(store_failed("f0.db", "open the store", OSError("gone")))
+    assert found == "f0.db: could not open the store: the operating system refused (gone)"
+    db = apsw.Connection(":memory:")
+    db.execute("CREATE TABLE t (a UNIQUE); INSERT INTO t VALUES (1)")
+    with pytest.raises(apsw.ConstraintError) as caught:
+        db.execute("INSERT INTO t VALUES (1)")
+    assert str(store_failed("f0.db", "write", caught.value)).endswith(" [SQLITE_CONSTRAINT_UNIQUE])")
 
 
 # --- what a store holds open -----------------------------------------------------------------------------------------

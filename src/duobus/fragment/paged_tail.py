@@ -164,7 +164,6 @@ def fetched(fragment: Fragment, source_no: int, rows: list[StoredMessage]) -> li
     for row in rows:
         if row.count not in due or not source.is_cold(row.count) or state_in_memory(row.state) != ACTIVE:
             continue
-        due.discard(row.count)
         slot = message_of_row(row)
         source.keep(slot)
         slot.lock = RESERVED

@@ -476,8 +476,6 @@ class OutgoingLink(Mailbox, Endpoint):
             if not self.is_removing:
                 self._unlock(batch, offset, len(batch.slots) - offset)
         self._deliveries.forget(self)
-        if self.link.is_held and not self.owes:
-            self.link.answer_detach()
 
 
 def write_outcome(session: Session, ranges: list[tuple[int, int]], state: DeliveryState) -> None:

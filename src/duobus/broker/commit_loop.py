@@ -27,6 +27,7 @@ import asyncio
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from duobus.broker import admission
@@ -244,8 +245,9 @@ class CommitLoop:
         self.work = work
         self.commit_no = commit.commit_no
         self.started_s = self._loop.time()
-        life, store = lifecycle.life, self._store
-        self._watchdog.commit(lambda: store.commit(commit), lambda _, error: self._committed(life, error, commit))
+        life = lifecycle.life
+        done = partial(self._committed, life, commit)
+        self._watchdog.submit(partial(self._store.commit, commit), done, is_commit=True)
 
     def _decide_all(self, now_ms: int, commit: CommitBatch) -> list[Command]:
         """Check and apply what waits, up to the size of a good commit."""
@@ -344,7 +346,7 @@ class CommitLoop:
 
     # -- release ------------------------------------------------------------------------------------------------
 
-    def _committed(self, life: int, error: BaseException | None, commit: CommitBatch) -> None:
+    def _committed(self, life: int, commit: CommitBatch, _result: None, error: BaseException | None) -> None:
         if life != self._lifecycle.life:
             return
         if error is not None:

@@ -167,7 +167,8 @@ class CreditScheduler:
                 receiver, _ = self._unserved.popitem()
                 self._waiting[receiver] = None
                 self._waiting.move_to_end(receiver, last=False)
-        self.match()
+        if self._waiting:
+            self.match()
         if self.watchers and self._offers:
             for watcher in self.watchers:
                 watcher.offered()

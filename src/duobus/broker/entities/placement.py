@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain, zip_longest
 from zlib import crc32
 
-from duobus.broker.admission import is_full
+from duobus.broker.fair_queue import is_full
 from duobus.broker.fragment_handle import FragmentHandle
 from duobus.errors import ArgumentInvalid, ServiceBusError, StoreUnavailable
 from duobus.model.batches import SendBatch
@@ -69,8 +69,8 @@ class Placement:
         return self.fragments[self._order[self._at]]
 
     def commit_started(self, handle: FragmentHandle) -> None:
-        """Advance, if keyless messages were going to this fragment until now."""
-        if len(self._order) == 1 or self.current is not handle:
+        """Advance, if keyless messages were going to this fragment until now; for entities of several fragments."""
+        if self.current is not handle:
             return
         self._at += 1
         if self._at == len(self._order):
@@ -87,6 +87,9 @@ class Placement:
             StoreUnavailable: No store of this entity is there.
         """
         fragments, order = self.fragments, self._order
+        if len(order) == 1 and fragments[0].fragment is not None:
+            # There is no choice; the fragment itself says whether it is full when its commit starts.
+            return fragments[0]
         there: FragmentHandle | None = None
         for step in range(len(order)):
             at = (self._at + step) % len(order)

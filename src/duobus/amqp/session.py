@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import errors as conditions
-from duobus.amqp.delivery_states import DeliveryState, encode_state
+from duobus.amqp.delivery_states import ACCEPTED, ACCEPTED_BYTES, DeliveryState, encode_state
 from duobus.amqp.errors import EngineMisuse, Error, ProtocolViolation
 from duobus.amqp.events import (
     AttachReceived,
@@ -468,7 +468,8 @@ class Session:
             settled: Whether that is final.
         """
         if self.state == OPEN:
-            self.connection.write(disposition_frame(self.channel, role, first, last, settled, encode_state(state)))
+            encoded = ACCEPTED_BYTES if state is ACCEPTED else encode_state(state)
+            self.connection.write(disposition_frame(self.channel, role, first, last, settled, encoded))
 
     def on_disposition(
         self,

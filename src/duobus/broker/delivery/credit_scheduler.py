@@ -15,7 +15,7 @@ from duobus.model.batches import DeliveryBatch, Mailbox
 
 if TYPE_CHECKING:
     from duobus.broker.admission import Throttle
-    from duobus.broker.entities.idle_tracking import LastUse
+    from duobus.broker.entities.queue import LastUse
     from duobus.broker.fragment_handle import FragmentHandle
     from duobus.fragment.fragment import Fragment
 

@@ -87,9 +87,6 @@ class Placement:
             StoreUnavailable: No store of this entity is there.
         """
         fragments, order = self.fragments, self._order
-        if len(order) == 1 and fragments[0].fragment is not None:
-            # There is no choice; the fragment itself says whether it is full when its commit starts.
-            return fragments[0]
         there: FragmentHandle | None = None
         for step in range(len(order)):
             at = (self._at + step) % len(order)
@@ -129,6 +126,10 @@ class Placement:
         """Split a batch into (fragment, indices or None for all, keyless) and (indices or None, why refused)."""
         keys = batch.keys
         if keys is None:
+            first = self.fragments[0]
+            if len(self.fragments) == 1 and first.fragment is not None:
+                # There is no choice; whether it is full or late when its commit starts, the fragment says itself.
+                return [(first, None, True)], []
             try:
                 return [(self.keyless(batch.bytes_total), None, True)], []
             except StoreUnavailable as error:

@@ -445,8 +445,9 @@ class Session:
         # window = flow.next-incoming-id + flow.incoming-window - our next-outgoing-id; ours started at 0.
         known = serial_difference(self._next_outgoing_id, flow.next_incoming_id or 0)
         self._remote_window = max(0, min(flow.incoming_window, HALF - 1) - max(known, 0))
-        self._flush()
-        if self.take_starved():
+        if self._queue:
+            self._flush()
+        if self._starved and self.take_starved():
             events.append(SessionFlow(self))
         if flow.handle is not None:
             link = self._link(flow.handle)

@@ -6,8 +6,10 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from broker_kit import batch
 
+from duobus.broker import fair_queue
 from duobus.broker.fair_queue import AHEAD_BYTES, FairQueue
 from duobus.broker.fragment_handle import FragmentHandle
 from duobus.fragment.send import Run
@@ -77,3 +79,22 @@ def test_a_part_of_a_batch_counts_as_the_part_that_it_is() -> None:
     made: Any = batch(*[bytes(AHEAD_BYTES // 8)] * 16)
     runs = [Run(handle, 0, made, [index], None) for index in range(16)]
     assert joined(lines, *runs) == [True] * 8 + [False] * 8
+
+
+def test_what_waits_for_a_fragment_and_for_a_store_is_bounded_and_counted_until_it_has_left() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fair_queue, "FRAGMENT_MESSAGES_MAX", 2)
+        patch.setattr(fair_queue, "PENDING_MAX", 3)
+        lines, pending = FairQueue(), deque[Any]()
+        first, second, third = run_of(1, b"1"), run_of(2, b"2"), run_of(3, b"3")
+        handle = first.handle
+        handle.waiting = 1
+        assert [lines.join(run, pending) for run in (first, second)] == [None, None]
+        assert (handle.waiting, handle.waiting_bytes) == (2, first.batch.bytes_total)
+        again = Run(handle, 0, second.batch, None, None)
+        assert "2 messages wait for fragment 0" in str(lines.join(again, pending))
+        assert lines.join(third, pending) is None
+        assert "too many operations wait" in str(lines.join(run_of(4, b"4"), pending))
+        assert list(pending) == [first, second, third]
+        lines.left(first)
+        assert (handle.waiting, handle.waiting_bytes) == (1, 0)

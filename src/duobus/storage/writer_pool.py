@@ -371,7 +371,7 @@ class StoreWatchdog:
         waiting = self._pending_calls
         if is_commit:
             self._commit, self._commit_since_s = pending_call, now_s
-            if all(other.timeout_s <= self.timeout_s for other in waiting):
+            if not waiting or all(other.timeout_s <= self.timeout_s for other in waiting):
                 # Behind what may take longer on a healthy disk, its own timeout is all there is.
                 pending_call.due_s = now_s + COMMIT_TIMEOUTS * self.timeout_s
         if not waiting:

@@ -138,7 +138,8 @@ class Peer(asyncio.Protocol):
         if self.engine.is_cut and not self._goes_on:
             self._goes_on = True
             self.server.loop.call_later(REST_S, self._go_on)
-        self.write_soon()
+        if self.engine.has_output:
+            self.write_soon()
 
     def _go_on(self) -> None:
         """Take the next frames of what was read; others were served meanwhile."""

@@ -195,7 +195,10 @@ def source_values(sources: Sequence[tuple[int, int, int, bytes]], known: Mapping
 
 def are_many_bytes(puts: Sequence[Put]) -> bool:
     """Whether new messages are too large for a statement that is kept: it keeps a copy of what was bound last."""
-    return sum(sum(map(len, put.payloads)) for put in puts) > _KEPT_BYTES_MAX
+    size = 0
+    for put in puts:
+        size += sum(map(len, put.payloads))
+    return size > _KEPT_BYTES_MAX
 
 
 def run(db: apsw.Connection, statement: schema.Rows, values: list[Any], *, is_kept: bool = True) -> int:

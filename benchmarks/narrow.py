@@ -6,12 +6,12 @@ a lower bound the same happens at a pace at which nothing else is short.
 
 import sys
 
-from duobus.broker import admission
+from duobus.broker import fair_queue
 from duobus.cli.main import main
 
 #: Messages that may wait for one fragment here.
 WAITING_MAX = 5
 
 if __name__ == "__main__":
-    admission.FRAGMENT_MESSAGES_MAX = WAITING_MAX
+    fair_queue.FRAGMENT_MESSAGES_MAX = WAITING_MAX
     sys.exit(main())

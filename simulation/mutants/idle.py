@@ -9,6 +9,7 @@ from unittest import mock
 
 from duobus.broker import Queue
 from duobus.broker.entities import idle_tracking as idle
+from duobus.broker.entities.queue import LastUse
 from simulation.world.stores import CrashingStore
 
 
@@ -51,7 +52,7 @@ def receivers_not_seen() -> Iterator[None]:
 @contextmanager
 def idle_since_it_was_made() -> Iterator[None]:
     """A queue's time is counted from its beginning."""
-    with mock.patch.object(idle.LastUse, "note"):
+    with mock.patch.object(LastUse, "note"):
         yield
 
 

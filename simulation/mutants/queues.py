@@ -258,8 +258,8 @@ def store_kept_open() -> Iterator[None]:
     """A failed commit is taken for one that never happened: memory goes on as if nothing was."""
     original = CommitLoop._committed
 
-    def committed(self: CommitLoop, life: int, error: BaseException | None, commit: CommitBatch) -> None:
-        original(self, life, None, commit)
+    def committed(self: CommitLoop, life: int, commit: CommitBatch, result: None, error: BaseException | None) -> None:
+        original(self, life, commit, None, None)
 
     def kept(self: CrashingStore, batch: CommitBatch) -> None:
         try:

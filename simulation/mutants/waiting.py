@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from unittest import mock
 
 from duobus.broker.delivery.credit_scheduler import CreditScheduler
+from duobus.broker.fragment_handle import FragmentHandle
 from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
 
 
@@ -30,13 +31,17 @@ def credit_counted_twice() -> Iterator[None]:
 @contextmanager
 def offer_forgotten() -> Iterator[None]:
     """A fragment that offers messages while nobody waits is not asked when somebody comes."""
-    original = CreditScheduler.match
+    original, offer_original = CreditScheduler.match, CreditScheduler.offer
 
     def match(self: CreditScheduler) -> None:
         original(self)
         self._offers.clear()
 
-    with mock.patch.object(CreditScheduler, "match", match):
+    def offer(self: CreditScheduler, handle: FragmentHandle) -> None:
+        offer_original(self, handle)
+        self._offers.clear()
+
+    with mock.patch.object(CreditScheduler, "match", match), mock.patch.object(CreditScheduler, "offer", offer):
         yield
 
 

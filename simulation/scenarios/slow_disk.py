@@ -24,7 +24,8 @@ from duobus.broker.protocols import LateRefusal
 from duobus.broker.store_lifecycle import StoreLifecycle
 from duobus.fragment.receive import TakeAndRemove
 from duobus.model.quotas import STORE_TIMEOUT_S
-from duobus.storage.writer_pool import COMMIT_TIMEOUTS, LONG_S, REFUSAL_S, StoreWatchdog
+from duobus.storage import writer_pool
+from duobus.storage.writer_pool import COMMIT_TIMEOUTS, ENDLESS_S, LONG_S, REFUSAL_S
 from simulation.checkers import Violation, check
 from simulation.history.events import FragmentsLate
 from simulation.parts.keyless_sends import watches
@@ -92,7 +93,7 @@ def run(seed: int) -> tuple[list[Violation], int]:
 @contextmanager
 def slow_store_waited_for() -> Iterator[None]:
     """A store that takes its time is waited for by everything that was sent to it, however long it takes."""
-    with mock.patch.object(StoreWatchdog, "_allowance_s", return_value=LONG_S):
+    with mock.patch.object(writer_pool, "LATE_S", LONG_S):
         yield
 
 
@@ -106,7 +107,7 @@ def what_waits_stays() -> Iterator[None]:
 @contextmanager
 def commit_waits_behind_reads() -> Iterator[None]:
     """A commit has all the patience that there is, however long it waited behind a read."""
-    with mock.patch.object(StoreWatchdog, "commit", StoreWatchdog.submit):
+    with mock.patch.object(writer_pool, "COMMIT_TIMEOUTS", ENDLESS_S):
         yield
 
 

@@ -24,6 +24,7 @@ from duobus.fragment.settlement import COMPLETE
 from duobus.fragment.source import SourceSettings
 from duobus.model.descriptions import QueueDescription, TopicDescription, from_json
 from duobus.model.quotas import Quotas
+from duobus.storage.writer_pool import LATE_S
 
 MIB = 1 << 20
 
@@ -444,6 +445,8 @@ async def test_one_timer_serves_all_queues_and_each_goes_in_its_own_time(hall: H
     before = timers(hall)
     for number in range(50):
         await hall.create(f"q{number}", auto_delete_on_idle_ms=FIVE_MINUTES_MS + (50 - number) * 60_000)
+    # What watched over the stores meanwhile comes to its end.
+    await asyncio.sleep(LATE_S + 0.1)
     assert timers(hall) <= before + 1
     await asyncio.sleep(300 + 10 * 60 + 1)
     assert sorted(hall.unit.namespace("n").queues) == sorted(f"q{number}" for number in range(40))

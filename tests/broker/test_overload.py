@@ -8,7 +8,7 @@ import pytest
 from broker_kit import Hall, answers, batch, payloads, receiver, simulated, turns
 from fragment_kit import Box
 
-from duobus.broker import Queue, Throttle, admission, slot_of, string_key
+from duobus.broker import Queue, Throttle, fair_queue, slot_of, string_key
 from duobus.errors import ServerBusy
 
 
@@ -32,7 +32,7 @@ async def partitioned(hall: Hall) -> Queue:
 @simulated
 async def test_the_fragment_of_a_hot_key_is_busy_while_the_others_go_on(hall: Hall) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(admission, "FRAGMENT_MESSAGES_MAX", 100)
+        patch.setattr(fair_queue, "FRAGMENT_MESSAGES_MAX", 100)
         queue = await partitioned(hall)
         hot = [batch(*[b"m"] * 10, key=key_of(0)) for _ in range(12)]
         for made in hot:
@@ -61,7 +61,7 @@ async def test_the_fragment_of_a_hot_key_is_busy_while_the_others_go_on(hall: Ha
 @simulated
 async def test_keyless_messages_pass_over_a_fragment_that_is_busy(hall: Hall) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(admission, "FRAGMENT_MESSAGES_MAX", 100)
+        patch.setattr(fair_queue, "FRAGMENT_MESSAGES_MAX", 100)
         queue = await partitioned(hall)
         current = queue.placement.current
         queue.send(batch(*[b"m"] * 100, key=key_of(current.number)))
@@ -77,7 +77,7 @@ async def test_keyless_messages_pass_over_a_fragment_that_is_busy(hall: Hall) ->
 @simulated
 async def test_bytes_that_wait_for_a_fragment_are_bounded_and_the_largest_message_finds_room(hall: Hall) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(admission, "FRAGMENT_BYTES_MAX", 1000)
+        patch.setattr(fair_queue, "FRAGMENT_BYTES_MAX", 1000)
         await hall.start()
         queue = await hall.create()
         hall.writers[queue.fragments[0].store.store_id].is_held = True

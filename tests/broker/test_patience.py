@@ -48,7 +48,7 @@ def ask(writer: StoreWatchdog, name: str, heard: Heard, ran: list[str], timeout_
         return name
 
     if name == "commit":
-        writer.commit(call, done)
+        writer.submit(call, done, is_commit=True)
     else:
         writer.submit(call, done, timeout_s)
 
@@ -61,7 +61,7 @@ def in_virtual_time(test: Callable[[SimulationLoop], Any]) -> None:
         loop.close()
 
 
-def test_calls_that_come_back_in_time_are_answered_in_order_and_leave_no_timer() -> None:
+def test_calls_that_come_back_in_time_are_answered_in_order_and_their_timer_comes_to_its_end() -> None:
     async def story(loop: SimulationLoop) -> None:
         slow, heard, ran = Slow(), [], []  # type: Slow, Heard, list[str]
         writer = StoreWatchdog(loop, slow)
@@ -73,6 +73,7 @@ def test_calls_that_come_back_in_time_are_answered_in_order_and_leave_no_timer()
         await asyncio.sleep(PATIENCE_S - 0.1)
         slow.step()
         assert heard == [("a", "a"), ("b", "b")]
+        await asyncio.sleep(PATIENCE_S)
         assert writer._timer is None
 
     in_virtual_time(story)
@@ -111,6 +112,7 @@ def test_a_commit_behind_a_slow_call_is_given_up_in_time_for_what_it_holds_to_go
         assert heard == [("read", "read")]
         await asyncio.sleep(0.2)
         assert heard == [("read", "read"), ("commit", StoreFailed)]
+        await asyncio.sleep(PATIENCE_S)
         assert writer._timer is None
 
     in_virtual_time(story)
@@ -139,6 +141,7 @@ def test_a_commit_is_given_up_in_time_though_each_of_many_calls_before_it_is_qui
         await asyncio.sleep(PATIENCE_S - 0.1)
         slow.step()
         assert heard[-1] == ("commit", "commit")
+        await asyncio.sleep(PATIENCE_S)
         assert writer._timer is None
 
     in_virtual_time(story)

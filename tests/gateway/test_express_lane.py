@@ -55,7 +55,7 @@ async def test_sends_stay_on_the_lane_and_are_answered_as_the_general_server_ans
         assert (first.status, first.body) == (other.status, other.body) == (201, b"")
         assert [name for name, _ in first.headers] == [name for name, _ in other.headers]
         assert first.header("Server") == other.header("Server")
-        assert server.amqp.totals["ns", "q", "send"][0] == 2
+        assert server.metering.totals["ns", "q", "send"][0] == 2
         found = await general.ask("DELETE", "/q/messages/head")
         assert (found.body, found.header("Property")) == (b"one", "7")
         assert await bodies(server, 1) == [b"two"]

@@ -182,9 +182,7 @@ class Door:
     def __init__(self) -> None:
         self.counted: list[tuple[Any, ...]] = []
         self.clock = SimpleNamespace(now_ms=lambda: 1_000)
-
-    def meter(self, *counted: Any) -> None:
-        self.counted.append(counted)
+        self.metering = SimpleNamespace(add=lambda *counted: self.counted.append(counted))
 
 
 class Named(SimpleNamespace):

@@ -409,7 +409,7 @@ async def test_one_connection_serves_many_requests_and_usage_is_counted() -> Non
         for _ in range(50):
             assert (await http.ask("DELETE", "/q/messages/head")).status == 200
         assert (await http.ask("DELETE", "/q/messages/head?timeout=0")).status == 204
-        totals = server.amqp.totals
+        totals = server.metering.totals
         assert totals["ns", "q", "send"][0::2] == [50, 100]
         assert totals["ns", "q", "receive"][0::2] == [50, 100]
         assert totals["ns", "q", "empty-receive"][2] == 1

@@ -110,7 +110,7 @@ def test_what_waits_behind_a_call_that_came_back_is_done_though_another_store_ha
         hanging = submitted(sick, second)
         assert await asyncio.to_thread(second.is_reached.wait, WAIT_S)
         # Nothing is in line, so nobody in the loop looks.
-        while pool._timer is not None:  # noqa: ASYNC110 - the writer pool has no event to wait for
+        while pool.timer is not None:  # noqa: ASYNC110 - the writer pool has no event to wait for
             await asyncio.sleep(0.001)
         first.open()
         await came_back

@@ -40,6 +40,15 @@ def test_counting_begins_again_after_a_take_with_new_numbers() -> None:
     assert [record.number for record in counts.take(_MINUTE_MS)] == [2]
 
 
+def test_totals_go_on_over_the_minutes_and_over_all_keys() -> None:
+    counts = MeteringCounts("run-1")
+    counts.add("n", "q", SEND, 2, 20, 2, "writer")
+    counts.take(_MINUTE_MS)
+    counts.add("n", "q", SEND, 1, 10, 3, "second")
+    counts.add("n", "q", RECEIVE, 1, 10, 1)
+    assert counts.totals == {("n", "q", SEND): [3, 30, 5], ("n", "q", RECEIVE): [1, 10, 1]}
+
+
 def test_records_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     log = MeteringLog(tmp_path / "metering")
     log.write(_records(3))

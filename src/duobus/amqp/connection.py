@@ -136,6 +136,7 @@ class Connection(FrameReader):
         peer_frame_max: The largest frame that we may send.
         link_count: Links of all sessions.
         partial_bytes: What unfinished deliveries hold.
+        reopened: Sessions on which more can be sent since output was taken, where that was waited for.
         running: Links that got deliveries in the read under way; for the links' use only.
     """
 
@@ -150,7 +151,6 @@ class Connection(FrameReader):
         "_peer_channel_max",
         "_peer_idle_ms",
         "_pending",
-        "_reopened",
         "dropped",
         "held_back",
         "is_acceptor",
@@ -161,6 +161,7 @@ class Connection(FrameReader):
         "partial_bytes",
         "peer_frame_max",
         "phase",
+        "reopened",
         "running",
         "settings",
     )
@@ -179,7 +180,7 @@ class Connection(FrameReader):
         self.partial_bytes = 0
         self.running: list[Link] = []
         self._pending = bytearray()
-        self._reopened: list[Session] = []
+        self.reopened: list[Session] = []
         self.held_back: list[Session] = []
         self._local: dict[int, Session] = {}
         self._open_sent = False
@@ -310,6 +311,11 @@ class Connection(FrameReader):
         return self._close_sent and not self.is_closed
 
     @property
+    def has_output(self) -> bool:
+        """Whether the socket has to be seen to: there is something to write, to go on with, or the end to be made."""
+        return bool(self.out or self.held_back or self.reopened) or self.is_closed
+
+    @property
     def is_cut(self) -> bool:
         """Whether frames are left for the next ``receive``: these were work enough, or an answer was awaited."""
         return not self.halted and len(self._pending) >= max(self.needed, 8)
@@ -341,24 +347,26 @@ class Connection(FrameReader):
             self._pending.clear()
         self.needed = 0
         self.work_left = self.settings.work_max
-        pos = self._read(data, events)
+        pos = 0 if self.phase == FRAMES else self._read_handshakes(data, events)
+        if self.phase == FRAMES and not self.halted:
+            pos = self.read_frames(data, pos, events)
         if pos < len(data) and not self.is_closed:
             self._pending += memoryview(data)[pos:]
         self.generation += 1
         for link in self.running:
-            link.end_run()
+            # Its messages are the owner's alone now, who may be done with them long before the next read.
+            link.run = None
         self.running.clear()
         return events
 
-    def _read(self, data: bytes, events: list[Event]) -> int:
+    def _read_handshakes(self, data: bytes, events: list[Event]) -> int:
+        """Take what comes before the frames; return the offset behind it."""
         pos = 0
         while self.phase != FRAMES and not self.halted:
             after = self.read_handshake(data, pos, events)
             if after == pos:
                 break
             pos = after
-        if self.phase == FRAMES and not self.halted:
-            pos = self.read_frames(data, pos, events)
         return pos
 
     def frame_too_large(self, size: int, events: list[Event]) -> None:
@@ -610,7 +618,8 @@ class Connection(FrameReader):
     def write(self, data: bytes) -> None:
         """Append a whole frame to the output; after our close it is dropped."""
         if not self._close_sent:
-            self.write_raw(data)
+            self.out.append(data)
+            self.output_size += len(data)
 
     def write_frame(self, channel: int, body: bytes) -> None:
         """Append a frame with this body to the output; after our close it is dropped."""
@@ -642,11 +651,11 @@ class Connection(FrameReader):
             if not session.fill_output(output_max):
                 self.held_back.append(session)
             elif session.take_starved():
-                self._reopened.append(session)
+                self.reopened.append(session)
 
     def take_reopened(self) -> list[Session]:
-        """Return the sessions on which more can be sent since output was taken, where that was waited for."""
-        reopened, self._reopened = self._reopened, []
+        """Return the sessions in ``reopened``, and forget them."""
+        reopened, self.reopened = self.reopened, []
         return reopened
 
     # Time.

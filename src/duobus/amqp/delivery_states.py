@@ -145,7 +145,7 @@ _CODES: Final[dict[type[DeliveryState], int]] = {
     TransactionalState: 0x34,
 }
 
-_ACCEPTED_BYTES: Final = b"\x00\x53\x24\x45"
+ACCEPTED_BYTES: Final = b"\x00\x53\x24\x45"
 _RELEASED_BYTES: Final = b"\x00\x53\x26\x45"
 # One null element: the form that was measured to work as the answer to a dead-letter (AMQP 1.0 part 3, 3.4).
 _REJECTED_BYTES: Final = b"\x00\x53\x25\xc0\x02\x01\x40"
@@ -154,7 +154,7 @@ _REJECTED_BYTES: Final = b"\x00\x53\x25\xc0\x02\x01\x40"
 def encode_state(state: DeliveryState | None) -> bytes:
     """Return the bytes of a delivery state; null for None."""
     if state is ACCEPTED:
-        return _ACCEPTED_BYTES
+        return ACCEPTED_BYTES
     if state is None:
         return b"\x40"
     if state is RELEASED:

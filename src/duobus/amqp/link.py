@@ -156,6 +156,7 @@ class Link:
         echo: On a link we send on: the peer wants to hear our state; ``flow`` answers.
         holds_detach: Set by an owner who answers the peer's detach with ``answer_detach``, once there are no more
             outcomes to tell: what is told after that answer is lost on clients that wait for it.
+        run: The deliveries of the read under way that make one event; None between reads.
         tags: Set to a list by an owner who wants the tag of every delivery that comes in, in order; takes them out.
         template: Of its transfers; for whoever writes them.
         told: What the peer has said last that is available, if an owner has set it to 0, who gets a LinkFlow for each.
@@ -165,7 +166,6 @@ class Link:
         "_allowance",
         "_closed",
         "_partial",
-        "_run",
         "_run_generation",
         "_run_next",
         "announced",
@@ -183,6 +183,7 @@ class Link:
         "max_message_size",
         "name",
         "remote",
+        "run",
         "session",
         "state",
         "tags",
@@ -213,7 +214,7 @@ class Link:
         self._allowance = 0
         self._partial: _Partial | None = None
         self.cut: DeliveryState | None = None
-        self._run: Transfers | None = None
+        self.run: Transfers | None = None
         self._run_generation = -1
         self._run_next = -1
         self.template = TransferTemplate(session.channel, handle)
@@ -390,7 +391,7 @@ class Link:
         """Drop credit and whatever is unfinished, in both directions."""
         self.cut = None if self._partial is None else self._partial.state
         self._drop_partial()
-        self._run = None
+        self.run = None
         self.credit = self._allowance = 0
         self.session.drop_queued(self)
 
@@ -482,7 +483,7 @@ class Link:
         self, delivery_id: int, settled: bool, message_format: int, events: list[Event], generation: int
     ) -> list[bytes]:
         """Return the list that the payload of this delivery belongs to; a new event where the last cannot go on."""
-        run = self._run
+        run = self.run
         if (
             run is None
             or self._run_generation != generation
@@ -492,15 +493,11 @@ class Link:
             or run.state is not None
         ):
             run = Transfers(self, delivery_id, settled, message_format, [])
-            self._run = run
+            self.run = run
             self._run_generation = generation
             self.session.connection.running.append(self)
             events.append(run)
         return run.payloads
-
-    def end_run(self) -> None:
-        """The read is over: its messages are the owner's alone, who may be done with them long before the next."""
-        self._run = None
 
     def close_run(self, n: int, next_id: int) -> None:
         """Take account of ``n`` deliveries that were put into the list; the next would have ``next_id``."""
@@ -547,7 +544,7 @@ class Link:
             # Likewise.
             self.session.connection.generation += 1
             form, state = partial.message_format, partial.state
-            self._run = None
+            self.run = None
             events.append(Transfers(self, partial.delivery_id, partial.settled, form, [whole], state))
             return
         run = self.open_run(partial.delivery_id, partial.settled, partial.message_format, events, generation)

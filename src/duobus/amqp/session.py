@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import errors as conditions
-from duobus.amqp.delivery_states import DeliveryState, encode_state
+from duobus.amqp.delivery_states import ACCEPTED, ACCEPTED_BYTES, DeliveryState, encode_state
 from duobus.amqp.errors import EngineMisuse, Error, ProtocolViolation
 from duobus.amqp.events import (
     AttachReceived,
@@ -445,8 +445,9 @@ class Session:
         # window = flow.next-incoming-id + flow.incoming-window - our next-outgoing-id; ours started at 0.
         known = serial_difference(self._next_outgoing_id, flow.next_incoming_id or 0)
         self._remote_window = max(0, min(flow.incoming_window, HALF - 1) - max(known, 0))
-        self._flush()
-        if self.take_starved():
+        if self._queue:
+            self._flush()
+        if self._starved and self.take_starved():
             events.append(SessionFlow(self))
         if flow.handle is not None:
             link = self._link(flow.handle)
@@ -468,7 +469,8 @@ class Session:
             settled: Whether that is final.
         """
         if self.state == OPEN:
-            self.connection.write(disposition_frame(self.channel, role, first, last, settled, encode_state(state)))
+            encoded = ACCEPTED_BYTES if state is ACCEPTED else encode_state(state)
+            self.connection.write(disposition_frame(self.channel, role, first, last, settled, encoded))
 
     def on_disposition(
         self,

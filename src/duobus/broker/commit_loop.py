@@ -27,10 +27,9 @@ import asyncio
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from duobus.broker import admission
-from duobus.broker.admission import busy
 from duobus.broker.deadline_timer import DeadlineTimer
 from duobus.broker.delivery.session_service import notify_holders_of
 from duobus.broker.fair_queue import FairQueue
@@ -60,8 +59,6 @@ COMMIT_MESSAGES_MAX = 2000
 #: Delivery counts that ride in one commit. A receiver that takes thousands of messages and goes, again and again, would
 #: make the commits of everybody in this store as long as it likes; what is left goes with the next ones.
 COMMIT_TOUCHED_MAX = 500
-#: Commands in waiting; a sender's credit keeps it far below, so reaching it means overload.
-PENDING_MAX = 100_000
 #: How long delivery counts wait for company.
 COUNTS_WAIT_S: Final = 5.0
 
@@ -175,14 +172,11 @@ class CommitLoop:
             self.refuse(command, self._lifecycle.unavailable(), [])
             return
         if isinstance(command, Run):
-            refusal = admission.admit(command)
-            if refusal is None and len(self.pending) + self.lines.number >= PENDING_MAX:
-                admission.note_left(command)
-                refusal = busy("too many operations wait for this messaging store")
+            refusal = self.lines.join(command, self.pending)
             if refusal is not None:
                 self._answer(command, refusal)
                 return
-        if not isinstance(command, Run) or self.lines.join(command):
+        else:
             self.pending.append(command)
         self.schedule()
 
@@ -229,6 +223,11 @@ class CommitLoop:
         now_ms = self.time.now_ms()
         if self.timers.earliest_ms <= now_ms:
             self._tick_due(now_ms)
+        others = self._tombstones or self._forgotten or self._writes
+        if not (self.pending or self.lines.number or self.changed or others):
+            if self._idle is not None:
+                self._note_idle()
+            return
         commit = CommitBatch(self.commit_no + 1, now_ms)
         work = self._decide_all(now_ms, commit) if self.pending or self.lines.number else []
         if lifecycle.state != "open":
@@ -244,8 +243,9 @@ class CommitLoop:
         self.work = work
         self.commit_no = commit.commit_no
         self.started_s = self._loop.time()
-        life, store = lifecycle.life, self._store
-        self._watchdog.commit(lambda: store.commit(commit), lambda _, error: self._committed(life, error, commit))
+        life = lifecycle.life
+        done = partial(self._committed, life, commit)
+        self._watchdog.submit(partial(self._store.commit, commit), done, is_commit=True)
 
     def _decide_all(self, now_ms: int, commit: CommitBatch) -> list[Command]:
         """Check and apply what waits, up to the size of a good commit."""
@@ -257,7 +257,6 @@ class CommitLoop:
                 lines.move_up(pending)
             command = pending.popleft()
             if isinstance(command, Run):
-                admission.note_left(command)
                 lines.left(command)
             try:
                 decided = self._decide(command, now_ms, commit, self.committing)
@@ -306,7 +305,7 @@ class CommitLoop:
             fragment.apply(member, now_ms, commit)
             touched[member.handle.home] = fragment
             if isinstance(member, Run):
-                if member.placement is not None:
+                if member.placement is not None and len(member.placement.fragments) > 1:
                     member.placement.commit_started(member.handle)
                 commit.tombstones += member.tombstones
         return True
@@ -344,7 +343,7 @@ class CommitLoop:
 
     # -- release ------------------------------------------------------------------------------------------------
 
-    def _committed(self, life: int, error: BaseException | None, commit: CommitBatch) -> None:
+    def _committed(self, life: int, commit: CommitBatch, _result: None, error: BaseException | None) -> None:
         if life != self._lifecycle.life:
             return
         if error is not None:
@@ -357,16 +356,15 @@ class CommitLoop:
         self.commits += 1
         self._note_time(self._loop.time() - self.started_s)
         notified, unread = self._release(work, fragments)
-        written, self._written = self._written, []
-        for future in written:
-            if not future.cancelled():
-                future.set_result(commit)
+        if self._written:
+            self._tell_written(commit)
         kept, self._carried = self._carried, []
         # What was stored slowly may have run out of life by now: the next commit looks at that first.
         for fragment in fragments.values():
             if fragment.topic is not None:
                 fanout.committed(fragment, fragment.topic, commit)
-            self.timers.note(fragment)
+            if fragment.deadline < fragment.armed:
+                self.timers.note(fragment)
         # The store works on the next commit while the listeners write the answers of this one.
         self._start()
         for mailbox in notified:
@@ -392,6 +390,13 @@ class CommitLoop:
                 unread.append(command)
         return list(notified.values()), unread
 
+    def _tell_written(self, commit: CommitBatch) -> None:
+        """Tell those whose piggyback writes are durable now."""
+        written, self._written = self._written, []
+        for future in written:
+            if not future.cancelled():
+                future.set_result(commit)
+
     def _note_time(self, seconds: float) -> None:
         self.commit_seconds += seconds
         self.commit_buckets[bisect_left(COMMIT_BOUNDS_S, seconds)] += 1
@@ -403,8 +408,11 @@ class CommitLoop:
         for fragment in fragments:
             if fragment.fresh or fragment.notified or fragment.ended:
                 self._offer(fragment)
-            self._pager.warm(fragment)
-            self.timers.note(fragment)
+            for source in fragment.sources.values():
+                if source.cold_number and not source.is_paging:
+                    self._pager.warm(fragment, source)
+            if fragment.deadline < fragment.armed:
+                self.timers.note(fragment)
 
     def _offer(self, fragment: Fragment) -> None:
         """Tell the credit schedulers of messages that became available, and the holders of sessions."""

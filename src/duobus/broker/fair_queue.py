@@ -7,20 +7,42 @@ neighbour, and an entity that has the store for itself fills its commits all the
 
 Only messages stand in line. What settles, removes or moves messages is bounded by what was delivered, and the order
 between that and new messages is nobody's: a message can be settled when it was stored.
+
+Beyond a bound on what waits for one fragment that fragment says "busy", while the others go on (PE17). Credit keeps
+every single sender far below the bound; reaching it means that many send to one fragment, because it is the only one or
+because they have one key, and faster than its store writes.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from duobus.broker.admission import busy
+from duobus.errors import ServerBusy
 from duobus.fragment.commands import Command
 from duobus.fragment.send import Run
+
+if TYPE_CHECKING:
+    from duobus.broker.fragment_handle import FragmentHandle
+
+#: Messages, and their bytes, that may wait for one fragment: one to two seconds of work at the rates of
+#: reference/performance.md. For less than that it is better to let a sender wait. The run that passes the bound is
+#: taken, so that the largest message always finds room.
+FRAGMENT_MESSAGES_MAX = 50_000
+FRAGMENT_BYTES_MAX = 64 << 20
+#: Commands in waiting at one store; a sender's credit keeps their number far below, so reaching it means overload.
+PENDING_MAX = 100_000
 
 #: Messages and bytes of one entity that wait among those of others: a quarter of what a commit takes.
 AHEAD_MESSAGES: Final = 500
 AHEAD_BYTES: Final = 256 << 10
+
+
+def is_full(handle: FragmentHandle) -> bool:
+    """Whether a fragment takes no further run for now."""
+    return handle.waiting >= FRAGMENT_MESSAGES_MAX or handle.waiting_bytes >= FRAGMENT_BYTES_MAX
 
 
 class _EntityQueue:
@@ -62,34 +84,44 @@ class FairQueue:
         """Whether another run may go ahead; the one that passes the bound may."""
         return line.ahead < AHEAD_MESSAGES and line.ahead_bytes < AHEAD_BYTES
 
-    def join(self, run: Run) -> bool:
-        """A run has come: whether it goes ahead at once; otherwise it stands behind now."""
-        entity = run.handle.entity_id
+    def join(self, run: Run, pending: deque[Command]) -> ServerBusy | None:
+        """A run has come: it goes ahead to ``pending`` or stands behind now, unless this says why it may not wait."""
+        handle: FragmentHandle = run.handle
+        waiting = handle.waiting
+        if waiting >= FRAGMENT_MESSAGES_MAX or handle.waiting_bytes >= FRAGMENT_BYTES_MAX:
+            return busy(f"{waiting} messages wait for fragment {handle.number} of this entity")
+        if len(pending) + self.number >= PENDING_MAX:
+            return busy("too many operations wait for this messaging store")
+        number, size = run.share
+        handle.waiting = waiting + number
+        handle.waiting_bytes += size
+        entity = handle.entity_id
         line = self._lines.get(entity)
         if line is None:
             line = self._lines[entity] = _EntityQueue()
         if not line.runs:
             if self.is_short(line):
-                number, size = run.share
                 line.ahead += number
                 line.ahead_bytes += size
-                return True
+                pending.append(run)
+                return None
             self._behind.append(entity)
         line.runs.append(run)
         self.number += 1
-        return False
+        return None
 
     def left(self, run: Run) -> None:
-        """A run that was ahead was taken, or given up."""
-        entity = run.handle.entity_id
-        line = self._lines.get(entity)
-        if line is None:
-            return
+        """A run waits no longer: it was ahead and was taken, or was given up."""
+        handle: FragmentHandle = run.handle
         number, size = run.share
-        line.ahead -= number
-        line.ahead_bytes -= size
-        if not (line.runs or line.ahead > 0):
-            del self._lines[entity]
+        handle.waiting -= number
+        handle.waiting_bytes -= size
+        line = self._lines.get(handle.entity_id)
+        if line is not None:
+            line.ahead -= number
+            line.ahead_bytes -= size
+            if not (line.runs or line.ahead > 0):
+                del self._lines[handle.entity_id]
 
     def move_up(self, pending: deque[Command]) -> None:
         """Let runs go ahead, one of each entity in turn, until none may."""

@@ -72,7 +72,7 @@ class FragmentHandle:
         parts: Of a topic's fragment: source number to the handle that the subscription has of it.
         schedulers: (source number, sub-queue) to whoever wants to hear of available messages.
         slot, slots: Which keys belong to it: those of this slot, of so many of the entity; see ``placement.py``.
-        waiting, waiting_bytes: New messages that wait for a commit of it to start; counted by ``admission.py``.
+        waiting, waiting_bytes: New messages that wait for a commit of it to start; counted by ``fair_queue.py``.
     """
 
     __slots__ = (
@@ -156,10 +156,11 @@ class FragmentHandle:
             source = fragment.sources[source_no]
             if source.touched:
                 loop.changed[fragment.fragment_key] = fragment
-            if source.cold_number:
-                broker.pager.warm(fragment)
+            if source.cold_number and not source.is_paging:
+                broker.pager.warm(fragment, source)
             receiver.deliver(DeliveryBatch(self, fragment.prefix, first, slots, until_ms), credit)
-            loop.timers.note(fragment)
+            if fragment.deadline < fragment.armed:
+                loop.timers.note(fragment)
 
     def unlock(self, source_no: int, prefix: bytes, ranges: Sequence[tuple[int, int]], *, counted: bool) -> list[int]:
         """Give locked messages back at once; returns the locks that were not held (any more)."""

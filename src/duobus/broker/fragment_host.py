@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from duobus.broker import admission, recovery
+from duobus.broker import recovery
 from duobus.broker.fragment_handle import FragmentHandle
 from duobus.errors import RowsExist, StoreFailed
 from duobus.fragment.commands import Command, Group
@@ -241,7 +241,7 @@ class FragmentHost:
             if all(member.handle.home is not handle for member in members):
                 others.append(command)
             elif isinstance(command, Run):
-                admission.note_left(command)
+                loop.lines.left(command)
                 runs.append(command)
             else:
                 refused.append(command)

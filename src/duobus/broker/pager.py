@@ -213,13 +213,11 @@ class Pager:
         # What is on its way, by source key.
         self._loaders: dict[int, PageLoader] = {}
 
-    def warm(self, fragment: Fragment) -> None:
-        """Read what is about to be wanted of a fragment's paged tails, and what has to be disposed of there."""
-        for source in fragment.sources.values():
-            if source.cold_number and not source.is_paging:
-                self._warm(fragment, source)
+    def warm(self, fragment: Fragment, source: Source) -> None:
+        """Read what is about to be wanted of a source's paged tail, and what has to be disposed of there.
 
-    def _warm(self, fragment: Fragment, source: Source) -> None:
+        Called when the source has one, and no page of it is on its way.
+        """
         if source.cold_due:
             first, number = min(source.cold_due), FETCH_ROWS
             read = partial(self._broker.store.load, source.source_key, first, number)
@@ -265,8 +263,10 @@ class Pager:
             self._broker.commit_loop.follow_up(fragment, cold_tail.fetched(fragment, source.source_no, rows))
 
     async def read_ahead(self, fragment: Fragment) -> None:
-        """Read what ``warm`` reads, and return when it is there."""
-        self.warm(fragment)
+        """Read what ``warm`` reads of all sources, and return when it is there."""
+        for source in fragment.sources.values():
+            if source.cold_number and not source.is_paging:
+                self.warm(fragment, source)
         for source in fragment.sources.values():
             loader = self._loaders.get(source.source_key)
             if loader is not None:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from duobus.broker import admission, recovery
+from duobus.broker import recovery
 from duobus.broker.delivery.credit_scheduler import CreditScheduler
 from duobus.broker.fragment_host import handle_of
 from duobus.errors import ServiceBusError, StoreFailed, StoreUnavailable
@@ -261,7 +261,7 @@ class StoreLifecycle:
         taken_back: list[TakeAndRemove] = []
         for command in pending:
             if isinstance(command, Run) and command.placement in better:
-                admission.note_left(command)
+                loop.lines.left(command)
                 self._watcher.run_lost(self._broker, command, [])
             elif isinstance(command, TakeAndRemove) and command.holder is None:
                 taken_back.append(command)
@@ -337,7 +337,7 @@ class StoreLifecycle:
                 loop.refuse(command, unavailable, self._tombstones_of(command, commit_no, old))
         for command in waiting:
             if isinstance(command, Run):
-                admission.note_left(command)
+                loop.lines.left(command)
             loop.refuse(command, unavailable, [])
         self._watcher.tombstones_lost(loop.drain_tombstones())
         self._watcher.store_failed(self._broker, error)

@@ -267,10 +267,10 @@ class Fragment:
         return Housekeeping(self.handle, source_no)
 
     def release_plain(self, source: Source, slots: list[QueuedMessage], size: int) -> None:
-        """Make new messages available of which none has metadata."""
+        """Make new messages available of which none has metadata, in a source without sessions."""
         first = slots[0].count
         main = source.sub_queues[MAIN]
-        if source.cold_number or self._is_window_full(source, len(main.ready)):
+        if source.cold_number or len(main.ready) >= WINDOW_COUNT or source.memory_bytes >= self.window_bytes:
             source.page_out(first, len(slots), size)
             return
         source.by_count.update(zip(range(first, first + len(slots)), slots, strict=True))
@@ -285,17 +285,14 @@ class Fragment:
         """Make new messages available of which at least one has metadata."""
         main = source.sub_queues[MAIN]
         for slot in slots:
-            if slot.state == ACTIVE and (source.cold_number or self._is_window_full(source, len(main.ready))):
+            is_full = len(main.ready) >= WINDOW_COUNT or source.memory_bytes >= self.window_bytes
+            # Whoever accepts a session wants all of it: the messages of sessions stay in memory.
+            if slot.state == ACTIVE and (source.cold_number or (is_full and source.sessions is None)):
                 source.page_out(slot.count, 1, len(slot.payload))
                 note_paged_expiry(self, source, slot.count, slot.enqueued_ms, slot.metadata)
                 continue
             source.keep(slot)
             self.place(source, slot, in_order=True)
-
-    def _is_window_full(self, source: Source, ready: int) -> bool:
-        # Whoever accepts a session wants all of it: the messages of sessions stay in memory.
-        is_full = ready >= WINDOW_COUNT or source.memory_bytes >= self.window_bytes
-        return is_full and source.sessions is None
 
     def place(self, source: Source, slot: QueuedMessage, *, in_order: bool) -> None:
         """Put a message into the list or index where its state belongs.

@@ -456,7 +456,7 @@ class Server:
             clock=self._clock,
             entropy=self._entropy,
             log=Log("http"),
-            meter=self.amqp.meter,
+            meter=self.metering.add,
             errors=self.amqp.errors,
             options=settings.http,
             started_ms=started_ms,

@@ -55,7 +55,7 @@ def _of_servers(amqp: AmqpServer) -> Iterator[Sample]:
     yield Sample("duobus_connections_opened", (), amqp.connections_opened)
     for condition, number in amqp.errors.items():
         yield Sample("duobus_errors", (condition,), number)
-    for (namespace, entity, kind), (messages, size, operations) in amqp.totals.items():
+    for (namespace, entity, kind), (messages, size, operations) in amqp.metering.totals.items():
         yield Sample("duobus_metered_messages", (namespace, entity, kind), messages)
         yield Sample("duobus_metered_bytes", (namespace, entity, kind), size)
         yield Sample("duobus_operations", (namespace, entity, kind), operations)

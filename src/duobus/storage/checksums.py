@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from struct import Struct
+from struct import Struct, pack
 from zlib import crc32
 
 from duobus.storage.interface import COUNT_BITS
@@ -60,7 +60,7 @@ def metadata_sums(first_id: int, all_metadata: Sequence[bytes]) -> list[int]:
 
 def numbers_sum(numbers: Sequence[int], blob: bytes = b"") -> int:
     """Return the checksum of a row of integers (64 bit, signed) and at most one blob."""
-    return crc32(blob, crc32(Struct(f">{len(numbers)}q").pack(*numbers)))
+    return crc32(blob, crc32(pack(f">{len(numbers)}q", *numbers)))
 
 
 def message_row_fault(row: tuple[object, ...]) -> str | None:

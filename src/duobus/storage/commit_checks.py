@@ -27,10 +27,7 @@ def check_batch(
     if batch.commit_no <= last_commit_no:
         raise StoreFailed(f"commit {batch.commit_no} comes after commit {last_commit_no}; numbers only grow")
     covered = _check_epochs(batch, fragments)
-    ends = _check_puts(batch.puts, sources, covered)
-    copies = [put for put in batch.puts if put.origins is not None]
-    if copies:
-        _check_origins(copies, batch, sources)
+    ends = _check_puts(batch, sources, covered) if batch.puts else {}
     # A source may be named more than once in a commit; its last row counts.
     for source_key, next_count in {row[0]: row[1] for row in batch.sources}.items():
         source = _source_of(source_key, sources, covered)
@@ -42,8 +39,9 @@ def check_batch(
             raise StoreFailed(f"source {source_key}: messages at or past its next count {next_count}")
     if ends:
         raise StoreFailed(f"source {min(ends)}: messages without a new next count for their source")
-    for source_key in {block.source_key for block in batch.histories} | {row[0] for row in batch.outdated}:
-        _source_of(source_key, sources, covered)
+    if batch.histories or batch.outdated:
+        for source_key in {block.source_key for block in batch.histories} | {row[0] for row in batch.outdated}:
+            _source_of(source_key, sources, covered)
 
 
 def _check_epochs(batch: CommitBatch, fragments: Mapping[int, FragmentRow]) -> set[int]:
@@ -57,10 +55,10 @@ def _check_epochs(batch: CommitBatch, fragments: Mapping[int, FragmentRow]) -> s
     return {fragment_key for fragment_key, _ in batch.epochs}
 
 
-def _check_puts(puts: list[Put], sources: Mapping[int, SourceRow], covered: set[int]) -> dict[int, int]:
+def _check_puts(batch: CommitBatch, sources: Mapping[int, SourceRow], covered: set[int]) -> dict[int, int]:
     """Return, per source, the first count after its new messages."""
     ends: dict[int, int] = {}
-    for put in puts:
+    for put in batch.puts:
         source = _source_of(put.source_key, sources, covered)
         end = put.first_count + len(put.payloads)
         if put.is_reserved:
@@ -72,6 +70,9 @@ def _check_puts(puts: list[Put], sources: Mapping[int, SourceRow], covered: set[
         if end - 1 > COUNT_MAX:
             raise StoreFailed(f"source {put.source_key}: count {end - 1} is past the last one, {COUNT_MAX}")
         ends[put.source_key] = end
+    copies = [put for put in batch.puts if put.origins is not None]
+    if copies:
+        _check_origins(copies, batch, sources)
     return ends
 
 

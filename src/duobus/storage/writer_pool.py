@@ -19,13 +19,14 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 from duobus.errors import StoreFailed
 from duobus.model.quotas import STORE_TIMEOUT_S
-from duobus.storage.writers import STOP_TIMEOUT_S, Outcome, StoppableWriter, Writer, outcome_of
+from duobus.storage.writers import STOP_TIMEOUT_S, StoppableWriter, Writer
 
 T = TypeVar("T")
 _Done = Callable[[Any, BaseException | None], None]
@@ -38,7 +39,7 @@ APART_S: Final = 10.0
 
 
 class PooledWriter(StoppableWriter):
-    """The writer of one store; made by ``Crew.writer``."""
+    """The writer of one store; made by ``WriterPool.writer``."""
 
     __slots__ = ("_pool", "apart_until_s", "drained", "is_stopped", "is_taken", "jobs")
 
@@ -54,7 +55,18 @@ class PooledWriter(StoppableWriter):
 
     def submit(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
         """See ``Writer.submit``."""
-        self._pool.submit(self, call, done)
+        pool = self._pool
+        if self.is_stopped:
+            pool.loop.call_soon(done, None, StoreFailed("the store's writer has been stopped"))
+            return
+        with pool.lock:
+            self.jobs.append((call, done))
+            if not self.is_taken:
+                self.is_taken = True
+                pool.line.append(self)
+                pool.serve_line()
+        if pool.line and pool.timer is None:
+            pool.watch()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         """See ``Writer.stop``; blocks for at most ``timeout_s`` seconds."""
@@ -66,14 +78,14 @@ class _Worker:
     """A thread of a writer pool.
 
     Attributes:
-        bell: True for work, False for the end.
+        bell: Gets the store to be served next, or None for the end.
         began_s: When the call under way began.
     """
 
     __slots__ = ("began_s", "bell")
 
     def __init__(self) -> None:
-        self.bell: SimpleQueue[bool] = SimpleQueue()
+        self.bell: SimpleQueue[PooledWriter | None] = SimpleQueue()
         self.began_s = 0.0
 
 
@@ -84,23 +96,27 @@ class WriterPool:
         loop: Where outcomes are announced.
         name: Of the threads, for the reader of a stack dump.
         slow_s: How long a call may take while others wait.
+
+    Attributes:
+        loop: As given.
+        lock: Held for a few steps each time, never while a call runs.
+        line: Stores with calls that no thread is at.
+        timer: Set while a store stands in line: when the pool looks whether that store waits for a slow call.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str = "stores", slow_s: float = SLOW_S) -> None:
-        self._loop = loop
+        self.loop = loop
+        self.lock = threading.Lock()
+        self.line: deque[PooledWriter] = deque()
+        self.timer: asyncio.TimerHandle | None = None
         self._name = name
         self._slow_s = slow_s
-        # Held for a few steps each time, never while a call runs.
-        self._lock = threading.Lock()
         self._writers: list[PooledWriter] = []
-        #: Stores with calls that no thread is at.
-        self._line: deque[PooledWriter] = deque()
         self._leader: _Worker | None = None
         #: Threads that sleep; the one that worked last is woken first.
         self._idle: list[_Worker] = []
         self._number = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._outcomes: deque[tuple[_Done, Outcome]] = deque()
+        self._outcomes: deque[tuple[_Done, Any, BaseException | None]] = deque()
         self._is_told = False
 
     def writer(self) -> PooledWriter:
@@ -111,66 +127,55 @@ class WriterPool:
 
     # -- in the loop's thread -----------------------------------------------------------------------------------
 
-    def submit(self, writer: PooledWriter, call: Callable[[], Any], done: _Done) -> None:
-        """Take a call of a store."""
-        if writer.is_stopped:
-            self._loop.call_soon(done, None, StoreFailed("the store's writer has been stopped"))
-            return
-        with self._lock:
-            writer.jobs.append((call, done))
-            if writer.is_taken:
-                return
-            writer.is_taken = True
-            self._line.append(writer)
-            self._see_to_line()
-        self._watch()
-
-    def _watch(self) -> None:
-        """Have somebody look, while anything waits."""
-        if self._timer is None and self._line:
-            self._timer = self._loop.call_later(self._slow_s, self._look)
+    def watch(self) -> None:
+        """Have the loop look in a while, if a store stands in line."""
+        if self.timer is None and self.line:
+            self.timer = self.loop.call_later(self._slow_s, self._look)
 
     def _look(self) -> None:
         """Look whether what waits has to wait for a slow call."""
-        self._timer = None
-        with self._lock:
-            self._see_to_line()
-        self._watch()
+        self.timer = None
+        with self.lock:
+            self.serve_line()
+        self.watch()
 
     def _announce(self) -> None:
         self._is_told = False
         outcomes = self._outcomes
         while outcomes:
-            done, (result, error) = outcomes.popleft()
+            done, result, error = outcomes.popleft()
             try:
                 done(result, error)
             except Exception as fault:  # noqa: BLE001 - a fault of ours must not keep the others' outcomes back
-                self._loop.call_exception_handler({"message": "announcing what a store did failed", "exception": fault})
+                self.loop.call_exception_handler({"message": "announcing what a store did failed", "exception": fault})
 
     # -- in any thread, with the lock ---------------------------------------------------------------------------
 
-    def _see_to_line(self) -> None:
-        """Have a thread take the line if there is one, and nobody leads or the leader is slow."""
-        if not self._line:
-            return
-        leader = self._leader
-        if leader is not None and self._loop.time() - leader.began_s < self._slow_s:
-            return
-        if self._idle:
-            self._leader = worker = self._idle.pop()
-        else:
-            # Each of the others is at a store, and there are more stores than those.
-            self._leader = worker = _Worker()
-            self._number += 1
-            # Not a daemon: the interpreter must not leave in the middle of a commit that a client waits for.
-            name = f"{self._name}-{self._number}"
-            threading.Thread(target=self._run, args=(worker,), name=name, daemon=False).start()
-        worker.began_s = self._loop.time()
-        worker.bell.put(True)
+    def serve_line(self) -> None:
+        """Give the first stores in line to threads of their own, while nobody leads or the leader is slow."""
+        while self.line:
+            now_s = self.loop.time()
+            leader = self._leader
+            if leader is not None and now_s - leader.began_s < self._slow_s:
+                return
+            writer = self.line.popleft()
+            worker = self._idle.pop() if self._idle else self._new_worker()
+            worker.began_s = now_s
+            self._leader = None if now_s < writer.apart_until_s else worker
+            worker.bell.put(writer)
+
+    def _new_worker(self) -> _Worker:
+        # Each of the others is at a store, and there are more stores than those.
+        worker = _Worker()
+        self._number += 1
+        # Not a daemon: the interpreter must not leave in the middle of a commit that a client waits for.
+        name = f"{self._name}-{self._number}"
+        threading.Thread(target=self._run, args=(worker,), name=name, daemon=False).start()
+        return worker
 
     def stop(self, writer: PooledWriter) -> None:
         """Take nothing more for a store; its threads end with the last store."""
-        with self._lock:
+        with self.lock:
             writer.is_stopped = True
             if not writer.is_taken:
                 writer.drained.set()
@@ -179,74 +184,71 @@ class WriterPool:
     def _end_if_over(self) -> None:
         if all(writer.drained.is_set() for writer in self._writers):
             while self._idle:
-                self._idle.pop().bell.put(False)
+                self._idle.pop().bell.put(None)
 
     # -- in a thread of the writer pool --------------------------------------------------------------------------------
 
     def _run(self, worker: _Worker) -> None:
-        while worker.bell.get():
-            writer: PooledWriter | None = None
-            while (writer := self._next(worker, writer)) is not None:
+        while (writer := worker.bell.get()) is not None:
+            next_writer: PooledWriter | None = writer
+            while next_writer is not None:
+                writer = next_writer
                 call, done = writer.jobs.popleft()
-                self._tell(done, outcome_of(call))
+                try:
+                    self._outcomes.append((done, call(), None))
+                except BaseException as error:  # noqa: BLE001 - not swallowed: it is what the submitter gets
+                    self._outcomes.append((done, None, error))
                 # While it waits for the next call, this thread must not hold what the last one wrote or read.
                 del call, done
+                if not self._is_told:
+                    self._is_told = True
+                    self._tell()
+                next_writer = self._next(worker, writer)
 
-    def _next(self, worker: _Worker, last: PooledWriter | None) -> PooledWriter | None:
+    def _tell(self) -> None:
+        """Have the loop announce outcomes; one that is closed has nobody to tell, and what waits is written anyway."""
+        try:
+            self.loop.call_soon_threadsafe(self._announce)
+        except RuntimeError:
+            self._is_told = False
+
+    def _next(self, worker: _Worker, last: PooledWriter) -> PooledWriter | None:
         """Return the store to be served next, after ``last``; None when there is nothing to do for this thread."""
-        with self._lock:
-            now_s = self._loop.time()
-            if last is not None:
-                self._served(last, is_slow=now_s - worker.began_s >= self._slow_s, now_s=now_s)
-            writer = self._taken(worker, now_s)
+        with self.lock:
+            now_s = self.loop.time()
+            if now_s - worker.began_s >= self._slow_s:
+                last.apart_until_s = now_s + APART_S
+            if last.jobs:
+                self.line.append(last)
+            else:
+                last.is_taken = False
+                if last.is_stopped:
+                    last.drained.set()
+            writer = self._first_in_line(worker, now_s) if self.line else None
             if writer is None:
+                if self._leader is worker:
+                    self._leader = None
                 self._idle.append(worker)
-                self._end_if_over()
-        if self._line and self._timer is None:
+                if last.is_stopped:
+                    self._end_if_over()
+        if self.line and self.timer is None:
             # What waits was put there in this thread: the loop's has to hear of it, should the leader be slow.
-            self._call_soon(self._watch)
+            with suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self.watch)
         return writer
 
-    def _served(self, writer: PooledWriter, *, is_slow: bool, now_s: float) -> None:
-        if is_slow:
-            writer.apart_until_s = now_s + APART_S
-        if writer.jobs:
-            self._line.append(writer)
-            return
-        writer.is_taken = False
-        if writer.is_stopped:
-            writer.drained.set()
-
-    def _taken(self, worker: _Worker, now_s: float) -> PooledWriter | None:
+    def _first_in_line(self, worker: _Worker, now_s: float) -> PooledWriter | None:
         """Take the first of the line for a thread, if it leads or nobody who is quick does."""
         leader = self._leader
-        leads = leader is None or leader is worker or now_s - leader.began_s >= self._slow_s
-        if not self._line or not leads:
-            if leader is worker:
-                self._leader = None
+        if leader is not None and leader is not worker and now_s - leader.began_s < self._slow_s:
             return None
-        self._leader = worker
+        writer = self.line.popleft()
         worker.began_s = now_s
-        writer = self._line.popleft()
+        self._leader = worker
         if now_s < writer.apart_until_s:
             self._leader = None
-            self._see_to_line()
+            self.serve_line()
         return writer
-
-    def _tell(self, done: _Done, outcome: Outcome) -> None:
-        self._outcomes.append((done, outcome))
-        if not self._is_told:
-            self._is_told = True
-            if not self._call_soon(self._announce):
-                self._is_told = False
-
-    def _call_soon(self, call: Callable[[], None]) -> bool:
-        """Call in the loop; False when it is closed: nobody is left to be told, but what waits has to be written."""
-        try:
-            self._loop.call_soon_threadsafe(call)
-        except RuntimeError:
-            return False
-        return True
 
 
 # Timeouts: a messaging store that does not answer in time counts as failed, although no call has raised (PE4, PE13).
@@ -291,19 +293,29 @@ class PendingCall:
         is_dropped: It had not begun when the store stalled: it never will.
     """
 
-    __slots__ = ("done", "due_s", "is_dropped", "timeout_s")
+    __slots__ = ("_call", "done", "due_s", "is_dropped", "timeout_s")
 
-    def __init__(self, done: Callable[[Any, BaseException | None], None], timeout_s: float) -> None:
+    def __init__(
+        self, call: Callable[[], Any], done: Callable[[Any, BaseException | None], None], timeout_s: float
+    ) -> None:
+        self._call = call
         self.done: Callable[[Any, BaseException | None], None] | None = done
         self.timeout_s = timeout_s
         self.due_s = ENDLESS_S
         self.is_dropped = False
 
+    def run(self) -> Any:
+        """Do what was asked for, in the thread of the store."""
+        if self.is_dropped:
+            raise StoreFailed("given up before it began, because the store stalled")
+        return self._call()
+
 
 class StoreWatchdog:
     """A writer whose calls are given up when they take too long.
 
-    One timer at most, however many calls there are, and none while there are none.
+    One timer at most, however many calls there are. It stays as it is when calls are answered, for the next ones, and
+    when none have come by its end there is no timer any more.
 
     Args:
         loop: Whose clock counts.
@@ -343,28 +355,30 @@ class StoreWatchdog:
         call: Callable[[], T],
         done: Callable[[T | None, BaseException | None], None],
         timeout_s: float | None = None,
+        *,
+        is_commit: bool = False,
     ) -> None:
         """See ``Writer.submit``; ``done`` gets StoreFailed when the call is given up.
 
-        ``timeout_s``: of this call; None for that of the writer.
+        Args:
+            call: As there.
+            done: As there.
+            timeout_s: Of this call; None for that of the writer.
+            is_commit: It is the one commit under way: it is given up COMMIT_TIMEOUTS time-outs after this, too.
         """
-        self._submit(PendingCall(done, self.timeout_s if timeout_s is None else timeout_s), call)
-
-    def commit(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """As ``submit``, for the one commit under way: it is given up COMMIT_TIMEOUTS time-outs after this, too."""
-        self._commit = pending_call = PendingCall(done, self.timeout_s)
-        self._commit_since_s = self._loop.time()
-        if all(other.timeout_s <= self.timeout_s for other in self._pending_calls):
-            # Behind what may take longer on a healthy disk, its own timeout is all there is.
-            pending_call.due_s = self._commit_since_s + COMMIT_TIMEOUTS * self.timeout_s
-        self._submit(pending_call, call)
-
-    def _submit(self, pending_call: PendingCall, call: Callable[[], Any]) -> None:
-        if not self._pending_calls:
-            self._first_since_s = self._loop.time()
-        self._pending_calls.append(pending_call)
+        pending_call = PendingCall(call, done, self.timeout_s if timeout_s is None else timeout_s)
+        now_s = self._loop.time()
+        waiting = self._pending_calls
+        if is_commit:
+            self._commit, self._commit_since_s = pending_call, now_s
+            if not waiting or all(other.timeout_s <= self.timeout_s for other in waiting):
+                # Behind what may take longer on a healthy disk, its own timeout is all there is.
+                pending_call.due_s = now_s + COMMIT_TIMEOUTS * self.timeout_s
+        if not waiting:
+            self._first_since_s = now_s
+        waiting.append(pending_call)
         self._watch()
-        self._writer.submit(partial(_run, pending_call, call), partial(self._answered, pending_call))
+        self._writer.submit(pending_call.run, partial(self._answered, pending_call))
 
     def end(self) -> None:
         """Give nothing up any more."""
@@ -382,20 +396,23 @@ class StoreWatchdog:
         self._pending_calls.popleft()
         if pending_call is self._commit:
             self._commit = None
-        self._first_since_s = self._loop.time()
         was_late, self.is_late = self.is_late, False
-        self._watch()
+        if self._pending_calls:
+            self._first_since_s = self._loop.time()
+            self._watch()
         if was_late and error is None and self._prompt is not None:
             self._prompt()
         done(result, error)
 
     def _watch(self) -> None:
-        if not self._pending_calls or self._pending_calls[0].timeout_s == ENDLESS_S:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+        """Set the timer to when something is to be done about the first call."""
+        first = self._pending_calls[0]
+        if first.timeout_s == ENDLESS_S:
             return
-        over_s = min(self._first_since_s + self._allowance_s(), self._due_s())
+        allowed_s = first.timeout_s if self._late is None or self.is_late else min(first.timeout_s, LATE_S)
+        over_s = self._first_since_s + allowed_s
+        if self._commit is not None and self._commit.due_s < over_s:
+            over_s = self._commit.due_s
         if self._timer is not None:
             # It was set for what came before: it looks again when it finds that it is too early.
             if self._timer.when() <= over_s:
@@ -403,24 +420,19 @@ class StoreWatchdog:
             self._timer.cancel()
         self._timer = self._loop.call_at(over_s, self._look)
 
-    def _allowance_s(self) -> float:
-        """How long the first call may take before something is done about it."""
-        timeout_s = self._pending_calls[0].timeout_s
-        return timeout_s if self._late is None or self.is_late else min(timeout_s, LATE_S)
-
-    def _due_s(self) -> float:
-        return ENDLESS_S if self._commit is None else self._commit.due_s
-
     def _look(self) -> None:
         self._timer = None
+        if not self._pending_calls or self._pending_calls[0].timeout_s == ENDLESS_S:
+            return
         now_s = self._loop.time()
+        due_s = ENDLESS_S if self._commit is None else self._commit.due_s
+        if now_s >= min(self._first_since_s + self._pending_calls[0].timeout_s, due_s):
+            self._give_up()
+        elif self._late is not None and not self.is_late and now_s >= self._first_since_s + LATE_S:
+            self.is_late = True
+            self._late()
         if self._pending_calls:
-            if now_s >= min(self._first_since_s + self._pending_calls[0].timeout_s, self._due_s()):
-                self._give_up()
-            elif now_s >= self._first_since_s + self._allowance_s() and self._late is not None:
-                self.is_late = True
-                self._late()
-        self._watch()
+            self._watch()
 
     def _give_up(self) -> None:
         self.is_late = False
@@ -439,9 +451,3 @@ class StoreWatchdog:
             pending_call.done = None
         for done in waiting:
             done(None, error)
-
-
-def _run(pending_call: PendingCall, call: Callable[[], T]) -> T:
-    if pending_call.is_dropped:
-        raise StoreFailed("given up before it began, because the store stalled")
-    return call()

@@ -14,12 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from duobus.errors import StoreFailed
-
-if TYPE_CHECKING:
-    from duobus.storage.interface import CommitBatch
 
 T = TypeVar("T")
 _Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
@@ -181,8 +178,6 @@ def set_switch_interval() -> None:
     sys.setswitchinterval(TURN_S)
 
 
-def switch_interval_for(batch: CommitBatch) -> AbstractContextManager[None]:
-    """In which turns the thread that commits and the event loop compute while this is committed."""
-    if len(batch.removed) < PIECES_MIN or round(sys.getswitchinterval() / TURN_S, 3) != 1:
-        return _AS_IT_IS
-    return _SHORT
+def short_switch_interval() -> AbstractContextManager[None]:
+    """The turns in which a server's event loop and the thread that commits compute while much is committed."""
+    return _SHORT if round(sys.getswitchinterval() / TURN_S, 3) == 1 else _AS_IT_IS

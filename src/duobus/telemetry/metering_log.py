@@ -41,12 +41,14 @@ class MeteringCounts:
 
     Attributes:
         server: Id of this run of the server.
+        totals: By namespace, entity and kind: messages, bytes and operations since the start, for the metrics page.
     """
 
-    __slots__ = ("_counts", "_journal", "_number", "server")
+    __slots__ = ("_counts", "_journal", "_number", "server", "totals")
 
     def __init__(self, server: str) -> None:
         self.server = server
+        self.totals: dict[tuple[str, str, str], list[int]] = {}
         self._journal: MeteringJournal | None = None
         self._number = 0
         self._counts: dict[tuple[str, str, str, str], list[int]] = {}
@@ -56,21 +58,32 @@ class MeteringCounts:
     ) -> None:
         """Count one batch of one entity; see MeteringRecord for the meaning of the numbers."""
         found = self._counts.get((namespace, entity, kind, key))
-        if found is None and key and len(self._counts) >= COUNTS_MAX:
-            self.add(namespace, entity, kind, messages, size_bytes, operations)
-        elif found is None:
-            # A record's number is its turn in this minute.
-            place = 0
-            if self._journal is not None:
-                number = self._number + len(self._counts) + 1
-                place = self._journal.enter(number, namespace, entity, kind, key)
-            found = self._counts[namespace, entity, kind, key] = [messages, size_bytes, operations, place]
-        else:
-            found[0] += messages
-            found[1] += size_bytes
-            found[2] += operations
-        if found is not None and found[3] and self._journal is not None:
+        if found is None:
+            found = self._begin(namespace, entity, kind, key)
+        found[0] += messages
+        found[1] += size_bytes
+        found[2] += operations
+        if found[3] and self._journal is not None:
             self._journal.put(found[3], found[0], found[1], found[2])
+        total = self.totals.get((namespace, entity, kind))
+        if total is None:
+            total = self.totals[namespace, entity, kind] = [0, 0, 0]
+        total[0] += messages
+        total[1] += size_bytes
+        total[2] += operations
+
+    def _begin(self, namespace: str, entity: str, kind: str, key: str) -> list[int]:
+        """Begin to count something in this minute: its numbers, and its place in the journal."""
+        if key and len(self._counts) >= COUNTS_MAX:
+            key = ""
+            if (namespace, entity, kind, key) in self._counts:
+                return self._counts[namespace, entity, kind, key]
+        place = 0
+        if self._journal is not None:
+            # A record's number is its turn in this minute.
+            place = self._journal.enter(self._number + len(self._counts) + 1, namespace, entity, kind, key)
+        found = self._counts[namespace, entity, kind, key] = [0, 0, 0, place]
+        return found
 
     def write_to(self, journal: MeteringJournal) -> None:
         """Keep a journal of what is counted from now on, and of what is counted already."""

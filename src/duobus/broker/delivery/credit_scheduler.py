@@ -15,7 +15,7 @@ from duobus.model.batches import DeliveryBatch, Mailbox
 
 if TYPE_CHECKING:
     from duobus.broker.admission import Throttle
-    from duobus.broker.entities.idle_tracking import LastUse
+    from duobus.broker.entities.queue import LastUse
     from duobus.broker.fragment_handle import FragmentHandle
     from duobus.fragment.fragment import Fragment
 
@@ -167,7 +167,8 @@ class CreditScheduler:
                 receiver, _ = self._unserved.popitem()
                 self._waiting[receiver] = None
                 self._waiting.move_to_end(receiver, last=False)
-        self.match()
+        if self._waiting:
+            self.match()
         if self.watchers and self._offers:
             for watcher in self.watchers:
                 watcher.offered()

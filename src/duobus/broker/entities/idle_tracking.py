@@ -11,39 +11,17 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from duobus.broker.entities.queue import LastUse, Queue
 from duobus.errors import ServiceBusError
 
 if TYPE_CHECKING:
-    from duobus.broker.entities.queue import Queue
     from duobus.clock import BrokerTime
 
 #: Hears of a queue before it is deleted, and may refuse. What it returns hears what came of it: None when it is gone.
-Journal = Callable[["Queue"], Callable[[str | None], None]]
+Journal = Callable[[Queue], Callable[[str | None], None]]
 
 #: How soon the timer looks again at the earliest, and at the latest.
 LOOK_MIN_S, LOOK_MAX_S = 1.0, 3600.0
-
-
-class LastUse:
-    """When a queue was last used.
-
-    Attributes:
-        limit_ms: For how long it may be idle; None is for ever.
-        last_ms: Broker time of its last use, or of the instant from which its idleness is counted.
-        accessed_ms: Broker time of its last use since the server's start; 0 for none.
-    """
-
-    __slots__ = ("_time", "accessed_ms", "last_ms", "limit_ms")
-
-    def __init__(self, limit_ms: int | None, time: BrokerTime, accessed_ms: int = 0) -> None:
-        self.limit_ms = limit_ms
-        self._time = time
-        self.last_ms = time.now_ms()
-        self.accessed_ms = accessed_ms
-
-    def note(self) -> None:
-        """It is used now."""
-        self.last_ms = self.accessed_ms = self._time.now_ms()
 
 
 def last_access_ms(queue: Queue) -> int:

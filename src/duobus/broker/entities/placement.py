@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain, zip_longest
 from zlib import crc32
 
-from duobus.broker.admission import is_full
+from duobus.broker.fair_queue import is_full
 from duobus.broker.fragment_handle import FragmentHandle
 from duobus.errors import ArgumentInvalid, ServiceBusError, StoreUnavailable
 from duobus.model.batches import SendBatch
@@ -69,8 +69,8 @@ class Placement:
         return self.fragments[self._order[self._at]]
 
     def commit_started(self, handle: FragmentHandle) -> None:
-        """Advance, if keyless messages were going to this fragment until now."""
-        if len(self._order) == 1 or self.current is not handle:
+        """Advance, if keyless messages were going to this fragment until now; for entities of several fragments."""
+        if self.current is not handle:
             return
         self._at += 1
         if self._at == len(self._order):
@@ -126,6 +126,10 @@ class Placement:
         """Split a batch into (fragment, indices or None for all, keyless) and (indices or None, why refused)."""
         keys = batch.keys
         if keys is None:
+            first = self.fragments[0]
+            if len(self.fragments) == 1 and first.fragment is not None:
+                # There is no choice; whether it is full or late when its commit starts, the fragment says itself.
+                return [(first, None, True)], []
             try:
                 return [(self.keyless(batch.bytes_total), None, True)], []
             except StoreUnavailable as error:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from duobus.broker.delivery.credit_scheduler import CreditScheduler, Receiver
 from duobus.broker.delivery.session_acceptor import SessionAcceptor, SessionReceiver, SessionWaiter, give
 from duobus.broker.entities import purge as clearing
-from duobus.broker.entities.idle_tracking import LastUse
 from duobus.broker.entities.message_ids import identify
 from duobus.broker.entities.placement import Placement, slot_of, string_key
 from duobus.broker.entities.purge import PurgeResult
@@ -39,6 +39,9 @@ from duobus.model.batches import DeliveryBatch, Mailbox, Refusal, SendBatch
 from duobus.model.descriptions import QueueDescription
 from duobus.model.metadata import MessageMetadata
 
+if TYPE_CHECKING:
+    from duobus.clock import BrokerTime
+
 #: A sequence number is fragment number (16 bits), then count (design decision 7).
 COUNT_BITS = 48
 COUNT_MASK = (1 << COUNT_BITS) - 1
@@ -47,6 +50,28 @@ COUNT_MASK = (1 << COUNT_BITS) - 1
 SOURCE = 0
 #: Sessions that are looked at in one go: a millisecond or two.
 SESSIONS_AT_ONCE = 10_000
+
+
+class LastUse:
+    """When a queue was last used.
+
+    Attributes:
+        limit_ms: For how long it may be idle; None is for ever.
+        last_ms: Broker time of its last use, or of the instant from which its idleness is counted.
+        accessed_ms: Broker time of its last use since the server's start; 0 for none.
+    """
+
+    __slots__ = ("_time", "accessed_ms", "last_ms", "limit_ms")
+
+    def __init__(self, limit_ms: int | None, time: BrokerTime, accessed_ms: int = 0) -> None:
+        self.limit_ms = limit_ms
+        self._time = time
+        self.last_ms = time.now_ms()
+        self.accessed_ms = accessed_ms
+
+    def note(self) -> None:
+        """It is used now."""
+        self.last_ms = self.accessed_ms = self._time.now_ms()
 
 
 class Queue:

@@ -37,7 +37,7 @@ class BorrowedViaLink(ViaLink):
         """Add one delivery to its transaction."""
         self._in_state(event)
 
-    def _top_up(self, below: int) -> None:
+    def _top_up(self, low: int | None = None) -> None:
         """Whoever passes the link gives credit."""
 
 

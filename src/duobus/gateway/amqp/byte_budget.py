@@ -68,8 +68,8 @@ class ByteBudget:
             held.pop(holder, None)
         if self.is_over:
             self._note_while_over(holder, is_stored=carried_before > 0 and carried == 0)
-        else:
-            self._look_whether_over()
+        elif self.used > self.limit:
+            self._pass()
 
     def keep(self, size: int) -> bool:
         """Count bytes of an open transaction; False, and they are not counted, when there is no room for them."""
@@ -77,8 +77,8 @@ class ByteBudget:
             return False
         self.kept += size
         self.used += size
-        if not self.is_over:
-            self._look_whether_over()
+        if self.used > self.limit and not self.is_over:
+            self._pass()
         return True
 
     def drop(self, size: int) -> None:
@@ -88,11 +88,11 @@ class ByteBudget:
         if self.is_over and self.used <= self._resume_at:
             self._resume(list(self._held))
 
-    def _look_whether_over(self) -> None:
-        if self.used > self.limit:
-            self.is_over = True
-            self._give_turn()
-            self._tell(list(self._held))
+    def _pass(self) -> None:
+        """The limit was passed."""
+        self.is_over = True
+        self._give_turn()
+        self._tell(list(self._held))
 
     def _resume(self, holders: list[Holder]) -> None:
         self.is_over = False

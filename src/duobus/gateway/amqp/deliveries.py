@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from duobus.broker import FragmentHandle
@@ -153,20 +153,24 @@ class Deliveries:
         last = self._next - ((self._next - last_id) & _MASK)
         found: list[tuple[DeliveryRun, int, int, int]] = []
         index = max(0, bisect_right(self._firsts, first) - 1)
-        finished = False
         while index < len(self._runs) and self._firsts[index] <= last:
             run = self._runs[index]
             start = max(0, first - run.first)
             end = min(len(run.marks), last - run.first + 1)
-            for offset, number in list(run.unmarked(start, end)):
+            if run.left < len(run.marks):
+                stretches = list(run.unmarked(start, end))
+            else:
+                # Nothing of it was named before, as of nearly all runs.
+                stretches = [(start, end - start)] if start < end else []
+            for offset, number in stretches:
                 if mark:
                     run.marks[offset : offset + number] = b"\x01" * number
                     run.left -= number
                 found.append((run, (run.first + offset) & _MASK, run.first_lock + offset, number))
-            finished = finished or not run.left
-            index += 1
-        if finished:
-            self._drop(lambda run: run.left > 0)
+            if run.left:
+                index += 1
+            else:
+                del self._runs[index], self._firsts[index]
         return found
 
     def forget(self, link: OutgoingLink) -> None:
@@ -185,7 +189,8 @@ class Deliveries:
             else:
                 continue
             ranges += [((run.first + at) & _MASK, (run.first + at + number - 1) & _MASK) for at, number in taken]
-        self._drop(lambda run: run.left > 0)
+        self._runs = [run for run in self._runs if run.left]
+        self._firsts = [run.first for run in self._runs]
         return ranges
 
     def drain(self) -> list[tuple[DeliveryRun, list[tuple[int, int]]]]:
@@ -196,8 +201,3 @@ class Deliveries:
         ]
         self._runs, self._firsts = [], []
         return taken
-
-    def _drop(self, keep: Callable[[DeliveryRun], bool]) -> None:
-        runs = [run for run in self._runs if keep(run)]
-        self._runs = runs
-        self._firsts = [run.first for run in runs]

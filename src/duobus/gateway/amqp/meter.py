@@ -21,10 +21,11 @@ KEYS_MAX: Final = 256
 class Meter:
     """Finds the key once for each entity and kind; a token that is put or that ends makes it look again."""
 
-    __slots__ = ("_address", "_grants", "_keys", "_seen")
+    __slots__ = ("_add", "_clock", "_grants", "_keys", "_seen")
 
     def __init__(self, server: AmqpServer, grants: Grants) -> None:
-        self._address = server
+        self._add = server.metering.add
+        self._clock = server.clock
         self._grants = grants
         # By entity, kind and, for dead letters, sub-queue: the path and the key that are counted.
         self._keys: dict[tuple[Queue, str] | tuple[Queue, str, int], tuple[str, str]] = {}
@@ -44,9 +45,9 @@ class Meter:
             # What is done in a share of a queue is done in the queue.
             path = queue.path if sharded_queue_of(queue.path) is None else queue.path.rsplit("/", 2)[0]
             key = self._keys[place] = path, self._key(queue, kind, sub_queue)
-        self._address.meter(queue.namespace, key[0], kind, messages, size, operations, key[1])
+        self._add(queue.namespace, key[0], kind, messages, size, operations, key[1])
 
     def _key(self, queue: Queue, kind: str, sub_queue: int) -> str:
         right = Right.SEND if kind in (SEND, PING) else Right.LISTEN
         segments = (*queue.path.lower().split("/"), *SUB_QUEUE_SEGMENTS[sub_queue])
-        return self._grants.who(segments, right, self._address.clock.now_ms())
+        return self._grants.who(segments, right, self._clock.now_ms())

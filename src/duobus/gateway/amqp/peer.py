@@ -138,7 +138,8 @@ class Peer(asyncio.Protocol):
         if self.engine.is_cut and not self._goes_on:
             self._goes_on = True
             self.server.loop.call_later(REST_S, self._go_on)
-        self.write_soon()
+        if self.engine.has_output:
+            self.write_soon()
 
     def _go_on(self) -> None:
         """Take the next frames of what was read; others were served meanwhile."""
@@ -196,8 +197,10 @@ class Peer(asyncio.Protocol):
         """Count bytes of messages that are on their way to a store; negative when they have arrived."""
         self._carried += size
         self._partial = 0 if self.is_gone else self.engine.partial_bytes
-        self.server.budget.note(self, self._partial, self._carried)
-        self.see_to_reading()
+        budget = self.server.budget
+        budget.note(self, self._partial, self._carried)
+        if self._paused or budget.is_over or self._carried > CARRIED_BYTES_MAX:
+            self.see_to_reading()
 
     def see_to_reading(self) -> None:
         """Read from the socket, or stop, as what is held here and in the whole server demands."""
@@ -236,8 +239,9 @@ class Peer(asyncio.Protocol):
             transport.write(output)
             # Large messages come in pieces, as fast as the socket takes them.
             output = self.engine.take_output(OUTPUT_BYTES_MAX) if self.can_write else b""
-        for session in self.engine.take_reopened():
-            self._on_session_flow(SessionFlow(session))
+        if self.engine.reopened:
+            for session in self.engine.take_reopened():
+                self._on_session_flow(SessionFlow(session))
         if self.engine.is_closed:
             transport.close()
 

@@ -75,7 +75,6 @@ class AmqpServer:
         self.refusals = BoundedLog(log, clock.monotonic_ms)
         self.metering = metering
         self.errors: dict[str, int] = {}
-        self.totals: dict[tuple[str, str, str], list[int]] = {}
         self.connections_opened = 0
         # An ordered set: a simulation must visit connections in the same order every time.
         self.peers: dict[Peer, None] = {}
@@ -166,16 +165,6 @@ class AmqpServer:
         return AmqpError(
             error.condition, f"{error}{error.mark(path)}{suffix}", {Symbol("com.microsoft:tracking-id"): tracking_id}
         )
-
-    def meter(
-        self, namespace: str, entity: str, kind: str, messages: int, size: int, operations: int, key: str = ""
-    ) -> None:
-        """Count operations of one batch, for the usage report and for the metrics page."""
-        self.metering.add(namespace, entity, kind, messages, size, operations, key)
-        total = self.totals.setdefault((namespace, entity, kind), [0, 0, 0])
-        total[0] += messages
-        total[1] += size
-        total[2] += operations
 
     def _sweep_now(self) -> None:
         now_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()

@@ -191,9 +191,7 @@ def _set_time(path: Path, now_ms: int | None) -> int:
         version = int(db.pragma("user_version"))
         meta = rows.read_meta(db, str(path), version)
         if now_ms is not None and meta.broker_ms > now_ms:
-            numbers = list(meta.numbers())
-            numbers[3] = now_ms
             with db:
-                if not rows.update_meta(db, meta, rows.SqliteMeta(*numbers)):
+                if not rows.update_meta(db, meta, meta._replace(broker_ms=now_ms)):
                     raise StoreFailed(f"{path}: its own row could not be changed")
         return meta.broker_ms

@@ -6,7 +6,7 @@ No ``for`` over messages calls the driver: values are laid out flat and bound 50
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import apsw
@@ -46,57 +46,22 @@ _LOWEST_ID = -(1 << 63)
 _KEPT_BYTES_MAX = 2 << 20
 
 
-class SqliteMeta:
-    """The store's own row: what it has given out and how far it has come."""
+class SqliteMeta(NamedTuple):
+    """The store's own row: what it has given out and how far it has come; as ``schema.META_COLUMNS``."""
 
-    __slots__ = (
-        "broker_ms",
-        "generation",
-        "last_commit_no",
-        "next_fragment_key",
-        "next_source_key",
-        "probes",
-        "rows",
-        "store_id",
-    )
-
-    def __init__(
-        self,
-        store_id: int,
-        generation: int = 0,
-        last_commit_no: int = 0,
-        broker_ms: int = 0,
-        rows: int = 0,
-        next_fragment_key: int = 1,
-        next_source_key: int = 1,
-        probes: int = 0,
-    ) -> None:
-        self.store_id = store_id
-        self.generation = generation
-        self.last_commit_no = last_commit_no
-        self.broker_ms = broker_ms
-        self.rows = rows
-        self.next_fragment_key = next_fragment_key
-        self.next_source_key = next_source_key
-        self.probes = probes
+    store_id: int
+    generation: int = 0
+    last_commit_no: int = 0
+    broker_ms: int = 0
+    rows: int = 0
+    next_fragment_key: int = 1
+    next_source_key: int = 1
+    probes: int = 0
 
     @property
     def steps(self) -> int:
         """What every transaction raises, whatever it did; see ``log_watch.py``."""
         return self.generation + self.last_commit_no + self.probes + self.next_fragment_key + self.next_source_key
-
-    def numbers(self) -> tuple[int, ...]:
-        """Return the columns in the order of ``schema.META_COLUMNS``."""
-        return (
-            self.store_id,
-            self.generation,
-            self.last_commit_no,
-            self.broker_ms,
-            self.rows,
-            self.next_fragment_key,
-            self.next_source_key,
-            self.probes,
-        )
 
 
 def ids(source_key: int, first_count: int, last_count: int) -> tuple[int, int]:
@@ -105,7 +70,7 @@ def ids(source_key: int, first_count: int, last_count: int) -> tuple[int, int]:
 
 
 def put_values(puts: Sequence[Put]) -> list[tuple[schema.Rows, list[Any]]]:
-    """Return the statements for new messages with their flat values, checksums included."""
+    """Return the statements for new messages with their flat values, which are some, checksums included."""
     ordinary: list[Any] = []
     metadata: list[Any] = []
     exceptional: list[Any] = []
@@ -126,11 +91,12 @@ def put_values(puts: Sequence[Put]) -> list[tuple[schema.Rows, list[Any]]]:
             ordinary += flat
         else:
             ordinary = flat
-    return [
+    values = (
         (schema.INSERT_ORDINARY, ordinary),
         (schema.INSERT_WITH_METADATA, metadata),
         (schema.INSERT_EXCEPTIONAL, exceptional),
-    ]
+    )
+    return [(statement, flat) for statement, flat in values if flat]
 
 
 def _add_mixed(put: Put, first_id: int, ordinary: list[Any], exceptional: list[Any]) -> None:
@@ -229,7 +195,10 @@ def source_values(sources: Sequence[tuple[int, int, int, bytes]], known: Mapping
 
 def are_many_bytes(puts: Sequence[Put]) -> bool:
     """Whether new messages are too large for a statement that is kept: it keeps a copy of what was bound last."""
-    return sum(sum(map(len, put.payloads)) for put in puts) > _KEPT_BYTES_MAX
+    size = 0
+    for put in puts:
+        size += sum(map(len, put.payloads))
+    return size > _KEPT_BYTES_MAX
 
 
 def run(db: apsw.Connection, statement: schema.Rows, values: list[Any], *, is_kept: bool = True) -> int:
@@ -246,22 +215,20 @@ def run(db: apsw.Connection, statement: schema.Rows, values: list[Any], *, is_ke
     changed = 0
     for start in range(0, len(values), step):
         part = values[start : start + step]
-        db.execute(statement.text(len(part) // width), part, can_cache=is_kept)
+        db.execute(statement.texts[len(part) // width], part, can_cache=is_kept)
         changed += db.changes()
     return changed
 
 
 def insert_meta(db: apsw.Connection, meta: SqliteMeta) -> None:
     """Write the store's own row for the first time."""
-    numbers = meta.numbers()
-    db.execute(schema.INSERT_META, (FORMAT_VERSION, *numbers, numbers_sum((FORMAT_VERSION, *numbers))))
+    db.execute(schema.INSERT_META, (FORMAT_VERSION, *meta, numbers_sum((FORMAT_VERSION, *meta))))
 
 
 def update_meta(db: apsw.Connection, old: SqliteMeta, new: SqliteMeta) -> bool:
     """Write the store's own row; False (nothing written) when the one on disk is not ``old``."""
-    numbers = new.numbers()
-    check = numbers_sum((FORMAT_VERSION, *numbers))
-    db.execute(schema.UPDATE_META, (*numbers[1:], check, old.generation, old.last_commit_no))
+    check = numbers_sum((FORMAT_VERSION, *new))
+    db.execute(schema.UPDATE_META, (*new[1:], check, old.generation, old.last_commit_no))
     return db.changes() == 1
 
 
@@ -283,7 +250,7 @@ def bring_forward(db: apsw.Connection, path: str) -> None:
         if version < 2:
             db.execute(schema.CREATE_SHARES)
         db.execute(schema.CREATE_PACKED)
-        check = numbers_sum((FORMAT_VERSION, *meta.numbers()))
+        check = numbers_sum((FORMAT_VERSION, *meta))
         db.execute(schema.UPDATE_FORMAT, (FORMAT_VERSION, check))
         db.execute(f"PRAGMA user_version={FORMAT_VERSION}")
 

@@ -167,23 +167,18 @@ LOWEST_ID, HIGHEST_ID = -(1 << 63), (1 << 63) - 1
 
 
 class Rows:
-    """A statement over a variable number of rows; each text is made once, so that the driver finds it prepared."""
+    """A statement over a variable number of rows; each text is made once, so that the driver finds it prepared.
 
-    __slots__ = ("_head", "_row", "_tail", "_texts", "width")
+    Attributes:
+        texts: The statement for so many rows, 1 to ROWS_PER_STATEMENT.
+        width: Values of a row.
+    """
+
+    __slots__ = ("texts", "width")
 
     def __init__(self, head: str, row: str, tail: str = "") -> None:
-        self._head = head
-        self._row = row
-        self._tail = tail
-        self._texts: list[str | None] = [None] * (ROWS_PER_STATEMENT + 1)
+        self.texts = tuple(head + ",".join([row] * n) + tail for n in range(ROWS_PER_STATEMENT + 1))
         self.width = row.count("?")
-
-    def text(self, n: int) -> str:
-        """Return the statement for ``n`` rows, 1 to ROWS_PER_STATEMENT."""
-        text = self._texts[n]
-        if text is None:
-            text = self._texts[n] = self._head + ",".join([self._row] * n) + self._tail
-        return text
 
 
 INSERT_ORDINARY = Rows("INSERT INTO messages(id, enqueued_ms, payload, body_sum) VALUES ", "(?,?,?,?)")

@@ -287,7 +287,7 @@ def holds(row: tuple[Any, ...]) -> bool:
 def _rows_of(db: apsw.Connection, statement: schema.Rows, ids: list[int]) -> Iterator[tuple[Any, ...]]:
     for start in range(0, len(ids), schema.ROWS_PER_STATEMENT):
         part = ids[start : start + schema.ROWS_PER_STATEMENT]
-        yield from list(db.execute(statement.text(len(part)), part))
+        yield from list(db.execute(statement.texts[len(part)], part))
 
 
 def delete(db: apsw.Connection, changes: Changes, removed: Sequence[tuple[int, int, int]]) -> int:
@@ -479,7 +479,7 @@ class CopyReader:
             if wanted[0] not in self._bodies:
                 ids = [body_key_of(self._home) << COUNT_BITS | count for count in part]
                 reader = table_rows.MessageReader(self._db, self._quarantine, max(ids), len(ids))
-                texts = schema.LOAD_BODIES.text(len(ids)), schema.LOAD_BODY_IDS.text(len(ids))
+                texts = schema.LOAD_BODIES.texts[len(ids)], schema.LOAD_BODY_IDS.texts[len(ids)]
                 for body in reader.read(*texts, tuple(ids)):
                     self._bodies[body.count] = body.payload
 

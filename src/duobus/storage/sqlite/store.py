@@ -55,7 +55,7 @@ from duobus.storage.sqlite.file import (
 )
 from duobus.storage.sqlite.log_watch import LogWatch
 from duobus.storage.sqlite.read_ahead import Ahead
-from duobus.storage.writers import switch_interval_for
+from duobus.storage.writers import PIECES_MIN, short_switch_interval
 
 # Which states of which sources have rows, found in as many steps as there are such pairs.
 #
@@ -121,7 +121,6 @@ class SqliteStore(MessagingStore):
         # A third one.
         self._ahead = Ahead(path, self._options)
         self._meta = table_rows.SqliteMeta(store_id)
-        self._next_meta = self._meta  # what it becomes when the running transaction is through
         self._fragments: dict[int, FragmentRow] = {}
         self._sources: dict[int, SourceRow] = {}
         #: Of topics: see ``shared_bodies.topic_keys_of``, what their copies take up, and those without rows.
@@ -168,7 +167,7 @@ class SqliteStore(MessagingStore):
     def begin_generation(self, deletions: Iterable[Tombstone], counters: Mapping[int, bytes] | None = None) -> int:
         """Raise generation and epochs and delete ambiguous runs, in one transaction."""
         self._unpack()
-        with self._transaction("begin a generation", is_telling=True) as db:
+        with self._telling_transaction("begin a generation") as db:
             deleted = 0
             copies = bodies.Changes(self._homes, self._shared, self._packed)
             for run in deletions:
@@ -180,7 +179,7 @@ class SqliteStore(MessagingStore):
                 table_rows.write_epoch(db, fragment, fragment.epoch + 1)
             table_rows.write_counters(db, self._sources, counters or {})
             shared, gone = copies.write(db)
-            self._advance(db, generation=self._meta.generation + 1, rows=self._meta.rows - deleted - gone)
+            self._end_transaction(db, generation=self._meta.generation + 1, rows=self._meta.rows - deleted - gone)
         for fragment in self._fragments.values():
             fragment.epoch += 1
         for source_key, counted in (counters or {}).items():
@@ -199,13 +198,13 @@ class SqliteStore(MessagingStore):
         meta = self._meta
         new = Creation(self._fragments, self._sources, meta.next_fragment_key, meta.next_source_key, asked)
         if new.is_needed:
-            with self._transaction("create a fragment", is_telling=True) as db:
+            with self._telling_transaction("create a fragment") as db:
                 new.demand_keys(self._path)
                 for fragment in new.fragments:
                     table_rows.insert_fragment(db, fragment)
                 for source in new.sources:
                     table_rows.insert_source(db, source)
-                self._advance(db, next_fragment_key=new.next_fragment_key, next_source_key=new.next_source_key)
+                self._end_transaction(db, next_fragment_key=new.next_fragment_key, next_source_key=new.next_source_key)
         self._fragments |= {row.fragment_key: row for row in new.fragments}
         self._sources |= {row.source_key: row for row in new.sources}
         self._homes |= bodies.topic_keys_of(new.changed)
@@ -225,11 +224,11 @@ class SqliteStore(MessagingStore):
         if fragment is None:
             return False
         sources = [key for key, row in self._sources.items() if row.fragment_key == fragment.fragment_key]
-        with self._transaction("drop a fragment", is_telling=True) as db:
+        with self._telling_transaction("drop a fragment") as db:
             deleted = bodies.delete_sources(db, sources, limit)
             if deleted < limit:
                 db.execute(schema.DELETE_FRAGMENT, (fragment.fragment_key,))
-            self._advance(db, rows=self._meta.rows - deleted, probes=self._meta.probes + 1)
+            self._end_transaction(db, rows=self._meta.rows - deleted, probes=self._meta.probes + 1)
         if deleted >= limit:
             return True
         for key in sources:
@@ -248,7 +247,7 @@ class SqliteStore(MessagingStore):
         self._unpack()
         room = limit
         copies = bodies.Changes(self._homes, self._shared, self._packed)
-        with self._transaction("drop a source", is_telling=True) as db:
+        with self._telling_transaction("drop a source") as db:
             for key in keys:
                 room -= copies.removed(bodies.delete_slice(db, table_rows.ids(key, 0, COUNT_MAX), max(0, room)))
             shared, gone = copies.write(db)
@@ -256,7 +255,7 @@ class SqliteStore(MessagingStore):
                 for key in keys:
                     history_rows.delete(db, key, 0, COUNT_MAX)
                 db.executemany(schema.DELETE_SOURCE, [(key,) for key in keys])
-            self._advance(db, rows=self._meta.rows - (limit - room) - gone, probes=self._meta.probes + 1)
+            self._end_transaction(db, rows=self._meta.rows - (limit - room) - gone, probes=self._meta.probes + 1)
         self._shared.update(shared)
         for key in keys if room > 0 else ():
             del self._sources[key]
@@ -265,59 +264,65 @@ class SqliteStore(MessagingStore):
 
     def commit(self, batch: CommitBatch) -> None:
         """Write ``batch`` in one transaction; nearly all values are bound and summed before it begins."""
-        with switch_interval_for(batch):
+        if len(batch.removed) < PIECES_MIN:
+            self._commit(batch)
+            return
+        with short_switch_interval():
             self._commit(batch)
 
     def _commit(self, batch: CommitBatch) -> None:
         self._demand_open()
-        meta = self._meta
         try:
-            check_batch(batch, meta.last_commit_no, self._fragments, self._sources)
+            check_batch(batch, self._meta.last_commit_no, self._fragments, self._sources)
         except StoreFailed as error:
             self._abandon(str(error))
             raise
         copies = bodies.Changes(self._homes, self._shared, self._packed) if self._homes else None
         puts = batch.puts if copies is None else copies.framed(batch.puts)
-        removed, of_copies = bodies.parted(batch.removed, self._homes)
-        inserts = table_rows.put_values(puts)
-        is_kept = not table_rows.are_many_bytes(puts)
-        changes = table_rows.change_values(batch.changes)
-        ranges, singles = table_rows.removals(removed)
+        removed, of_copies = bodies.parted(batch.removed, self._homes) if self._homes else (batch.removed, [])
+        inserts = table_rows.put_values(puts) if puts else []
+        is_kept = not puts or not table_rows.are_many_bytes(puts)
+        changes = table_rows.change_values(batch.changes) if batch.changes else []
+        ranges, singles = table_rows.removals(removed) if removed else ([], [])
         sources = table_rows.source_values(batch.sources, self._sources)
-        histories = history_rows.values(batch.histories)
-        with self._transaction("commit") as db:
+        with self._operation("commit") as db:
+            db.execute("BEGIN IMMEDIATE")
             if copies is not None:
                 inserts.append((schema.INSERT_ORDINARY, copies.pack(batch.changes)))
-            count = sum(len(values) // statement.width for statement, values in inserts)
+            rows = self._meta.rows
             for statement, values in inserts:
-                table_rows.run(db, statement, values, is_kept=is_kept)
-            table_rows.run(db, schema.UPDATE_STATES, changes)
+                rows += table_rows.run(db, statement, values, is_kept=is_kept)
+            if changes:
+                table_rows.run(db, schema.UPDATE_STATES, changes)
             for bounds in ranges:
                 db.execute(schema.DELETE_RANGE, bounds)
-                count -= db.changes()
-            count -= table_rows.run(db, schema.DELETE_IDS, singles)
+                rows -= db.changes()
+            if singles:
+                rows -= table_rows.run(db, schema.DELETE_IDS, singles)
             if copies is not None:
-                count -= bodies.delete(db, copies, of_copies)
+                rows -= bodies.delete(db, copies, of_copies)
                 batch.shared, gone = copies.write(db)
-                count -= gone
+                rows -= gone
             table_rows.run(db, schema.UPDATE_SOURCES, sources)
-            table_rows.run(db, schema.INSERT_HISTORIES, histories)
-            for source_key, last_count in batch.outdated:
-                history_rows.delete(db, source_key, 0, last_count)
-            if batch.forgotten:
-                db.executemany(schema.DELETE_TOMBSTONES, batch.forgotten)
-            for tombstone in batch.tombstones:
-                table_rows.insert_tombstone(db, tombstone)
-            self._advance(
-                db,
-                last_commit_no=batch.commit_no,
-                broker_ms=max(meta.broker_ms, batch.broker_ms),
-                rows=meta.rows + count,
-            )
+            if batch.histories or batch.outdated or batch.tombstones or batch.forgotten:
+                self._write_notes(db, batch)
+            broker_ms = max(self._meta.broker_ms, batch.broker_ms)
+            self._end_transaction(db, last_commit_no=batch.commit_no, broker_ms=broker_ms, rows=rows)
         for source_key, next_count, highest_delivered, counters in batch.sources:
             source = self._sources[source_key]
             source.next_count, source.highest_delivered, source.counters = next_count, highest_delivered, counters
         self._shared.update(batch.shared)
+
+    @staticmethod
+    def _write_notes(db: apsw.Connection, batch: CommitBatch) -> None:
+        """Write what few commits have: ids for duplicate detection, and tombstones."""
+        table_rows.run(db, schema.INSERT_HISTORIES, history_rows.values(batch.histories))
+        for source_key, last_count in batch.outdated:
+            history_rows.delete(db, source_key, 0, last_count)
+        if batch.forgotten:
+            db.executemany(schema.DELETE_TOMBSTONES, batch.forgotten)
+        for tombstone in batch.tombstones:
+            table_rows.insert_tombstone(db, tombstone)
 
     def load(self, source_key: int, first_count: int, limit: int) -> list[StoredMessage]:
         """Return verified messages by count; see ``bodies.read``."""
@@ -419,7 +424,7 @@ class SqliteStore(MessagingStore):
         The count is there because SQLite neither writes nor syncs a row that is replaced by its like.
         """
         with self._transaction("probe") as db:
-            self._advance(db, probes=self._meta.probes + 1)
+            self._end_transaction(db, probes=self._meta.probes + 1)
 
     def records(self) -> Mapping[str, Kept]:
         """Return what the file keeps of its catalog's rows."""
@@ -428,8 +433,8 @@ class SqliteStore(MessagingStore):
 
     def keep_records(self) -> None:
         """Write what is noted for this store; the count is there as in ``probe``."""
-        with self._transaction("keep what the catalog has", is_telling=True) as db:
-            self._advance(db, probes=self._meta.probes + 1)
+        with self._telling_transaction("keep what the catalog has") as db:
+            self._end_transaction(db, probes=self._meta.probes + 1)
 
     def close(self) -> None:
         """Empty the log if all is well, and give everything back."""
@@ -496,35 +501,23 @@ class SqliteStore(MessagingStore):
             copies = bodies.Changes(self._homes, self._shared, self._packed)
             with self._transaction("unfold copies") as db:
                 rows = self._meta.rows + bodies.unpack_all(db, copies)
-                self._advance(db, rows=rows, probes=self._meta.probes + 1)
+                self._end_transaction(db, rows=rows, probes=self._meta.probes + 1)
 
-    def _advance(
-        self,
-        db: apsw.Connection,
-        *,
-        generation: int | None = None,
-        last_commit_no: int | None = None,
-        broker_ms: int | None = None,
-        rows: int | None = None,
-        next_fragment_key: int | None = None,
-        next_source_key: int | None = None,
-        probes: int | None = None,
-    ) -> None:
-        """Write the store's own row, the last step of every transaction; None leaves a number as it is."""
-        old = self._meta
-        new = table_rows.SqliteMeta(
-            old.store_id,
-            old.generation if generation is None else generation,
-            old.last_commit_no if last_commit_no is None else last_commit_no,
-            old.broker_ms if broker_ms is None else broker_ms,
-            old.rows if rows is None else rows,
-            old.next_fragment_key if next_fragment_key is None else next_fragment_key,
-            old.next_source_key if next_source_key is None else next_source_key,
-            old.probes if probes is None else probes,
-        )
-        if not table_rows.update_meta(db, old, new):
+    def _end_transaction(self, db: apsw.Connection, **numbers: int) -> None:
+        """Write the store's own row, with these new numbers in it, and commit: the last step of every transaction.
+
+        On return all is durable, in the file at our path.
+        """
+        meta = self._meta._replace(**numbers)
+        if not table_rows.update_meta(db, self._meta, meta):
             raise StoreStale(f"{self._path}: another owner has taken the store over")
-        self._next_meta = new
+        if self._log is not None:
+            self._log.check(self._meta.steps)
+        db.execute("COMMIT")
+        self._meta = meta
+        self.commits += 1
+        if self._log is not None:
+            self._log.committed(meta.steps)
 
     def _demand_open(self) -> apsw.Connection:
         if self._aside_failure is not None:
@@ -549,13 +542,17 @@ class SqliteStore(MessagingStore):
             raise
 
     @contextmanager
-    def _transaction(self, doing: str, *, is_telling: bool = False) -> Iterator[apsw.Connection]:
-        """Run a transaction that ends with ``_advance``; on its end all is durable, in the file at our path.
-
-        ``is_telling``: it takes along what the store is to keep of the catalog.
-        """
+    def _transaction(self, doing: str) -> Iterator[apsw.Connection]:
+        """Run a transaction that ends with ``_end_transaction``; errors as in ``_operation``."""
         with self._operation(doing) as db:
-            mark = self.mark if is_telling else None
+            db.execute("BEGIN IMMEDIATE")
+            yield db
+
+    @contextmanager
+    def _telling_transaction(self, doing: str) -> Iterator[apsw.Connection]:
+        """The same, and it takes along what the store is to keep of the catalog."""
+        with self._operation(doing) as db:
+            mark = self.mark
             told = mark.told(self._belonging, is_prepared=self.is_prepared) if mark is not None else None
             with handed_over(mark, self._store_id) as records:
                 db.execute("BEGIN IMMEDIATE")
@@ -564,14 +561,7 @@ class SqliteStore(MessagingStore):
                 if records and mark is not None:
                     table_rows.write_records(db, mark.revision, records)
                 yield db
-                if self._log is not None:
-                    self._log.check(self._meta.steps)
-                db.execute("COMMIT")
             self._belonging = told or self._belonging
-            self._meta = self._next_meta
-            self.commits += 1
-            if self._log is not None:
-                self._log.committed(self._meta.steps)
 
     def _abandon(self, failure: str) -> None:
         """Close both connections without writing anything, and remember why."""

@@ -57,10 +57,9 @@ class CountingLink(OutgoingLink):
         self._has_told = number > 0
 
     def _answer_drain(self) -> None:
-        if self._draining:
-            # It was asked for because something was there: not a receive that has ended with nothing (I59).
-            self._is_asked = False
-            self._tell(self.available())
+        # It was asked for because something was there: not a receive that has ended with nothing (I59).
+        self._is_asked = False
+        self._tell(self.available())
         super()._answer_drain()
 
     def ask_no_more(self) -> None:

@@ -45,6 +45,7 @@ class IncomingLink(Mailbox, Endpoint):
         "_is_held",
         "_is_stopping",
         "_link",
+        "_low",
         "_owed",
         "_peer",
         "_throttle",
@@ -55,6 +56,8 @@ class IncomingLink(Mailbox, Endpoint):
 
     queue: Queue
     is_entity = True
+    #: What it brings is for another entity, and is stored by this one first.
+    is_via = False
 
     def __init__(self, peer: Peer, link: Link, queue: Queue, segments: tuple[str, ...]) -> None:
         super().__init__()
@@ -70,6 +73,7 @@ class IncomingLink(Mailbox, Endpoint):
         self._throttle = peer.throttle
         # No more than can be admitted in a second: what is refused has cost its reading, and a line in the log.
         self._credit = CREDIT if self._throttle is None else min(CREDIT, self._throttle.rate)
+        self._low = max(self._credit // 2, 1)
         self._is_held = False
 
     @property
@@ -108,7 +112,7 @@ class IncomingLink(Mailbox, Endpoint):
             return
         if event.state is not None:
             if self._peer.router.send_via(self._link, event):
-                self._top_up(self._credit // 2)
+                self._top_up()
             else:
                 self._in_state(event)
         elif event.message_format == BATCH_FORMAT:
@@ -138,7 +142,7 @@ class IncomingLink(Mailbox, Endpoint):
 
     def _let_go(self) -> None:
         self._is_held = False
-        self._top_up(self._credit // 2)
+        self._top_up()
         self._peer.write_soon()
 
     def refused(self, event: TransferRefused) -> None:
@@ -182,7 +186,7 @@ class IncomingLink(Mailbox, Endpoint):
             return
         if not event.settled:
             self._link.settle(delivery_id, delivery_id, TransactionalState(state.txn_id, ACCEPTED))
-        self._top_up(self._credit // 2)
+        self._top_up()
 
     def _send_in(self, txn_id: bytes, batch: SendBatch | None) -> None:
         """Add messages to a transaction.
@@ -283,7 +287,7 @@ class IncomingLink(Mailbox, Endpoint):
             # Nothing to store; the empty batch is accepted all the same.
             if not settled:
                 self._link.settle(delivery_id, delivery_id, ACCEPTED)
-            self._top_up(0)
+            self._top_up(1)
             return
         if self._throttle is not None and not self._throttle.admit_whole(batch.n):
             self._throttled(delivery_id, 1, settled, self._throttle)
@@ -316,10 +320,10 @@ class IncomingLink(Mailbox, Endpoint):
     def _send(self, batch: SendBatch) -> None:
         self._owed += 1 if batch.atomic else batch.n
         self._peer.carry(batch.bytes_total)
-        self._hand_over(batch)
-
-    def _hand_over(self, batch: SendBatch) -> None:
-        self.queue.send(batch)
+        if self.is_via and not batch.ping:
+            self.queue.send_via(batch)
+        else:
+            self.queue.send(batch)
 
     # -- out ----------------------------------------------------------------------------------------------------
 
@@ -333,7 +337,10 @@ class IncomingLink(Mailbox, Endpoint):
         sent = sent_bytes = sent_operations = freed = 0
         for answer in answers:
             batch, indices, error = answer.batch, answer.indices, answer.error
-            number, size, operations = _weight_of(batch, indices)
+            if indices is None and batch.bytes_total <= OPERATION_BYTES:
+                number, size, operations = batch.n, batch.bytes_total, batch.n
+            else:
+                number, size, operations = _weight_of(batch, indices)
             freed += size
             self._owed -= 1 if batch.atomic else number
             if error is not None:
@@ -348,18 +355,23 @@ class IncomingLink(Mailbox, Endpoint):
                 sent_operations += operations
             if not batch.unsettled:
                 continue
+            first = batch.first_delivery_id
             if indices is None or batch.atomic:
-                accepted += _delivery_ids(batch, indices)
+                accepted.append((first, first if batch.atomic else first + batch.n - 1))
             else:
-                first = batch.first_delivery_id
                 parts += [first + index for index in indices]
         self._peer.carry(-freed)
         if sent:
             self._peer.meter(self.queue, SEND, sent, sent_bytes, sent_operations)
         if not self._peer.is_gone and not self.queue.has_moved:
-            for first, last in _merged(accepted + _ranges(parts)):
-                self._link.settle(first & 0xFFFFFFFF, last & 0xFFFFFFFF, ACCEPTED)
-            self._top_up(self._credit // 2)
+            self._accept(accepted + _ranges(parts) if parts else accepted)
+
+    def _accept(self, ranges: list[tuple[int, int]]) -> None:
+        """Tell the client what is stored, and give credit again."""
+        for first, last in _merged(ranges) if len(ranges) > 1 else ranges:
+            self._link.settle(first & 0xFFFFFFFF, last & 0xFFFFFFFF, ACCEPTED)
+        if self._link.credit <= self._low:
+            self._top_up()
 
     def _refuse(self, ranges: list[tuple[int, int]], error: ServiceBusError) -> None:
         state = Rejected(self._peer.error(error, self.queue.path))
@@ -372,13 +384,13 @@ class IncomingLink(Mailbox, Endpoint):
         """Refuse deliveries that never reached the broker."""
         if not settled:
             self._refuse([(first_delivery_id, first_delivery_id + number - 1)], error)
-        self._top_up(self._credit // 2)
+        self._top_up()
 
-    def _top_up(self, below: int) -> None:
-        """Give credit again: what is promised and what is owed together stay within its credit."""
+    def _top_up(self, low: int | None = None) -> None:
+        """Give credit again, when ``low`` (half of all) is left: what is promised and owed stays within its credit."""
         if self._is_stopping or self._is_held:
             return
-        if self._link.credit <= max(below, 1) and self._credit - self._owed > self._link.credit:
+        if self._link.credit <= (self._low if low is None else low) and self._credit - self._owed > self._link.credit:
             self._link.grant(self._credit - self._owed)
 
     def needs(self) -> tuple[Claim, ...]:
@@ -448,8 +460,6 @@ def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Neighbouring ranges as one; never over ids that are not in them (AMQP 1.0 part 2, 2.7.6: keep ranges tight)."""
-    if len(ranges) <= 1:
-        return ranges
     ranges.sort()
     merged = [ranges[0]]
     for first, last in ranges[1:]:

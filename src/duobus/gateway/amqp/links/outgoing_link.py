@@ -66,6 +66,7 @@ class OutgoingLink(Mailbox, Endpoint):
     """
 
     __slots__ = (
+        "_counts_bytes",
         "_deliveries",
         "_draining",
         "_heads",
@@ -141,6 +142,7 @@ class OutgoingLink(Mailbox, Endpoint):
         default_ttl = about.default_message_time_to_live_ms if self._sub_queue == MAIN else None
         self._heads = head_maker_of(self.queue)(default_ttl, locks=not self.is_removing)
         self._size_max = about.max_message_size_bytes
+        self._counts_bytes = self._size_max > COUNTED_FROM
 
     def wake(self) -> None:
         """See Mailbox."""
@@ -186,8 +188,10 @@ class OutgoingLink(Mailbox, Endpoint):
             self._draining = True
             self._is_asked = self.link.credit + self._receiver.wanted + self._receiver.granted > 0
         self.proved()
-        self._take_batches()
-        self._give_back_surplus()
+        if self.ready:
+            self.ready = self._take_ready()
+        if self._unsent_number > self.link.credit:
+            self._give_back_surplus()
         self._ask()
         if self._draining or self._unsent_number:
             self.wake()
@@ -201,9 +205,10 @@ class OutgoingLink(Mailbox, Endpoint):
 
     def _ask(self) -> None:
         # What was handed out in this turn has used up credit, too; asked for twice, it would wait here for more.
-        self._take_batches()
+        if self.ready:
+            self.ready = self._take_ready()
         number = max(0, min(self.link.credit, self._pace.asked) - self._unsent_number)
-        self._receiver.request(0 if self._holds_much() else number)
+        self._receiver.request(0 if self._counts_bytes and self._holds_much() else number)
 
     def _ask_on(self) -> None:
         if self._pace.is_full:
@@ -220,9 +225,7 @@ class OutgoingLink(Mailbox, Endpoint):
                 self.wake()
 
     def _holds_much(self) -> bool:
-        """Whether large messages wait to be written already."""
-        if self._size_max <= COUNTED_FROM:
-            return False
+        """Whether large messages wait to be written already; asked of entities that allow such messages."""
         size: int = sum(slot.size for batch, offset in self._unsent for slot in batch.slots[offset:])
         return size > UNSENT_BYTES_MAX
 
@@ -246,7 +249,7 @@ class OutgoingLink(Mailbox, Endpoint):
         handle.unlock(self.queue.source_no, batch.prefix, ranges, counted=False)
 
     def _answer_drain(self) -> None:
-        """Drain is answered when nothing that was asked for is under way any more (AMQP 1.0 part 2, 2.6.7).
+        """Answer a drain, if nothing that was asked for is under way any more (AMQP 1.0 part 2, 2.6.7).
 
         Outcomes go first: the JavaScript SDK drains, closes the link, and waits for settlements until it times out.
         """
@@ -254,7 +257,7 @@ class OutgoingLink(Mailbox, Endpoint):
         nothing_waits = not self._unsent or (self.is_removing and not self.link.credit)
         # What ``_ask`` got at once lies in the mailbox: it is looked at before the drain is answered.
         nothing_waits = nothing_waits and not self.ready and not self._rests
-        if self._draining and nothing_waits and not self._receiver.granted and not self.owes:
+        if nothing_waits and not self._receiver.granted and not self.owes:
             self._draining = False
             if self._is_asked and not self._sent_since_drain:
                 self._peer.meter(self.queue, EMPTY_RECEIVE, 1, 0, 1, self._sub_queue)
@@ -267,31 +270,24 @@ class OutgoingLink(Mailbox, Endpoint):
     def deliver_answers(self) -> None:
         """Write what the broker handed out or settled; called once a turn."""
         self.is_waiting = False
-        if outcomes := self._take_ready():
+        if self.ready and (outcomes := self._take_ready()):
             self._answer_settlements(outcomes)
+        if self._counts_bytes and self._receiver.wanted and self._holds_much():
+            self._receiver.request(0)
         self.pump()
 
     def _take_ready(self) -> list[SettleBatch]:
         """Put what was handed out with the unsent, and return the settlements that are done."""
-        self._take_batches()
-        outcomes, self.ready = self.ready, []
-        if self._receiver.wanted and self._holds_much():
-            self._receiver.request(0)
-        return outcomes
-
-    def _take_batches(self) -> None:
-        """Put what was handed out with the unsent; settlements stay where they are."""
-        if not self.ready:
-            return
+        ready, self.ready = self.ready, []
         outcomes: list[SettleBatch] = []
-        for item in self.ready:
+        for item in ready:
             if isinstance(item, DeliveryBatch):
                 if item.slots:
                     self._unsent.append((item, 0))
                     self._unsent_number += len(item.slots)
             else:
                 outcomes.append(item)
-        self.ready = outcomes
+        return outcomes
 
     def pump(self) -> None:
         """Write as many deliveries as window and socket allow."""
@@ -319,7 +315,8 @@ class OutgoingLink(Mailbox, Endpoint):
             if link.credit > asked and asked <= self._pace.asked // 2:
                 # There is more credit than was asked for at a time.
                 self._ask_on()
-        self._answer_drain()
+        if self._draining:
+            self._answer_drain()
 
     def _write(self, batch: DeliveryBatch, slots: list[QueuedMessage], first_lock: int) -> None:
         handle: FragmentHandle = batch.fragment
@@ -345,7 +342,7 @@ class OutgoingLink(Mailbox, Endpoint):
         if state is RELEASED:
             self._release(found, settled=settled)
             return
-        outcome = _outcome_of(state)
+        outcome = COMPLETE if state is ACCEPTED else _outcome_of(state)
         if outcome is None:
             if not settled:
                 error = NotImplementedYet("This outcome is not supported by this version of the broker.")
@@ -367,7 +364,7 @@ class OutgoingLink(Mailbox, Endpoint):
         reply: OutgoingLink | None,
     ) -> list[SettleBatch]:
         """One command per fragment."""
-        detail = _detail_of(state)
+        detail = None if outcome == COMPLETE else _detail_of(state)
         commands: dict[tuple[int, bytes], SettleBatch] = {}
         for run, first_id, first_lock, number in found:
             key = (id(run.handle), run.prefix)
@@ -437,8 +434,8 @@ class OutgoingLink(Mailbox, Endpoint):
                 self._answer_partly(command, done.setdefault(command.outcome, []))
             else:
                 done.setdefault(command.outcome, []).extend(ranges)
-        for outcome, ranges in done.items():
-            self._answer(ranges, _ANSWERS[outcome])
+        for outcome, ranges in done.items() if not self._peer.is_gone else ():
+            write_outcome(self.link.session, ranges, _ANSWERS[outcome])
         if self.link.is_held and not self.owes:
             self.link.answer_detach()
 

@@ -25,6 +25,8 @@ class ViaLink(IncomingLink):
 
     __slots__ = ("destination",)
 
+    is_via = True
+
     def __init__(self, peer: Peer, link: Link, queue: Queue, segments: tuple[str, ...], destination: str) -> None:
         super().__init__(peer, link, queue, segments)
         self.destination = destination
@@ -43,12 +45,6 @@ class ViaLink(IncomingLink):
         batch = super()._columns(first_delivery_id, parts, unsettled=unsettled)
         address(batch, self.queue, self.destination)
         return batch
-
-    def _hand_over(self, batch: SendBatch) -> None:
-        if batch.ping:
-            self.queue.send(batch)
-        else:
-            self.queue.send_via(batch)
 
     def _send_in(self, txn_id: bytes, batch: SendBatch | None) -> None:
         self._peer.transactions.send(txn_id, self.queue, batch, is_via=True)

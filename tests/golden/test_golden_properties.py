@@ -14,11 +14,17 @@ from test_golden_texts import demand
 
 from duobus.cli.topology.document import document, from_config, sdk_properties, to_config
 from duobus.gateway.rest.atom.request_origin import RequestOrigin
-from duobus.gateway.rest.atom.xml.queue import read_queue, write_queue
+from duobus.gateway.rest.atom.xml.entity import (
+    Filters,
+    read_queue,
+    read_subscription,
+    read_topic,
+    write_queue,
+    write_subscription,
+    write_topic,
+)
 from duobus.gateway.rest.atom.xml.reader import INSTANCE, SERVICE_BUS, Element, read_xml
 from duobus.gateway.rest.atom.xml.runtime_info import RuntimeInfo
-from duobus.gateway.rest.atom.xml.subscription import read_subscription, write_subscription
-from duobus.gateway.rest.atom.xml.topic import Filters, read_topic, write_topic
 from duobus.model.tiers import PREMIUM
 from duobus.server.config_file import parse_config
 

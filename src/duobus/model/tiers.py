@@ -19,6 +19,7 @@ from duobus.model.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
+from duobus.model.properties import QUEUE, SUBSCRIPTION, TOPIC, properties_of
 
 _DAY_MS: Final = 86_400_000
 _KIB: Final = 1024
@@ -97,6 +98,7 @@ def tier_named(name: str, *, partition_by_default: bool = False) -> Tier:
 
 
 _Described = QueueDescription | TopicDescription | SubscriptionDescription
+_KINDS: Final = {QueueDescription: QUEUE, TopicDescription: TOPIC, SubscriptionDescription: SUBSCRIPTION}
 
 
 def check_tier(description: _Described, tier: Tier) -> None:
@@ -104,8 +106,9 @@ def check_tier(description: _Described, tier: Tier) -> None:
     if isinstance(description, TopicDescription | SubscriptionDescription) and not tier.has_topics:
         raise ArgumentInvalid(f"The {tier.name} tier has no topics and no subscriptions. Use a queue.")
     if not tier.has_features:
-        for name in _features(description):
-            raise ArgumentInvalid(f"The {tier.name} tier does not have {name}. Leave it out.")
+        for item in properties_of(_KINDS[type(description)]):
+            if not item.in_basic and getattr(description, item.field) not in (None, False):
+                raise ArgumentInvalid(f"The {tier.name} tier does not have {item.element}. Leave it out.")
     limit = tier.time_to_live_ms_max
     life = description.default_message_time_to_live_ms
     if limit is not None and (life is None or life > limit):
@@ -131,14 +134,3 @@ def check_new(description: QueueDescription | TopicDescription, tier: Tier) -> N
     """Raise ArgumentInvalid when a tier would not make a new entity as it is described."""
     if tier.is_partitioned and not description.enable_partitioning:
         raise ArgumentInvalid(f"Every entity of the {tier.name} tier is partitioned. Leave EnablePartitioning out.")
-
-
-def _features(description: _Described) -> list[str]:
-    found = {
-        "RequiresSession": getattr(description, "requires_session", False),
-        "RequiresDuplicateDetection": getattr(description, "requires_duplicate_detection", False),
-        "AutoDeleteOnIdle": description.auto_delete_on_idle_ms is not None,
-        "ForwardTo": getattr(description, "forward_to", None) is not None,
-        "ForwardDeadLetteredMessagesTo": getattr(description, "forward_dead_lettered_messages_to", None) is not None,
-    }
-    return [name for name, is_wanted in found.items() if is_wanted]

@@ -18,6 +18,7 @@ from duobus.model.properties import QUEUE as QUEUE
 from duobus.model.properties import SUBSCRIPTION as SUBSCRIPTION
 from duobus.model.properties import TOPIC as TOPIC
 from duobus.model.properties import Form, Property, properties_of
+from duobus.model.tiers import CLOUD, SIZES_MIB, Profile, Tier
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
@@ -37,9 +38,6 @@ _KIB = 1024
 _MINUTE_MS = 60_000
 _DAY_MS = 86_400_000
 
-#: Sizes that an entity may be given, in MiB: Standard's and Premium's (Azure: quotas).
-SIZES_MIB = tuple(1024 * factor for factor in (1, 2, 3, 4, 5, 10, 20, 40, 80))
-
 #: Azure: quotas.
 USER_METADATA_LENGTH_MAX = 1024
 ACCESS_RULES_MAX = 12
@@ -58,35 +56,6 @@ class Right(IntFlag):
 
 
 ALL_RIGHTS = Right.LISTEN | Right.SEND | Right.MANAGE
-
-
-class Profile(msgspec.Struct, frozen=True):
-    """Defaults and limits of one kind of service; attributes ending in ``_default``, ``_min`` and ``_max``.
-
-    Lock and delivery-count limits are the cloud's in both profiles: files of the emulator may hold more than the
-    emulator allows (the emulator's documentation), only its defaults differ.
-    """
-
-    lock_duration_ms_default: int = _MINUTE_MS
-    lock_duration_ms_min: int = 5000
-    lock_duration_ms_max: int = 5 * _MINUTE_MS
-    time_to_live_ms_default: int | None = None
-    time_to_live_ms_min: int = 1000
-    duplicate_window_ms_default: int = 10 * _MINUTE_MS
-    duplicate_window_ms_min: int = 20_000
-    duplicate_window_ms_max: int = 7 * _DAY_MS
-    delivery_count_default: int = 10
-    delivery_count_max: int = 2_147_483_647
-    auto_delete_ms_min: int = 5 * _MINUTE_MS
-
-
-CLOUD = Profile()
-EMULATOR = Profile(
-    time_to_live_ms_default=60 * _MINUTE_MS,
-    duplicate_window_ms_default=20_000,
-    duplicate_window_ms_min=5000,
-    delivery_count_default=3,
-)
 
 
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -424,3 +393,44 @@ def _check_range(name: str, value: int, low: int, high: int | None) -> None:
 def _check_one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
     if value not in allowed:
         raise ArgumentInvalid(f"{name} is {value!r}; it must be one of {', '.join(map(str, allowed))}.")
+
+
+# What the tiers of the cloud have and refuse.
+
+_Described = QueueDescription | TopicDescription | SubscriptionDescription
+_KINDS = {QueueDescription: QUEUE, TopicDescription: TOPIC, SubscriptionDescription: SUBSCRIPTION}
+
+
+def check_tier(description: _Described, tier: Tier) -> None:
+    """Raise ArgumentInvalid when a tier does not have what a description asks for."""
+    if isinstance(description, TopicDescription | SubscriptionDescription) and not tier.has_topics:
+        raise ArgumentInvalid(f"The {tier.name} tier has no topics and no subscriptions. Use a queue.")
+    if not tier.has_features:
+        for item in properties_of(_KINDS[type(description)]):
+            if not item.in_basic and getattr(description, item.field) not in (None, False):
+                raise ArgumentInvalid(f"The {tier.name} tier does not have {item.element}. Leave it out.")
+    limit = tier.time_to_live_ms_max
+    life = description.default_message_time_to_live_ms
+    if limit is not None and (life is None or life > limit):
+        raise ArgumentInvalid(f"DefaultMessageTimeToLive is at most {limit // _DAY_MS} days in the {tier.name} tier.")
+    if isinstance(description, SubscriptionDescription):
+        return
+    if description.enable_express and not tier.offers_enable_express:
+        raise ArgumentInvalid(f"The {tier.name} tier does not have EnableExpress. Leave it out.")
+    if description.max_size_in_megabytes not in tier.sizes_mib:
+        raise ArgumentInvalid(
+            f"MaxSizeInMegabytes is {description.max_size_in_megabytes}; the {tier.name} tier has "
+            f"{', '.join(map(str, tier.sizes_mib))}."
+        )
+    low, high = tier.message_kib_min, tier.message_kib_max
+    if not low * _KIB <= description.max_message_size_bytes <= high * _KIB:
+        raise ArgumentInvalid(
+            f"MaxMessageSizeInKilobytes is {description.max_message_size_bytes // _KIB}; it is from {low} to {high} in "
+            f"the {tier.name} tier."
+        )
+
+
+def check_new(description: QueueDescription | TopicDescription, tier: Tier) -> None:
+    """Raise ArgumentInvalid when a tier would not make a new entity as it is described."""
+    if tier.is_partitioned and not description.enable_partitioning:
+        raise ArgumentInvalid(f"Every entity of the {tier.name} tier is partitioned. Leave EnablePartitioning out.")

@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum, Flag, auto
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-if TYPE_CHECKING:
-    from duobus.model.descriptions import Profile
-    from duobus.model.tiers import Tier
+from duobus.model.tiers import SIZES_MIB, Profile, Tier
 
 QUEUE: Final = "queue"
 TOPIC: Final = "topic"
@@ -134,7 +132,7 @@ PROPERTIES: Final = (
     Property("forward_dead_lettered_messages_to", _RECEIVED, Form.TARGET, None,
              14, "Hand dead letters on to this queue or topic.", in_basic=False),
 
-    Property("max_size_in_megabytes", _SENT_TO, Form.SIZE, 1024, 5, "Size quota in MB.", "--max-size"),
+    Property("max_size_in_megabytes", _SENT_TO, Form.SIZE, SIZES_MIB[0], 5, "Size quota in MB.", "--max-size"),
     Property("max_message_size_bytes", _SENT_TO, Form.MESSAGE_SIZE, lambda tier: tier.message_kib_default * _KIB,
              6, "Largest message in KB.", "--max-message-size", limits=lambda profile: (_KIB, MESSAGE_SIZE_BYTES_MAX)),
     Property("requires_duplicate_detection", _SENT_TO, Form.FLAG, False, 3, "Drop messages whose id came before.",

@@ -18,7 +18,6 @@ import msgspec
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, ConfigurationError
 from duobus.model.descriptions import (
     DEFAULT_RULE,
-    EMULATOR,
     AccessRule,
     QueueDescription,
     Right,
@@ -31,7 +30,7 @@ from duobus.model.descriptions import (
 )
 from duobus.model.durations import parse_duration
 from duobus.model.properties import QUEUE, SUBSCRIPTION, TOPIC, Form, Property, Surface, properties_of
-from duobus.model.tiers import ALL
+from duobus.model.tiers import ALL, EMULATOR
 
 # JSON with comments and trailing commas, as the emulator's sample file has them (the emulator's documentation).
 #

@@ -13,16 +13,11 @@ import click
 
 from duobus.cli.entity_commands import camel, plain
 from duobus.errors import ConfigurationError, ServiceBusError
-from duobus.model.descriptions import (
-    SIZES_MIB,
-    QueueDescription,
-    RuleDescription,
-    SubscriptionDescription,
-    TopicDescription,
-)
+from duobus.model.descriptions import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
 from duobus.model.durations import format_duration
 from duobus.model.json.values import from_json, to_json
 from duobus.model.properties import PROPERTIES, Form, Surface, properties_of
+from duobus.model.tiers import SIZES_MIB
 from duobus.server.config_file import NamespaceConfig, parse_config
 
 KIND: Final = "duobus-topology"

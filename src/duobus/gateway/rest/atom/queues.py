@@ -15,8 +15,8 @@ from duobus.gateway.rest.atom.topics import demand_all
 from duobus.gateway.rest.atom.xml.entity import read_queue, write_queue
 from duobus.gateway.rest.atom.xml.reader import Element
 from duobus.model.address import check_entity_name, not_found, without_share
-from duobus.model.descriptions import QueueDescription, SubscriptionDescription, check_queue
-from duobus.model.tiers import Tier, check_new, check_tier
+from duobus.model.descriptions import QueueDescription, SubscriptionDescription, check_new, check_queue, check_tier
+from duobus.model.tiers import Tier
 
 
 class Queues:

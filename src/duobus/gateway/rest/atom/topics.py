@@ -28,10 +28,12 @@ from duobus.model.descriptions import (
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
+    check_new,
     check_subscription,
+    check_tier,
     check_topic,
 )
-from duobus.model.tiers import Tier, check_new, check_tier
+from duobus.model.tiers import Tier
 
 
 class Topics:

@@ -18,10 +18,10 @@ from duobus.gateway.rest.atom.xml.access_rules import KeyMaker, read_access_rule
 from duobus.gateway.rest.atom.xml.fields import Fields, size_of_one
 from duobus.gateway.rest.atom.xml.reader import Element
 from duobus.gateway.rest.atom.xml.runtime_info import RuntimeInfo
-from duobus.model.descriptions import CLOUD, QueueDescription, SubscriptionDescription, TopicDescription
+from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from duobus.model.durations import format_duration
 from duobus.model.properties import QUEUE, SUBSCRIPTION, TOPIC, XML_ORDER, Form, Property, Surface, properties_of
-from duobus.model.tiers import ALL, Tier
+from duobus.model.tiers import ALL, CLOUD, Tier
 
 _KIB: Final = 1024
 

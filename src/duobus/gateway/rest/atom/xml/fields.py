@@ -8,8 +8,8 @@ from typing import Final
 
 from duobus.errors import ArgumentInvalid
 from duobus.gateway.rest.atom.xml.reader import Element
-from duobus.model.descriptions import SIZES_MIB
 from duobus.model.durations import parse_duration
+from duobus.model.tiers import SIZES_MIB
 
 #: Longest part of a wrong value that an error quotes, in characters.
 _SHOWN: Final = 64

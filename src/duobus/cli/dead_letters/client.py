@@ -181,7 +181,7 @@ class ServerDeadLetters:
         """See Executor."""
         totals = Totals()
         plan = self._work.plan
-        # With an undo file, what they are is on this disk before anything becomes of them.
+        # With an undo file, the messages are on this disk before anything becomes of them.
         for answer in self._answers(plan if undo is None else replace(plan, is_dry=True, shows=True), totals):
             if undo is not None:
                 numbers = tuple(undo.plan(answer["messages"]))

@@ -93,7 +93,7 @@ class Work:
 
 
 class Executor(Protocol):
-    """Who does the work: the server, or the SDK."""
+    """What does the work: the server, or the SDK."""
 
     #: Whether what is done can be undone.
     can_undo: bool

@@ -24,7 +24,7 @@ PURGE: Final = "purge"
 RESTORE: Final = "bury"
 SEND: Final = "send"
 ACTIONS: Final = (LIST, RESUBMIT, MOVE, PURGE, RESTORE, SEND)
-#: Those that bring messages.
+#: Actions that bring messages.
 BRINGING: Final = (RESTORE, SEND)
 
 #: Messages of one plan: a part of a commit, so that others have room in it.
@@ -63,14 +63,14 @@ class DeadLetterPlan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         action: One of ACTIONS.
         sql: SQL filter of the messages that are meant, or None.
-        condition: Condition on their JSON body, or None.
+        condition: Condition on the JSON body of the messages that are meant, or None.
         numbers: The only sequence numbers that are meant; None for any.
         first: Lowest sequence number that is meant.
-        before_ms: They were enqueued before this instant; None for all that are there.
+        before_ms: Only messages that were enqueued before this instant are meant; None for all that are there.
         limit: Most messages.
         to: Path of the entity to move to; None: back to where the messages are.
-        repair: What is changed on them.
-        keeps_reason: The reasons why they died stay as properties.
+        repair: What is changed on the messages.
+        keeps_reason: The reasons why messages died stay with them as properties.
         is_dry: Nothing is done.
         shows: The messages themselves are told, too.
         items: Of RESTORE and SEND: the messages.

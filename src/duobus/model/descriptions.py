@@ -339,7 +339,9 @@ def _check_properties(kind: str, entity: msgspec.Struct, profile: Profile) -> No
         if value is None:
             continue
         if item.limits is not None:
-            _check_range(_label(item), value, *item.limits(profile))
+            low, high = item.limits(profile)
+            if value < low or (high is not None and value > high):
+                raise _out_of_range(_label(item), value, low, high)
         elif item.form is Form.STATUS:
             _check_one_of(item.element, value, STATUSES[kind])
         elif item.form is Form.SIZE:
@@ -360,8 +362,9 @@ def _label(item: Property) -> str:
 
 
 def _check_redelivery(queue: QueueDescription) -> None:
-    if queue.redelivery_delay_ms is not None:
-        _check_range("RedeliveryDelay (ms)", queue.redelivery_delay_ms, 1, queue.redelivery_delay_maximum_ms)
+    delay_ms, longest_ms = queue.redelivery_delay_ms, queue.redelivery_delay_maximum_ms
+    if delay_ms is not None and not 1 <= delay_ms <= longest_ms:
+        raise _out_of_range("RedeliveryDelay (ms)", delay_ms, 1, longest_ms)
     if queue.requires_session and (queue.redelivery_delay_ms is not None or queue.delayed_abandon):
         # Whatever came behind the delayed message would have to wait as well.
         raise ArgumentInvalid("RequiresSession excludes RedeliveryDelay and DelayedAbandon: a session keeps its order.")
@@ -383,11 +386,9 @@ def check_access_rules(rules: tuple[AccessRule, ...]) -> None:
         check_access_rule(rule)
 
 
-def _check_range(name: str, value: int, low: int, high: int | None) -> None:
-    if high is None and value < low:
-        raise ArgumentOutOfRange(f"{name} is {value}; at least {low} is allowed.")
-    if high is not None and not low <= value <= high:
-        raise ArgumentOutOfRange(f"{name} is {value}; it must be from {low} to {high}.")
+def _out_of_range(name: str, value: int, low: int, high: int | None) -> ArgumentOutOfRange:
+    allowed = f"at least {low} is allowed" if high is None else f"it must be from {low} to {high}"
+    return ArgumentOutOfRange(f"{name} is {value}; {allowed}.")
 
 
 def _check_one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:

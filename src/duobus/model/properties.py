@@ -9,7 +9,7 @@ size of partitioned entities and SupportOrdering in XML, and properties that exc
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum, Flag, auto
+from enum import Flag, IntEnum, auto
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -33,7 +33,7 @@ MESSAGE_SIZE_BYTES_MAX: Final = 102_400 * _KIB
 REDELIVERY_DELAY_MS_MAX: Final = 24 * 60 * _MINUTE_MS
 
 
-class Form(Enum):
+class Form(IntEnum):
     """What the value of a property is, inside and outside."""
 
     FLAG = auto()  # bool
@@ -55,6 +55,16 @@ class Surface(Flag):
     CONFIG = auto()
     SDK = auto()  # of Azure: options of commands, topology documents
     ANYWHERE = XML | CONFIG | SDK
+
+
+@cache
+def _sdk_name(field: str) -> str:
+    return field.removesuffix("_ms").replace("_bytes", "_in_kilobytes")
+
+
+@cache
+def _element(field: str) -> str:
+    return "".join(word.title() for word in _sdk_name(field).split("_"))
 
 
 class Property(NamedTuple):
@@ -93,12 +103,12 @@ class Property(NamedTuple):
     @property
     def sdk_name(self) -> str:
         """Its name in the SDK: ``lock_duration``."""
-        return self.field.removesuffix("_ms").replace("_bytes", "_in_kilobytes")
+        return _sdk_name(self.field)
 
     @property
     def element(self) -> str:
         """Its name in XML and in a configuration file: ``LockDuration``."""
-        return "".join(word.title() for word in self.sdk_name.split("_"))
+        return _element(self.field)
 
     @property
     def json_name(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ from duobus.model.descriptions import (
     check_topic,
 )
 from duobus.model.durations import parse_duration
-from duobus.model.properties import QUEUE, SUBSCRIPTION, TOPIC, Form, Property, Surface, properties_of
+from duobus.model.properties import QUEUE, SUBSCRIPTION, TOPIC, Form, Surface, properties_of
 from duobus.model.tiers import ALL, EMULATOR
 
 # JSON with comments and trailing commas, as the emulator's sample file has them (the emulator's documentation).
@@ -363,25 +364,28 @@ def _rule(node: _Node) -> RuleDescription:
     )
 
 
+@cache
+def _rows(kind: str) -> list[tuple[str, str, Form, Any]]:
+    """Field, name, form and default of each property that a file may have."""
+    rows = properties_of(kind, Surface.CONFIG)
+    return [(item.field, item.element, item.form, item.default_in(_EMULATOR_TIER)) for item in rows]
+
+
 def _properties(kind: str, node: _Node) -> dict[str, Any]:
     """All properties of an entity but its rules, with the emulator's defaults (the emulator's documentation)."""
-    return {item.field: _property(item, node) for item in properties_of(kind, Surface.CONFIG)}
+    return {field: _value(node, name, form, default) for field, name, form, default in _rows(kind)}
 
 
-def _property(item: Property, node: _Node) -> Any:
-    name, default = item.element, item.default_in(_EMULATOR_TIER)
-    match item.form:
-        case Form.DURATION:
-            return node.duration(name, default)
-        case Form.TEXT | Form.TARGET:
-            return node.optional_text(name)
-        case Form.MESSAGE_SIZE:
-            return node.take(name, int, default // 1024) * 1024
-    if default is None and not node.has(name):
-        return None
-    if item.form is Form.FINITE:
-        return node.finite_duration(name, default)
-    return node.take(name, _TYPES[item.form], default)
+def _value(node: _Node, name: str, form: Form, default: Any) -> Any:
+    if form in _TYPES:
+        return None if default is None and not node.has(name) else node.take(name, _TYPES[form], default)
+    if form is Form.DURATION:
+        return node.duration(name, default)
+    if form is Form.FINITE:
+        return None if default is None and not node.has(name) else node.finite_duration(name, default)
+    if form is Form.MESSAGE_SIZE:
+        return node.take(name, int, default // 1024) * 1024
+    return node.optional_text(name)
 
 
 def _access_rules(node: _Node) -> tuple[AccessRule, ...]:

@@ -20,6 +20,7 @@ from duobus.errors import ServiceBusError
 from duobus.gateway.amqp.management.node import _DISPOSITIONS, _OPERATIONS
 from duobus.model.durations import parse_duration
 from duobus.model.metering import KINDS
+from duobus.model.properties import PROPERTIES, Surface
 from duobus.model.quotas import Quotas, quota_names
 from duobus.server.config_file import parse_config
 from duobus.server.metric_samples import _STATES
@@ -112,9 +113,9 @@ def test_every_member_of_the_ready_file_stands_there() -> None:
 
 
 def members_read() -> set[str]:
-    """Names of the members that the reader of the configuration asks for."""
+    """Names of the members that the reader of the configuration asks for, by name or by the table of properties."""
     readers = {"take", "child", "children", "duration", "finite_duration", "optional_text"}
-    return {
+    return {item.element for item in PROPERTIES if Surface.CONFIG in item.given} | {
         node.args[0].value
         for node in ast.walk(ast.parse((SOURCE / "server" / "config_file.py").read_text()))
         if isinstance(node, ast.Call)

@@ -10,7 +10,16 @@ import pytest
 from duobus.errors import ArgumentInvalid, ServiceBusError
 from duobus.gateway.rest.atom.request_origin import RequestOrigin
 from duobus.gateway.rest.atom.xml import documents
-from duobus.gateway.rest.atom.xml.queue import read_queue, write_queue
+from duobus.gateway.rest.atom.xml.entity import (
+    Filters,
+    default_rule_of,
+    read_queue,
+    read_subscription,
+    read_topic,
+    write_queue,
+    write_subscription,
+    write_topic,
+)
 from duobus.gateway.rest.atom.xml.reader import (
     ATTRIBUTES_MAX,
     DEPTH_MAX,
@@ -22,8 +31,6 @@ from duobus.gateway.rest.atom.xml.reader import (
 )
 from duobus.gateway.rest.atom.xml.rule import read_rule, write_rule
 from duobus.gateway.rest.atom.xml.runtime_info import RuntimeInfo
-from duobus.gateway.rest.atom.xml.subscription import default_rule_of, read_subscription, write_subscription
-from duobus.gateway.rest.atom.xml.topic import Filters, read_topic, write_topic
 from duobus.gateway.rest.atom.xml.typed_values import READERS, VALUES_MAX
 from duobus.model.descriptions import (
     AccessRule,

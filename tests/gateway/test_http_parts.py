@@ -29,10 +29,10 @@ from duobus.gateway.rest.runtime.header_values import (
 )
 from duobus.gateway.rest.runtime.requests import BATCH_MESSAGES_MAX, make_message, read_batch
 from duobus.gateway.rest.runtime.routes import Call, call_of
-from duobus.model.descriptions import QueueDescription, TopicDescription
+from duobus.model.descriptions import QueueDescription, TopicDescription, check_tier
 from duobus.model.metadata import MessageMetadata
 from duobus.model.options import HttpOptions
-from duobus.model.tiers import ALL, BASIC, PREMIUM, STANDARD, TIERS, check_tier
+from duobus.model.tiers import ALL, BASIC, PREMIUM, STANDARD, TIERS
 from simulation.world.clock import SeededEntropy
 
 # -- targets ----------------------------------------------------------------------------------------------------

@@ -20,7 +20,8 @@ from duobus.fragment.fragment import WINDOW_BYTES
 from duobus.gateway.amqp import peer as peer_module
 from duobus.gateway.amqp.byte_budget import ByteBudget
 from duobus.gateway.amqp.pacing import widen
-from duobus.model.descriptions import MESSAGE_SIZE_BYTES_MAX, QueueDescription
+from duobus.model.descriptions import QueueDescription
+from duobus.model.properties import MESSAGE_SIZE_BYTES_MAX
 from duobus.testing.server import ServerProcess, queues_config
 
 MIB = 1 << 20

@@ -9,8 +9,6 @@ import pytest
 
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, InternalError
 from duobus.model.descriptions import (
-    CLOUD,
-    EMULATOR,
     AccessRule,
     QueueDescription,
     Right,
@@ -23,6 +21,7 @@ from duobus.model.descriptions import (
     from_json,
     to_json,
 )
+from duobus.model.tiers import CLOUD, EMULATOR
 
 
 def _queue(**changes: Any) -> QueueDescription:

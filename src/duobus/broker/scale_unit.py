@@ -50,17 +50,16 @@ from duobus.fragment.send import Rerun, Run
 from duobus.model.address import not_found, sharded_queue_of
 from duobus.model.assigned_ids import MessageIds
 from duobus.model.descriptions import (
-    CLOUD,
     QUEUE,
     SUBSCRIPTION,
     TOPIC,
-    Profile,
     QueueDescription,
     check_queue_update,
     from_json,
     to_json,
 )
 from duobus.model.quotas import Quotas
+from duobus.model.tiers import CLOUD, Profile
 from duobus.storage import catalog_identity as belonging
 from duobus.storage.catalog_rows import LIVE, CatalogContents, EntityRow, SlotRow
 from duobus.storage.interface import StoreContents, Tombstone

@@ -17,6 +17,7 @@ import click
 from duobus.cli.output import Printer, Record
 from duobus.cli.remote import NotFound, Remote, duration, remote_command
 from duobus.model.durations import format_duration
+from duobus.model.properties import Form, Surface, properties_of
 
 #: Attributes of the runtime properties, whichever of them a kind has.
 _RUNTIME: Final = (
@@ -36,7 +37,7 @@ _RUNTIME: Final = (
 _STATUSES: Final = ("Active", "Disabled", "ReceiveDisabled", "SendDisabled")
 
 
-class Property(NamedTuple):
+class PropertyOption(NamedTuple):
     """An option that is a property: its flags, as ``az servicebus`` names them, and its name in the SDK."""
 
     flags: tuple[str, ...]
@@ -47,71 +48,33 @@ class Property(NamedTuple):
     is_many: bool = False  # may be given several times
 
 
-def _property(flags: str, name: str, kind: Any, text: str, *, is_fixed: bool = False) -> Property:
-    return Property(tuple(flags.split()), name, kind, text, is_fixed)
+_TYPES: Final[dict[Form, Any]] = {
+    Form.FLAG: bool,
+    Form.NUMBER: click.IntRange(1),
+    Form.SIZE: click.IntRange(1),
+    Form.MESSAGE_SIZE: click.IntRange(1),
+    Form.DURATION: duration,
+    Form.FINITE: duration,
+    Form.TEXT: str,
+    Form.TARGET: str,
+    Form.STATUS: click.Choice(_STATUSES),
+}
+_PARTITIONING: Final = "enable_partitioning"
 
 
-PARTITIONING: Final = _property(
-    "--enable-partitioning",
-    "enable_partitioning",
-    bool,
-    "Over several fragments, 16 in most namespaces; true unless --no-partitioned is given.",
-    is_fixed=True,
-)
-SESSION: Final = _property(
-    "--enable-session --requires-session", "requires_session", bool, "Require sessions.", is_fixed=True
-)
-DUPLICATES: Final = _property(
-    "--enable-duplicate-detection --requires-duplicate-detection",
-    "requires_duplicate_detection",
-    bool,
-    "Drop messages whose id came before.",
-    is_fixed=True,
-)
-WINDOW: Final = _property(
-    "--duplicate-detection-history-time-window",
-    "duplicate_detection_history_time_window",
-    duration,
-    "How long ids are remembered.",
-)
-MAX_SIZE: Final = _property("--max-size", "max_size_in_megabytes", click.IntRange(1), "Size quota in MB.")
-MAX_MESSAGE: Final = _property(
-    "--max-message-size", "max_message_size_in_kilobytes", click.IntRange(1), "Largest message in KB."
-)
-LOCK: Final = _property("--lock-duration", "lock_duration", duration, "How long a receiver holds a message.")
-DELIVERIES: Final = _property(
-    "--max-delivery-count", "max_delivery_count", click.IntRange(1), "Deliveries before a message is dead-lettered."
-)
-TTL: Final = _property(
-    "--default-message-time-to-live", "default_message_time_to_live", duration, "Longest that a message lives."
-)
-EXPIRED: Final = _property(
-    "--enable-dead-lettering-on-message-expiration",
-    "dead_lettering_on_message_expiration",
-    bool,
-    "Dead-letter what expires.",
-)
-FILTER_ERRORS: Final = _property(
-    "--dead-letter-on-filter-exceptions",
-    "dead_lettering_on_filter_evaluation_exceptions",
-    bool,
-    "Dead-letter what a filter cannot be applied to.",
-)
-IDLE: Final = _property(
-    "--auto-delete-on-idle", "auto_delete_on_idle", duration, "Delete it when it was not used for so long."
-)
-FORWARD: Final = _property("--forward-to", "forward_to", str, "Hand every message on to this queue or topic.")
-FORWARD_DEAD: Final = _property(
-    "--forward-dead-lettered-messages-to",
-    "forward_dead_lettered_messages_to",
-    str,
-    "Hand dead letters on to this queue or topic.",
-)
-BATCHED: Final = _property(
-    "--enable-batched-operations", "enable_batched_operations", bool, "Let the server gather writes."
-)
-METADATA: Final = _property("--user-metadata", "user_metadata", str, "Text of your own.")
-STATUS: Final = _property("--status", "status", click.Choice(_STATUSES), "What is allowed now.")
+def options_of(kind: str) -> tuple[PropertyOption, ...]:
+    """The options of a queue, topic or subscription."""
+    found = sorted((item for item in properties_of(kind, Surface.SDK) if item.help), key=lambda item: item.place)
+    return tuple(
+        PropertyOption(
+            tuple((item.flags or f"--{item.sdk_name.replace('_', '-')}").split()),
+            item.sdk_name,
+            _TYPES[item.form],
+            item.help,
+            item.is_fixed,
+        )
+        for item in found
+    )
 
 
 class Noun(NamedTuple):
@@ -128,7 +91,7 @@ class Noun(NamedTuple):
 
     name: str
     parents: tuple[str, ...]
-    properties: tuple[Property, ...]
+    properties: tuple[PropertyOption, ...]
     columns: tuple[str, ...]
     examples: Mapping[str, str]
     convert: Callable[[dict[str, Any]], dict[str, Any]] = dict
@@ -201,7 +164,7 @@ def _command(noun: Noun, verb: str, text: str, function: Callable[..., None], op
     return click.command(verb, help=text, short_help=text, epilog=epilog)(decorated)
 
 
-def _options_of(properties: Iterable[Property]) -> list[Any]:
+def _click_options(properties: Iterable[PropertyOption]) -> list[Any]:
     return [
         click.option(*item.flags, item.name, type=item.type, multiple=item.is_many, help=item.help)
         for item in properties
@@ -234,8 +197,8 @@ def _told(text: str) -> None:
 def _create(noun: Noun) -> click.Command:
     def run(remote: Remote, output: str | None, dry_run: bool, no_partitioned: bool = False, **options: Any) -> None:
         path = _path(noun, options)
-        if PARTITIONING in noun.properties:
-            options[PARTITIONING.name] = _partitioned(options[PARTITIONING.name], no_partitioned)
+        if _PARTITIONING in options:
+            options[_PARTITIONING] = _partitioned(options[_PARTITIONING], no_partitioned)
         properties = _given(noun, options)
         with remote.administration(_named(noun, path)) as client:
             if dry_run:
@@ -251,8 +214,9 @@ def _create(noun: Noun) -> click.Command:
         with Printer(output, is_one=True) as printer:
             printer.print(records)
 
-    switches = [_NO_PARTITIONED] if PARTITIONING in noun.properties else []
-    options = [*_options_of(noun.properties), *switches, _DRY_RUN]
+    is_partitionable = any(item.name == _PARTITIONING for item in noun.properties)
+    switches = [_NO_PARTITIONED] if is_partitionable else []
+    options = [*_click_options(noun.properties), *switches, _DRY_RUN]
     return _command(noun, "create", f"Create a {noun.name}.", run, options)
 
 
@@ -344,7 +308,7 @@ def _update(noun: Noun) -> click.Command:
 
     changeable = [item for item in noun.properties if not item.is_fixed]
     text = f"Change properties of a {noun.name}; the others stay."
-    return _command(noun, "update", text, run, [*_options_of(changeable), _DRY_RUN])
+    return _command(noun, "update", text, run, [*_click_options(changeable), _DRY_RUN])
 
 
 def _delete(noun: Noun) -> click.Command:

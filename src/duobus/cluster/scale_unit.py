@@ -20,8 +20,9 @@ from duobus.cluster.forwarding.receiver import ForwardReceiver
 from duobus.cluster.forwarding.sender import RemoteForwarder
 from duobus.cluster.sharding.entities import ShardedQueue, ShardedQueues
 from duobus.errors import StoreFailed, StoreForeign, StoreUnavailable
-from duobus.model.descriptions import CLOUD, QUEUE, SUBSCRIPTION, TOPIC, Profile, QueueDescription
+from duobus.model.descriptions import QUEUE, SUBSCRIPTION, TOPIC, QueueDescription
 from duobus.model.quotas import Quotas
+from duobus.model.tiers import CLOUD, Profile
 from duobus.storage.catalog_rows import INTENT, LIVE, CatalogContents, EntityRow, SlotRow
 from duobus.storage.interface import StoreContents, Tombstone
 

@@ -26,8 +26,8 @@ from duobus.fragment.message import (
 from duobus.fragment.sessions import sessions
 from duobus.fragment.sessions.sessions import id_of, session_lock_lost
 from duobus.model.batches import Mailbox
-from duobus.model.descriptions import REDELIVERY_DELAY_MS_MAX
 from duobus.model.metadata import encoded, own
+from duobus.model.properties import REDELIVERY_DELAY_MS_MAX
 from duobus.storage.interface import CommitBatch
 
 if TYPE_CHECKING:

@@ -14,12 +14,13 @@ import msgspec
 
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, InternalError
 from duobus.model.address import check_entity_name, check_subscription_name
+from duobus.model.properties import QUEUE as QUEUE
+from duobus.model.properties import SUBSCRIPTION as SUBSCRIPTION
+from duobus.model.properties import TOPIC as TOPIC
+from duobus.model.properties import Form, Property, properties_of
+from duobus.model.tiers import CLOUD, SIZES_MIB, Profile, Tier
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
-
-QUEUE = "queue"
-TOPIC = "topic"
-SUBSCRIPTION = "subscription"
 
 ACTIVE = "Active"
 DISABLED = "Disabled"
@@ -27,19 +28,15 @@ SEND_DISABLED = "SendDisabled"
 RECEIVE_DISABLED = "ReceiveDisabled"
 
 #: What a client may set; the other values of the wire are read-only (Azure: Service Bus REST API).
-QUEUE_STATUSES = (ACTIVE, DISABLED, SEND_DISABLED, RECEIVE_DISABLED)
-TOPIC_STATUSES = (ACTIVE, DISABLED, SEND_DISABLED)
-SUBSCRIPTION_STATUSES = (ACTIVE, DISABLED, RECEIVE_DISABLED)
+STATUSES = {
+    QUEUE: (ACTIVE, DISABLED, SEND_DISABLED, RECEIVE_DISABLED),
+    TOPIC: (ACTIVE, DISABLED, SEND_DISABLED),
+    SUBSCRIPTION: (ACTIVE, DISABLED, RECEIVE_DISABLED),
+}
 
 _KIB = 1024
 _MINUTE_MS = 60_000
 _DAY_MS = 86_400_000
-
-#: Sizes that an entity may be given, in MiB: Standard's and Premium's (Azure: quotas).
-SIZES_MIB = tuple(1024 * factor for factor in (1, 2, 3, 4, 5, 10, 20, 40, 80))
-
-#: Largest message that may be configured: Premium's (Azure: Service Bus REST API).
-MESSAGE_SIZE_BYTES_MAX = 102_400 * _KIB
 
 #: Azure: quotas.
 USER_METADATA_LENGTH_MAX = 1024
@@ -48,9 +45,6 @@ ACCESS_RULE_NAME_LENGTH_MAX = 256
 SUBSCRIPTIONS_PER_TOPIC_MAX = 2000
 RULES_PER_SUBSCRIPTION_MAX = 2000
 SQL_LENGTH_MAX = 1024
-
-#: Longest that an abandoned message may be put off: a day. For longer there is scheduling.
-REDELIVERY_DELAY_MS_MAX = _DAY_MS
 
 
 class Right(IntFlag):
@@ -62,35 +56,6 @@ class Right(IntFlag):
 
 
 ALL_RIGHTS = Right.LISTEN | Right.SEND | Right.MANAGE
-
-
-class Profile(msgspec.Struct, frozen=True):
-    """Defaults and limits of one kind of service; attributes ending in ``_default``, ``_min`` and ``_max``.
-
-    Lock and delivery-count limits are the cloud's in both profiles: files of the emulator may hold more than the
-    emulator allows (the emulator's documentation), only its defaults differ.
-    """
-
-    lock_duration_ms_default: int = _MINUTE_MS
-    lock_duration_ms_min: int = 5000
-    lock_duration_ms_max: int = 5 * _MINUTE_MS
-    time_to_live_ms_default: int | None = None
-    time_to_live_ms_min: int = 1000
-    duplicate_window_ms_default: int = 10 * _MINUTE_MS
-    duplicate_window_ms_min: int = 20_000
-    duplicate_window_ms_max: int = 7 * _DAY_MS
-    delivery_count_default: int = 10
-    delivery_count_max: int = 2_147_483_647
-    auto_delete_ms_min: int = 5 * _MINUTE_MS
-
-
-CLOUD = Profile()
-EMULATOR = Profile(
-    time_to_live_ms_default=60 * _MINUTE_MS,
-    duplicate_window_ms_default=20_000,
-    duplicate_window_ms_min=5000,
-    delivery_count_default=3,
-)
 
 
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -274,20 +239,10 @@ def check_queue(queue: QueueDescription, profile: Profile = CLOUD) -> QueueDescr
     Both texts name the property, its value and what is allowed (Azure: Service Bus REST API; Azure: quotas).
     """
     check_entity_name(queue.name)
-    _check_receivable(queue, profile)
-    _check_entity(queue, profile)
-    _check_one_of("Status", queue.status, QUEUE_STATUSES)
+    _check_properties(QUEUE, queue, profile)
+    _check_sent_to(queue)
     _check_redelivery(queue)
     return queue
-
-
-#: What an entity keeps from its creation to its end, by the names of the wire (Azure: Service Bus REST API).
-_FIXED = {
-    "RequiresSession": "requires_session",
-    "RequiresDuplicateDetection": "requires_duplicate_detection",
-    "EnablePartitioning": "enable_partitioning",
-    "EnableSubscriptionPartitioning": "enable_subscription_partitioning",
-}
 
 
 def check_queue_update(kept: QueueDescription, wanted: QueueDescription, profile: Profile = CLOUD) -> QueueDescription:
@@ -295,14 +250,12 @@ def check_queue_update(kept: QueueDescription, wanted: QueueDescription, profile
 
     Name and time of creation stay; what cannot be changed must be as it was.
     """
-    fixed = ("RequiresSession", "RequiresDuplicateDetection", "EnablePartitioning")
-    return check_queue(_check_fixed(kept, wanted, "queue", fixed), profile)
+    return check_queue(_check_fixed(QUEUE, kept, wanted), profile)
 
 
 def check_topic_update(kept: TopicDescription, wanted: TopicDescription, profile: Profile = CLOUD) -> TopicDescription:
     """Return what a topic becomes, its subscriptions apart; see ``check_queue_update``."""
-    fixed = ("RequiresDuplicateDetection", "EnablePartitioning", "EnableSubscriptionPartitioning")
-    wanted = _check_fixed(kept, wanted, "topic", fixed)
+    wanted = _check_fixed(TOPIC, kept, wanted)
     return check_topic(msgspec.structs.replace(wanted, subscriptions=()), profile)
 
 
@@ -310,22 +263,24 @@ def check_subscription_update(
     kept: SubscriptionDescription, wanted: SubscriptionDescription, profile: Profile = CLOUD
 ) -> SubscriptionDescription:
     """Return what a subscription becomes; its rules stay, they have operations of their own."""
-    wanted = _check_fixed(kept, wanted, "subscription", ("RequiresSession",))
+    wanted = _check_fixed(SUBSCRIPTION, kept, wanted)
     return check_subscription(msgspec.structs.replace(wanted, rules=kept.rules), profile)
 
 
 _Updated = TypeVar("_Updated", QueueDescription, TopicDescription, SubscriptionDescription)
 
 
-def _check_fixed(kept: _Updated, wanted: _Updated, kind: str, fixed: tuple[str, ...]) -> _Updated:
+def _check_fixed(kind: str, kept: _Updated, wanted: _Updated) -> _Updated:
     if wanted.name.lower() != kept.name.lower():
         raise ArgumentInvalid(f"The name of the {kind} '{kept.name}' can't be changed; create another {kind}.")
-    for name in fixed:
-        if getattr(wanted, _FIXED[name]) != getattr(kept, _FIXED[name]):
-            if (kind, name) == ("topic", "EnablePartitioning"):
+    for item in properties_of(kind):
+        if item.is_fixed and getattr(wanted, item.field) != getattr(kept, item.field):
+            if (kind, item.element) == (TOPIC, "EnablePartitioning"):
                 # The service has other words for this one.
                 raise ArgumentInvalid("Partitioning cannot be changed for Topic. It is chosen when a topic is created.")
-            raise ArgumentInvalid(f"The value for the {name} property of an existing {kind.title()} cannot be changed.")
+            raise ArgumentInvalid(
+                f"The value for the {item.element} property of an existing {kind.title()} cannot be changed."
+            )
     return msgspec.structs.replace(
         wanted, name=kept.name, created_at_ms=kept.created_at_ms, accessed_at_ms=kept.accessed_at_ms
     )
@@ -334,8 +289,8 @@ def _check_fixed(kept: _Updated, wanted: _Updated, kind: str, fixed: tuple[str, 
 def check_topic(topic: TopicDescription, profile: Profile = CLOUD) -> TopicDescription:
     """Return ``topic`` if it may be created with all its subscriptions and rules; raises as ``check_queue``."""
     check_entity_name(topic.name)
-    _check_entity(topic, profile)
-    _check_one_of("Status", topic.status, TOPIC_STATUSES)
+    _check_properties(TOPIC, topic, profile)
+    _check_sent_to(topic)
     if len(topic.subscriptions) > SUBSCRIPTIONS_PER_TOPIC_MAX:
         raise ArgumentOutOfRange(
             f"The topic has {len(topic.subscriptions)} subscriptions; "
@@ -349,9 +304,7 @@ def check_topic(topic: TopicDescription, profile: Profile = CLOUD) -> TopicDescr
 def check_subscription(subscription: SubscriptionDescription, profile: Profile = CLOUD) -> SubscriptionDescription:
     """Return ``subscription`` if it may be created with its rules; raises as ``check_queue``."""
     check_subscription_name(subscription.name)
-    _check_receivable(subscription, profile)
-    _check_idle_and_metadata(subscription.auto_delete_on_idle_ms, subscription.user_metadata, profile)
-    _check_one_of("Status", subscription.status, SUBSCRIPTION_STATUSES)
+    _check_properties(SUBSCRIPTION, subscription, profile)
     if len(subscription.rules) > RULES_PER_SUBSCRIPTION_MAX:
         raise ArgumentOutOfRange(f"A subscription has at most {RULES_PER_SUBSCRIPTION_MAX} rules.")
     for rule in subscription.rules:
@@ -379,38 +332,45 @@ def check_access_rule(rule: AccessRule) -> AccessRule:
     return rule
 
 
+def _check_properties(kind: str, entity: msgspec.Struct, profile: Profile) -> None:
+    """Check each property by itself, as its row says."""
+    for item in properties_of(kind):
+        value = getattr(entity, item.field)
+        if value is None:
+            continue
+        if item.limits is not None:
+            low, high = item.limits(profile)
+            if value < low or (high is not None and value > high):
+                raise _out_of_range(_label(item), value, low, high)
+        elif item.form is Form.STATUS:
+            _check_one_of(item.element, value, STATUSES[kind])
+        elif item.form is Form.SIZE:
+            _check_one_of(item.element, value, SIZES_MIB)
+        elif item.form is Form.TARGET:
+            check_entity_name(value)
+        elif item.form is Form.TEXT and len(value) > USER_METADATA_LENGTH_MAX:
+            raise ArgumentOutOfRange(
+                f"{item.element} has {len(value)} characters; at most {USER_METADATA_LENGTH_MAX} are allowed."
+            )
+
+
+def _label(item: Property) -> str:
+    """The name of a property with the unit in which its value is kept."""
+    if item.form is Form.MESSAGE_SIZE:
+        return item.element.replace("Kilobytes", "Bytes")
+    return f"{item.element} (ms)" if item.form in {Form.DURATION, Form.FINITE} else item.element
+
+
 def _check_redelivery(queue: QueueDescription) -> None:
-    longest = queue.redelivery_delay_maximum_ms
-    _check_range("RedeliveryDelayMaximum (ms)", longest, 1, REDELIVERY_DELAY_MS_MAX)
-    if queue.redelivery_delay_ms is not None:
-        _check_range("RedeliveryDelay (ms)", queue.redelivery_delay_ms, 1, longest)
+    delay_ms, longest_ms = queue.redelivery_delay_ms, queue.redelivery_delay_maximum_ms
+    if delay_ms is not None and not 1 <= delay_ms <= longest_ms:
+        raise _out_of_range("RedeliveryDelay (ms)", delay_ms, 1, longest_ms)
     if queue.requires_session and (queue.redelivery_delay_ms is not None or queue.delayed_abandon):
         # Whatever came behind the delayed message would have to wait as well.
         raise ArgumentInvalid("RequiresSession excludes RedeliveryDelay and DelayedAbandon: a session keeps its order.")
 
 
-def _check_receivable(entity: QueueDescription | SubscriptionDescription, profile: Profile) -> None:
-    _check_range(
-        "LockDuration (ms)", entity.lock_duration_ms, profile.lock_duration_ms_min, profile.lock_duration_ms_max
-    )
-    _check_range("MaxDeliveryCount", entity.max_delivery_count, 1, profile.delivery_count_max)
-    _check_time_to_live(entity.default_message_time_to_live_ms, profile)
-    for name in (entity.forward_to, entity.forward_dead_lettered_messages_to):
-        if name is not None:
-            check_entity_name(name)
-
-
-def _check_entity(entity: QueueDescription | TopicDescription, profile: Profile) -> None:
-    _check_time_to_live(entity.default_message_time_to_live_ms, profile)
-    _check_range(
-        "DuplicateDetectionHistoryTimeWindow (ms)",
-        entity.duplicate_detection_history_time_window_ms,
-        profile.duplicate_window_ms_min,
-        profile.duplicate_window_ms_max,
-    )
-    _check_range("MaxMessageSizeInBytes", entity.max_message_size_bytes, _KIB, MESSAGE_SIZE_BYTES_MAX)
-    _check_one_of("MaxSizeInMegabytes", entity.max_size_in_megabytes, SIZES_MIB)
-    _check_idle_and_metadata(entity.auto_delete_on_idle_ms, entity.user_metadata, profile)
+def _check_sent_to(entity: QueueDescription | TopicDescription) -> None:
     if entity.enable_express and entity.requires_duplicate_detection:
         raise ArgumentInvalid("EnableExpress and RequiresDuplicateDetection exclude each other.")
     check_access_rules(entity.authorization_rules)
@@ -426,29 +386,52 @@ def check_access_rules(rules: tuple[AccessRule, ...]) -> None:
         check_access_rule(rule)
 
 
-def _check_time_to_live(value: int | None, profile: Profile) -> None:
-    if value is not None and value < profile.time_to_live_ms_min:
-        raise ArgumentOutOfRange(
-            f"DefaultMessageTimeToLive (ms) is {value}; at least {profile.time_to_live_ms_min} is allowed."
-        )
-
-
-def _check_idle_and_metadata(idle_ms: int | None, metadata: str | None, profile: Profile) -> None:
-    if idle_ms is not None and idle_ms < profile.auto_delete_ms_min:
-        raise ArgumentOutOfRange(
-            f"AutoDeleteOnIdle (ms) is {idle_ms}; at least {profile.auto_delete_ms_min} is allowed."
-        )
-    if metadata is not None and len(metadata) > USER_METADATA_LENGTH_MAX:
-        raise ArgumentOutOfRange(
-            f"UserMetadata has {len(metadata)} characters; at most {USER_METADATA_LENGTH_MAX} are allowed."
-        )
-
-
-def _check_range(name: str, value: int, low: int, high: int) -> None:
-    if not low <= value <= high:
-        raise ArgumentOutOfRange(f"{name} is {value}; it must be from {low} to {high}.")
+def _out_of_range(name: str, value: int, low: int, high: int | None) -> ArgumentOutOfRange:
+    allowed = f"at least {low} is allowed" if high is None else f"it must be from {low} to {high}"
+    return ArgumentOutOfRange(f"{name} is {value}; {allowed}.")
 
 
 def _check_one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
     if value not in allowed:
         raise ArgumentInvalid(f"{name} is {value!r}; it must be one of {', '.join(map(str, allowed))}.")
+
+
+# What the tiers of the cloud have and refuse.
+
+_Described = QueueDescription | TopicDescription | SubscriptionDescription
+_KINDS = {QueueDescription: QUEUE, TopicDescription: TOPIC, SubscriptionDescription: SUBSCRIPTION}
+
+
+def check_tier(description: _Described, tier: Tier) -> None:
+    """Raise ArgumentInvalid when a tier does not have what a description asks for."""
+    if isinstance(description, TopicDescription | SubscriptionDescription) and not tier.has_topics:
+        raise ArgumentInvalid(f"The {tier.name} tier has no topics and no subscriptions. Use a queue.")
+    if not tier.has_features:
+        for item in properties_of(_KINDS[type(description)]):
+            if not item.in_basic and getattr(description, item.field) not in (None, False):
+                raise ArgumentInvalid(f"The {tier.name} tier does not have {item.element}. Leave it out.")
+    limit = tier.time_to_live_ms_max
+    life = description.default_message_time_to_live_ms
+    if limit is not None and (life is None or life > limit):
+        raise ArgumentInvalid(f"DefaultMessageTimeToLive is at most {limit // _DAY_MS} days in the {tier.name} tier.")
+    if isinstance(description, SubscriptionDescription):
+        return
+    if description.enable_express and not tier.offers_enable_express:
+        raise ArgumentInvalid(f"The {tier.name} tier does not have EnableExpress. Leave it out.")
+    if description.max_size_in_megabytes not in tier.sizes_mib:
+        raise ArgumentInvalid(
+            f"MaxSizeInMegabytes is {description.max_size_in_megabytes}; the {tier.name} tier has "
+            f"{', '.join(map(str, tier.sizes_mib))}."
+        )
+    low, high = tier.message_kib_min, tier.message_kib_max
+    if not low * _KIB <= description.max_message_size_bytes <= high * _KIB:
+        raise ArgumentInvalid(
+            f"MaxMessageSizeInKilobytes is {description.max_message_size_bytes // _KIB}; it is from {low} to {high} in "
+            f"the {tier.name} tier."
+        )
+
+
+def check_new(description: QueueDescription | TopicDescription, tier: Tier) -> None:
+    """Raise ArgumentInvalid when a tier would not make a new entity as it is described."""
+    if tier.is_partitioned and not description.enable_partitioning:
+        raise ArgumentInvalid(f"Every entity of the {tier.name} tier is partitioned. Leave EnablePartitioning out.")

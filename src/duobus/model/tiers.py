@@ -1,7 +1,7 @@
-"""Tiers: what Basic, Standard and Premium namespaces of the cloud have and refuse (Azure: partitioned entities).
+"""Tiers: what Basic, Standard and Premium namespaces of the cloud have, and their limits (Azure: partitioned entities).
 
 A server has all of it, under the rules of none, unless it is told to be one of them: for tests of what a program would
-meet in the cloud.
+meet in the cloud. What a tier refuses is refused by the checks in ``descriptions.py``.
 """
 
 from __future__ import annotations
@@ -10,18 +10,40 @@ from typing import Final
 
 import msgspec
 
-from duobus.errors import ArgumentInvalid
-from duobus.model.descriptions import (
-    CLOUD,
-    SIZES_MIB,
-    Profile,
-    QueueDescription,
-    SubscriptionDescription,
-    TopicDescription,
-)
-
 _DAY_MS: Final = 86_400_000
-_KIB: Final = 1024
+_MINUTE_MS: Final = 60_000
+
+#: Sizes that an entity may be given, in MiB: Standard's and Premium's (Azure: quotas).
+SIZES_MIB: Final = tuple(1024 * factor for factor in (1, 2, 3, 4, 5, 10, 20, 40, 80))
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """Defaults and limits of one kind of service; attributes ending in ``_default``, ``_min`` and ``_max``.
+
+    Lock and delivery-count limits are the cloud's in both profiles: files of the emulator may hold more than the
+    emulator allows (the emulator's documentation), only its defaults differ.
+    """
+
+    lock_duration_ms_default: int = _MINUTE_MS
+    lock_duration_ms_min: int = 5000
+    lock_duration_ms_max: int = 5 * _MINUTE_MS
+    time_to_live_ms_default: int | None = None
+    time_to_live_ms_min: int = 1000
+    duplicate_window_ms_default: int = 10 * _MINUTE_MS
+    duplicate_window_ms_min: int = 20_000
+    duplicate_window_ms_max: int = 7 * _DAY_MS
+    delivery_count_default: int = 10
+    delivery_count_max: int = 2_147_483_647
+    auto_delete_ms_min: int = 5 * _MINUTE_MS
+
+
+CLOUD = Profile()
+EMULATOR = Profile(
+    time_to_live_ms_default=60 * _MINUTE_MS,
+    duplicate_window_ms_default=20_000,
+    duplicate_window_ms_min=5000,
+    delivery_count_default=3,
+)
 
 
 class Tier(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,51 +116,3 @@ def tier_named(name: str, *, partition_by_default: bool = False) -> Tier:
     """The tier of a name; ``partition_by_default`` partitions new entities of which nobody says, in every tier."""
     tier = TIERS[name]
     return msgspec.structs.replace(tier, partitions_by_default=tier.partitions_by_default or partition_by_default)
-
-
-_Described = QueueDescription | TopicDescription | SubscriptionDescription
-
-
-def check_tier(description: _Described, tier: Tier) -> None:
-    """Raise ArgumentInvalid when a tier does not have what a description asks for."""
-    if isinstance(description, TopicDescription | SubscriptionDescription) and not tier.has_topics:
-        raise ArgumentInvalid(f"The {tier.name} tier has no topics and no subscriptions. Use a queue.")
-    if not tier.has_features:
-        for name in _features(description):
-            raise ArgumentInvalid(f"The {tier.name} tier does not have {name}. Leave it out.")
-    limit = tier.time_to_live_ms_max
-    life = description.default_message_time_to_live_ms
-    if limit is not None and (life is None or life > limit):
-        raise ArgumentInvalid(f"DefaultMessageTimeToLive is at most {limit // _DAY_MS} days in the {tier.name} tier.")
-    if isinstance(description, SubscriptionDescription):
-        return
-    if description.enable_express and not tier.offers_enable_express:
-        raise ArgumentInvalid(f"The {tier.name} tier does not have EnableExpress. Leave it out.")
-    if description.max_size_in_megabytes not in tier.sizes_mib:
-        raise ArgumentInvalid(
-            f"MaxSizeInMegabytes is {description.max_size_in_megabytes}; the {tier.name} tier has "
-            f"{', '.join(map(str, tier.sizes_mib))}."
-        )
-    low, high = tier.message_kib_min, tier.message_kib_max
-    if not low * _KIB <= description.max_message_size_bytes <= high * _KIB:
-        raise ArgumentInvalid(
-            f"MaxMessageSizeInKilobytes is {description.max_message_size_bytes // _KIB}; it is from {low} to {high} in "
-            f"the {tier.name} tier."
-        )
-
-
-def check_new(description: QueueDescription | TopicDescription, tier: Tier) -> None:
-    """Raise ArgumentInvalid when a tier would not make a new entity as it is described."""
-    if tier.is_partitioned and not description.enable_partitioning:
-        raise ArgumentInvalid(f"Every entity of the {tier.name} tier is partitioned. Leave EnablePartitioning out.")
-
-
-def _features(description: _Described) -> list[str]:
-    found = {
-        "RequiresSession": getattr(description, "requires_session", False),
-        "RequiresDuplicateDetection": getattr(description, "requires_duplicate_detection", False),
-        "AutoDeleteOnIdle": description.auto_delete_on_idle_ms is not None,
-        "ForwardTo": getattr(description, "forward_to", None) is not None,
-        "ForwardDeadLetteredMessagesTo": getattr(description, "forward_dead_lettered_messages_to", None) is not None,
-    }
-    return [name for name, is_wanted in found.items() if is_wanted]

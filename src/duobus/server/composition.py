@@ -19,7 +19,8 @@ from duobus.gateway.amqp.byte_budget import ByteBudget
 from duobus.gateway.amqp.server import AmqpServer
 from duobus.gateway.listener import Listener, TlsSource
 from duobus.gateway.protocol_switch import ProtocolFactory
-from duobus.model.descriptions import ALL_RIGHTS, EMULATOR, AccessRule, QueueDescription, TopicDescription
+from duobus.model.descriptions import ALL_RIGHTS, AccessRule, QueueDescription, TopicDescription
+from duobus.model.tiers import EMULATOR
 from duobus.server.access.metrics_token import MetricsToken
 from duobus.server.clock_record import ClockRecord, read_record
 from duobus.server.config_file import NamespaceConfig

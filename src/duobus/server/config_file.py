@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,6 @@ import msgspec
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, ConfigurationError
 from duobus.model.descriptions import (
     DEFAULT_RULE,
-    EMULATOR,
     AccessRule,
     QueueDescription,
     Right,
@@ -30,6 +30,8 @@ from duobus.model.descriptions import (
     check_topic,
 )
 from duobus.model.durations import parse_duration
+from duobus.model.properties import QUEUE, SUBSCRIPTION, TOPIC, Form, Surface, properties_of
+from duobus.model.tiers import ALL, EMULATOR
 
 # JSON with comments and trailing commas, as the emulator's sample file has them (the emulator's documentation).
 #
@@ -92,6 +94,8 @@ RATE_MAX = 10_000_000
 
 _NAME_LENGTH_MAX = 50
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
+
+_EMULATOR_TIER = msgspec.structs.replace(ALL, profile=EMULATOR)
 
 _Value = TypeVar("_Value")
 _Described = TypeVar("_Described", bound=msgspec.Struct)
@@ -237,6 +241,7 @@ class _Node:
             self.warn(f"the member {name!r} is not known and has no effect")
 
 
+_TYPES: dict[Form, type] = {Form.FLAG: bool, Form.NUMBER: int, Form.SIZE: int, Form.STATUS: str}
 _TYPE_NAMES: dict[type, str] = {
     str: "text",
     bool: "true or false",
@@ -290,18 +295,9 @@ def _namespace(node: _Node) -> NamespaceConfig:
 
 
 def _queue(node: _Node) -> QueueDescription:
-    name = node.take("Name", str)
     properties = node.child("Properties")
-    has_delay = properties.has("RedeliveryDelay")
     queue = QueueDescription(
-        name=name,
-        enable_batched_operations=properties.take("EnableBatchedOperations", bool, True),
-        authorization_rules=_access_rules(properties),
-        redelivery_delay_ms=properties.finite_duration("RedeliveryDelay", 0) if has_delay else None,
-        redelivery_delay_maximum_ms=properties.finite_duration("RedeliveryDelayMaximum", 5 * 60_000),
-        delayed_abandon=properties.take("DelayedAbandon", bool, False),
-        **_receivable(properties),
-        **_sized(properties),
+        name=node.take("Name", str), authorization_rules=_access_rules(properties), **_properties(QUEUE, properties)
     )
     properties.finish()
     node.finish()
@@ -310,42 +306,27 @@ def _queue(node: _Node) -> QueueDescription:
 
 
 def _topic(node: _Node) -> TopicDescription:
-    name = node.take("Name", str)
     properties = node.child("Properties")
-    time_to_live_ms = properties.duration("DefaultMessageTimeToLive", EMULATOR.time_to_live_ms_default)
     topic = TopicDescription(
-        name=name,
-        default_message_time_to_live_ms=time_to_live_ms,
-        enable_batched_operations=properties.take("EnableBatchedOperations", bool, True),
-        filtering_messages_before_publishing=properties.take("FilteringMessagesBeforePublishing", bool, False),
-        status=properties.take("Status", str, "Active"),
-        user_metadata=properties.optional_text("UserMetadata"),
-        auto_delete_on_idle_ms=properties.duration("AutoDeleteOnIdle", None),
+        name=node.take("Name", str),
         authorization_rules=_access_rules(properties),
         subscriptions=tuple(_subscription(child) for child in node.children("Subscriptions")),
-        **_sized(properties),
+        **_properties(TOPIC, properties),
     )
     properties.finish()
     node.finish()
     node.checked(lambda topic: check_topic(topic, EMULATOR), topic)
     if topic.authorization_rules:
-        node.warn(f"topic {name!r} asks for AuthorizationRules, which has no effect in this version")
+        node.warn(f"topic {topic.name!r} asks for AuthorizationRules, which has no effect in this version")
     return topic
 
 
 def _subscription(node: _Node) -> SubscriptionDescription:
     properties = node.child("Properties")
-    values = _receivable(properties)
     # Without rules of its own a subscription takes every message; with them, only what they take.
     rules = tuple(_rule(rule) for rule in node.children("Rules")) or (DEFAULT_RULE,)
     subscription = SubscriptionDescription(
-        name=node.take("Name", str),
-        dead_lettering_on_filter_evaluation_exceptions=properties.take(
-            "DeadLetteringOnFilterEvaluationExceptions", bool, True
-        ),
-        enable_batched_operations=properties.take("EnableBatchedOperations", bool, True),
-        rules=rules,
-        **values,
+        name=node.take("Name", str), rules=rules, **_properties(SUBSCRIPTION, properties)
     )
     properties.finish()
     node.finish()
@@ -383,36 +364,28 @@ def _rule(node: _Node) -> RuleDescription:
     )
 
 
-def _receivable(node: _Node) -> dict[str, Any]:
-    """Properties that queues and subscriptions share, with the emulator's defaults (the emulator's documentation)."""
-    return {
-        "lock_duration_ms": node.finite_duration("LockDuration", EMULATOR.lock_duration_ms_default),
-        "default_message_time_to_live_ms": node.duration("DefaultMessageTimeToLive", EMULATOR.time_to_live_ms_default),
-        "max_delivery_count": node.take("MaxDeliveryCount", int, EMULATOR.delivery_count_default),
-        "dead_lettering_on_message_expiration": node.take("DeadLetteringOnMessageExpiration", bool, False),
-        "requires_session": node.take("RequiresSession", bool, False),
-        "forward_to": node.optional_text("ForwardTo"),
-        "forward_dead_lettered_messages_to": node.optional_text("ForwardDeadLetteredMessagesTo"),
-        "status": node.take("Status", str, "Active"),
-        "user_metadata": node.optional_text("UserMetadata"),
-        "auto_delete_on_idle_ms": node.duration("AutoDeleteOnIdle", None),
-    }
+@cache
+def _rows(kind: str) -> list[tuple[str, str, Form, Any]]:
+    """Field, name, form and default of each property that a file may have."""
+    rows = properties_of(kind, Surface.CONFIG)
+    return [(item.field, item.element, item.form, item.default_in(_EMULATOR_TIER)) for item in rows]
 
 
-def _sized(node: _Node) -> dict[str, Any]:
-    """Properties that queues and topics share."""
-    support_ordering = {"support_ordering": node.take("SupportOrdering", bool)} if node.has("SupportOrdering") else {}
-    return {
-        "requires_duplicate_detection": node.take("RequiresDuplicateDetection", bool, False),
-        "duplicate_detection_history_time_window_ms": node.finite_duration(
-            "DuplicateDetectionHistoryTimeWindow", EMULATOR.duplicate_window_ms_default
-        ),
-        "enable_partitioning": node.take("EnablePartitioning", bool, False),
-        "enable_express": node.take("EnableExpress", bool, False),
-        "max_size_in_megabytes": node.take("MaxSizeInMegabytes", int, 1024),
-        "max_message_size_bytes": node.take("MaxMessageSizeInKilobytes", int, 256) * 1024,
-        **support_ordering,
-    }
+def _properties(kind: str, node: _Node) -> dict[str, Any]:
+    """All properties of an entity but its rules, with the emulator's defaults (the emulator's documentation)."""
+    return {field: _value(node, name, form, default) for field, name, form, default in _rows(kind)}
+
+
+def _value(node: _Node, name: str, form: Form, default: Any) -> Any:
+    if form in _TYPES:
+        return None if default is None and not node.has(name) else node.take(name, _TYPES[form], default)
+    if form is Form.DURATION:
+        return node.duration(name, default)
+    if form is Form.FINITE:
+        return None if default is None and not node.has(name) else node.finite_duration(name, default)
+    if form is Form.MESSAGE_SIZE:
+        return node.take(name, int, default // 1024) * 1024
+    return node.optional_text(name)
 
 
 def _access_rules(node: _Node) -> tuple[AccessRule, ...]:

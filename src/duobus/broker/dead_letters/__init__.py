@@ -2,12 +2,11 @@
 
 from duobus.broker.dead_letters.restore import DeadLetterRestore, restore
 from duobus.broker.dead_letters.results import MoveResult, number_of
-from duobus.broker.dead_letters.search import CHUNK_MAX, DeadLetterQuery, SearchPage, search
+from duobus.broker.dead_letters.search import DeadLetterQuery, SearchPage, search
 from duobus.broker.dead_letters.service import DeadLetterService
 from duobus.rules.selection import Selection
 
 __all__ = [
-    "CHUNK_MAX",
     "DeadLetterRestore",
     "DeadLetterService",
     "SearchPage",

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Final
 from duobus.broker.dead_letters.results import number_of
 from duobus.broker.entities.queue import Queue
 from duobus.fragment.message import QueuedMessage
+from duobus.model.json.plan import CHUNK_MAX
 from duobus.rules.selection import Selection
 
 if TYPE_CHECKING:
     from duobus.broker.fragment_handle import FragmentHandle
 
-#: Messages of one chunk: a part of a commit, so that others have room in it.
-CHUNK_MAX: Final = 500
 #: Bytes after which a chunk takes no further message.
 CHUNK_BYTES_MAX: Final = 1 << 20
 #: Messages that one request looks at; whoever asks goes on from there.

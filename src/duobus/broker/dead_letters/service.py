@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from duobus.broker.dead_letters.results import Answer, MoveResult, give_back, number_of
-from duobus.broker.dead_letters.search import CHUNK_MAX
 from duobus.broker.entities import destination as ends
 from duobus.broker.entities.queue import COUNT_BITS, SOURCE, Queue
 from duobus.broker.entities.topic import COPIES_AT_ONCE
@@ -30,6 +29,7 @@ from duobus.fragment.transfer import InsertMessages, RemoveTransferred
 from duobus.model.batches import TEXT as PING_TEXT
 from duobus.model.batches import SendBatch, is_ping
 from duobus.model.descriptions import ACTIVE, RECEIVE_DISABLED
+from duobus.model.json.plan import CHUNK_MAX
 from duobus.model.json.repair import Repair, resendable
 from duobus.model.metadata import MessageMetadata
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -249,44 +250,27 @@ def handles_of(indices: list[int], step: int) -> Iterator[list[int]]:
 
 def _as_queue(topic: TopicDescription) -> QueueDescription:
     """What a topic is to those who send to it."""
-    return QueueDescription(
-        name=topic.name,
-        max_size_in_megabytes=topic.max_size_in_megabytes,
-        requires_duplicate_detection=topic.requires_duplicate_detection,
-        duplicate_detection_history_time_window_ms=topic.duplicate_detection_history_time_window_ms,
-        default_message_time_to_live_ms=topic.default_message_time_to_live_ms,
-        status=topic.status,
-        auto_delete_on_idle_ms=topic.auto_delete_on_idle_ms,
-        enable_partitioning=topic.enable_partitioning,
-        max_message_size_bytes=topic.max_message_size_bytes,
-        authorization_rules=topic.authorization_rules,
-        created_at_ms=topic.created_at_ms,
-        updated_at_ms=topic.updated_at_ms,
-    )
+    return QueueDescription(**_of_queue(topic))
 
 
 def _as_received(topic: TopicDescription, subscription: SubscriptionDescription) -> QueueDescription:
     """What a subscription is to those who receive from it: the topic's time to live is the most (A.5.3)."""
-    return QueueDescription(
-        name=subscription_path(topic.name, subscription.name),
-        lock_duration_ms=subscription.lock_duration_ms,
-        max_size_in_megabytes=topic.max_size_in_megabytes,
-        requires_session=subscription.requires_session,
-        default_message_time_to_live_ms=_shorter(
-            subscription.default_message_time_to_live_ms, topic.default_message_time_to_live_ms
-        ),
-        dead_lettering_on_message_expiration=subscription.dead_lettering_on_message_expiration,
-        max_delivery_count=subscription.max_delivery_count,
-        # A topic that is disabled altogether gives nothing out either.
-        status=DISABLED if topic.status == DISABLED else subscription.status,
-        forward_to=subscription.forward_to,
-        forward_dead_lettered_messages_to=subscription.forward_dead_lettered_messages_to,
-        auto_delete_on_idle_ms=subscription.auto_delete_on_idle_ms,
-        enable_partitioning=topic.enable_partitioning,
-        max_message_size_bytes=topic.max_message_size_bytes,
-        created_at_ms=subscription.created_at_ms,
-        updated_at_ms=subscription.updated_at_ms,
+    found = _of_queue(subscription)
+    found["name"] = subscription_path(topic.name, subscription.name)
+    found["default_message_time_to_live_ms"] = _shorter(
+        subscription.default_message_time_to_live_ms, topic.default_message_time_to_live_ms
     )
+    # A topic that is disabled altogether gives nothing out either.
+    found["status"] = DISABLED if topic.status == DISABLED else subscription.status
+    for name in ("max_size_in_megabytes", "max_message_size_bytes", "enable_partitioning"):
+        found[name] = getattr(topic, name)
+    return QueueDescription(**found)
+
+
+def _of_queue(description: TopicDescription | SubscriptionDescription) -> dict[str, Any]:
+    """The properties that a queue has, too."""
+    names = set(QueueDescription.__struct_fields__).intersection(description.__struct_fields__)
+    return {name: getattr(description, name) for name in names}
 
 
 def _shorter(one: int | None, other: int | None) -> int | None:

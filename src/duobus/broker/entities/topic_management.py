@@ -37,12 +37,10 @@ from duobus.errors import (
 )
 from duobus.model.address import not_found
 from duobus.model.descriptions import (
-    CLOUD,
     RULES_PER_SUBSCRIPTION_MAX,
     SUBSCRIPTION,
     SUBSCRIPTIONS_PER_TOPIC_MAX,
     TOPIC,
-    Profile,
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
@@ -53,6 +51,7 @@ from duobus.model.descriptions import (
     from_json,
     to_json,
 )
+from duobus.model.tiers import CLOUD, Profile
 from duobus.rules import compile_rule
 from duobus.rules.ruleset import CORRELATION_RULES_MAX, SQL_RULES_MAX
 from duobus.storage.catalog_rows import DELETING, INTENT, LIVE, EntityRow, SlotRow

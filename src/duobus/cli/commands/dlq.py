@@ -15,17 +15,15 @@ from typing import Any, Final
 import click
 
 from duobus.cli.dead_letters.client import DeadLetterClient
-from duobus.cli.dead_letters.runner import Runner
+from duobus.cli.dead_letters.runner import bring, executor_of, run, sample
 from duobus.cli.dead_letters.undo_file import UndoFile, read_undo
-from duobus.cli.dead_letters.work import Totals, Work
+from duobus.cli.dead_letters.work import Executor, Totals, Work
 from duobus.cli.options import pair
 from duobus.cli.output import Printer, json_of
 from duobus.cli.remote import Remote, remote_command
+from duobus.model.json.plan import CHUNK_MAX, LIMIT_DEFAULT
 
 _COLUMNS: Final = ("sequenceNumber", "messageId", "enqueuedTime", "deliveryCount", "reason", "description")
-#: Messages of one chunk, unless --chunk says otherwise.
-_CHUNK: Final = 100
-_CHUNK_MAX: Final = 500
 #: Longest line of a file of messages, in bytes: a message of 100 MB does not travel this way.
 LINE_BYTES_MAX: Final = 16 << 20
 
@@ -114,8 +112,8 @@ def _conduct(function: Any) -> Any:
         click.option("--rate", type=click.IntRange(1, 100_000), help="At most so many messages a second."),
         click.option(
             "--chunk",
-            type=click.IntRange(1, _CHUNK_MAX),
-            default=_CHUNK,
+            type=click.IntRange(1, CHUNK_MAX),
+            default=LIMIT_DEFAULT,
             show_default=True,
             help="Messages of one commit.",
         ),
@@ -145,7 +143,7 @@ def list_(remote: Remote, output: str | None, **source: Any) -> None:
     """List dead letters, why they died, and what they are."""
     found = 0
     with DeadLetterClient(remote) as link, Printer(output, _COLUMNS) as printer:
-        for page in Runner(remote, link, Work.of("list", source)).pages():
+        for page in executor_of(remote, link, Work("list", source)).pages():
             printer.print(_row(record) for record in page)
             found += len(page)
     click.echo(f"Listed: {found}.", err=True)
@@ -169,7 +167,7 @@ def resubmit(remote: Remote, output: str | None, **given: Any) -> None:
 
     What says why they died is taken off.
     """
-    _do(remote, output, Work.of("resubmit", given), given)
+    _do(remote, output, Work("resubmit", given), given)
 
 
 @command.command(epilog=_MOVE)
@@ -181,7 +179,7 @@ def resubmit(remote: Remote, output: str | None, **given: Any) -> None:
 @remote_command()
 def move(remote: Remote, output: str | None, **given: Any) -> None:
     """Move dead letters to another queue or topic; why they died stays with them as properties."""
-    _do(remote, output, Work.of("move", given), given)
+    _do(remote, output, Work("move", given), given)
 
 
 @command.command(epilog=_PURGE)
@@ -190,30 +188,29 @@ def move(remote: Remote, output: str | None, **given: Any) -> None:
 @remote_command()
 def purge(remote: Remote, output: str | None, **given: Any) -> None:
     """Remove dead letters."""
-    _do(remote, output, Work.of("purge", given), given)
+    _do(remote, output, Work("purge", given), given)
 
 
 def _do(remote: Remote, output: str | None, work: Work, given: dict[str, Any]) -> None:
     with DeadLetterClient(remote) as link:
-        runner = Runner(remote, link, work)
-        sample = given.get("sample")
-        if sample and not given["dry_run"]:
-            _show_sample(runner, sample)
+        executor = executor_of(remote, link, work)
+        if given.get("sample") and not given["dry_run"]:
+            _show_sample(executor, given["sample"])
         if given["dry_run"]:
             with Printer(output, _COLUMNS) as printer:
                 number = 0
-                for page in runner.pages(is_dry=True):
+                for page in executor.pages(is_dry=True):
                     printer.print(_row(record) for record in page)
                     number += len(page)
             click.echo(f"Would {work.action}: {number}.", err=True)
             return
         if not given["is_sure"]:
             _ask(work)
-        if given["undo"] is not None and not runner.can_undo:
+        if given["undo"] is not None and not executor.can_undo:
             raise click.UsageError("Where the SDK moves messages nothing can be undone: leave --undo out.")
         undo = None if given["undo"] is None else UndoFile(given["undo"], work)
         try:
-            totals = runner.run(undo, rate=given["rate"], shows_progress=not given["no_progress"])
+            totals = run(executor, undo, rate=given["rate"], shows_progress=not given["no_progress"])
         finally:
             if undo is not None:
                 undo.close()
@@ -228,8 +225,8 @@ def _tell(word: str, totals: Totals, output: str | None) -> None:
         raise SystemExit(7)
 
 
-def _show_sample(runner: Runner, number: int) -> None:
-    for record in runner.sample(number):
+def _show_sample(executor: Executor, number: int) -> None:
+    for record in sample(executor, number):
         click.echo(f"--- {record['sequenceNumber']} as it is", err=True)
         click.echo(json_of(record["message"], indent=2), err=True)
         if "refused" in record:
@@ -250,10 +247,10 @@ def _ask(work: Work) -> None:
 @remote_command(has_output=False)
 def export(remote: Remote, **source: Any) -> None:
     """Write dead letters to standard output, whole, one JSON object a line; they stay where they are."""
-    work = Work.of("list", source)
+    work = Work("list", source)
     number = 0
     with DeadLetterClient(remote) as link:
-        for page in Runner(remote, link, work).pages():
+        for page in executor_of(remote, link, work).pages():
             for record in page:
                 click.echo(json_of({"entity": work.address, **record}))
             number += len(page)
@@ -282,9 +279,9 @@ def import_(
     if subscription is not None and not as_dead_letters:
         raise click.UsageError("Nothing is sent to a subscription: leave it out, or give --as-dead-letters.")
     given = {"entity": entity, "subscription": subscription, "client_side": client_side}
-    work = Work.of("bury" if as_dead_letters else "send", given)
+    work = Work("bury" if as_dead_letters else "send", given)
     with DeadLetterClient(remote) as link:
-        totals = Runner(remote, link, work).bring(_records(file), is_dry=dry_run)
+        totals = bring(executor_of(remote, link, work), _records(file), work.chunk, is_dry=dry_run)
     word = "Would import" if dry_run else "Imported"
     _tell(word, totals, output)
 
@@ -313,10 +310,9 @@ def _records(file: Any) -> Iterator[dict[str, Any]]:
 def undo(remote: Remote, output: str | None, file: Path, dry_run: bool) -> None:
     """Undo a resubmit, a move or a purge: what is still there becomes a dead letter again, as it was."""
     undone = read_undo(file)
-    work = Work.of("bury", {"entity": undone.address})
+    work = Work("bury", {"entity": undone.address})
     with DeadLetterClient(remote) as link:
-        totals = Runner(remote, link, work).bring(
-            iter(undone.items), is_dry=dry_run, note=None if dry_run else undone.note
-        )
+        executor = executor_of(remote, link, work)
+        totals = bring(executor, iter(undone.items), work.chunk, is_dry=dry_run, note=None if dry_run else undone.note)
     totals.skip_all(undone.unknown, "Nobody knows where it is: the answer was lost, or it went to a topic.")
     _tell("Would undo" if dry_run else "Undone", totals, output)

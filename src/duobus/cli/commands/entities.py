@@ -6,34 +6,17 @@ from typing import Any, Final
 
 import click
 
-from duobus.cli import entity_commands as entity
-from duobus.cli.entity_commands import Noun, Property, camel, group_of, plain
+from duobus.cli.entity_commands import Noun, PropertyOption, camel, group_of, options_of, plain
 from duobus.cli.options import pair
 from duobus.cli.output import Printer
 from duobus.cli.remote import Remote, remote_command
+from duobus.model.properties import QUEUE, SUBSCRIPTION, TOPIC
 
 queue = group_of(
     Noun(
-        name="queue",
+        name=QUEUE,
         parents=(),
-        properties=(
-            entity.PARTITIONING,
-            entity.SESSION,
-            entity.DUPLICATES,
-            entity.WINDOW,
-            entity.MAX_SIZE,
-            entity.MAX_MESSAGE,
-            entity.LOCK,
-            entity.DELIVERIES,
-            entity.TTL,
-            entity.EXPIRED,
-            entity.IDLE,
-            entity.FORWARD,
-            entity.FORWARD_DEAD,
-            entity.BATCHED,
-            entity.METADATA,
-            entity.STATUS,
-        ),
+        properties=options_of(QUEUE),
         columns=("name", "status", "enablePartitioning", "requiresSession", "lockDuration", "maxDeliveryCount"),
         examples={
             "create": "orders --lock-duration PT1M",
@@ -84,12 +67,14 @@ def show(remote: Remote, output: str | None) -> None:
 
 # ``duobus rule``: manage the rules of a subscription, each a filter and perhaps an action.
 
-_FILTER: Final = Property(("--filter-sql-expression",), "sql", str, "SQL filter, as in \"colour = 'red'\".")
-_ACTION: Final = Property(("--action-sql-expression",), "action", str, 'What is done to a match, as in "SET a = 1".')
+_FILTER: Final = PropertyOption(("--filter-sql-expression",), "sql", str, "SQL filter, as in \"colour = 'red'\".")
+_ACTION: Final = PropertyOption(
+    ("--action-sql-expression",), "action", str, 'What is done to a match, as in "SET a = 1".'
+)
 
 #: Option and its member of a correlation filter.
 _CORRELATION: Final = tuple(
-    Property((f"--{name.replace('_', '-')}",), name, str, f"Match messages with this {text}.")
+    PropertyOption((f"--{name.replace('_', '-')}",), name, str, f"Match messages with this {text}.")
     for name, text in (
         ("correlation_id", "correlation id"),
         ("message_id", "message id"),
@@ -101,7 +86,7 @@ _CORRELATION: Final = tuple(
         ("content_type", "content type"),
     )
 )
-_PROPERTIES: Final = Property(
+_PROPERTIES: Final = PropertyOption(
     ("--correlation-filter-property",), "properties", pair, "Match this property, NAME=TEXT. Repeatable.", is_many=True
 )
 
@@ -151,22 +136,9 @@ rule = group_of(
 
 subscription = group_of(
     Noun(
-        name="subscription",
+        name=SUBSCRIPTION,
         parents=("topic",),
-        properties=(
-            entity.SESSION,
-            entity.LOCK,
-            entity.DELIVERIES,
-            entity.TTL,
-            entity.EXPIRED,
-            entity.FILTER_ERRORS,
-            entity.IDLE,
-            entity.FORWARD,
-            entity.FORWARD_DEAD,
-            entity.BATCHED,
-            entity.METADATA,
-            entity.STATUS,
-        ),
+        properties=options_of(SUBSCRIPTION),
         columns=("name", "status", "requiresSession", "lockDuration", "maxDeliveryCount"),
         examples={
             "create": "prices alerts --lock-duration 90s",
@@ -183,20 +155,9 @@ subscription = group_of(
 
 topic = group_of(
     Noun(
-        name="topic",
+        name=TOPIC,
         parents=(),
-        properties=(
-            entity.PARTITIONING,
-            entity.DUPLICATES,
-            entity.WINDOW,
-            entity.MAX_SIZE,
-            entity.MAX_MESSAGE,
-            entity.TTL,
-            entity.IDLE,
-            entity.BATCHED,
-            entity.METADATA,
-            entity.STATUS,
-        ),
+        properties=options_of(TOPIC),
         columns=("name", "status", "enablePartitioning", "defaultMessageTimeToLive"),
         examples={
             "create": "prices --default-message-time-to-live 1d",

@@ -1,4 +1,4 @@
-"""Speaking to the dead-letter service of a duobus server: one HTTP connection, an order a request."""
+"""The dead-letter service of a duobus server: one HTTP connection, an order a request, an order a chunk."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ import json
 import re
 import ssl
 import threading
+from collections.abc import Iterator
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
 import click
+from msgspec.structs import replace
 
 from duobus.auth import sign_token
+from duobus.cli.dead_letters.work import Note, RateLimit, Totals, Work
 from duobus.cli.output import clean
 from duobus.cli.remote import NotFound, Remote
 from duobus.clock import Clock
+from duobus.model.json.plan import SEND, DeadLetterPlan
+
+if TYPE_CHECKING:
+    from duobus.cli.dead_letters.undo_file import UndoFile
 
 #: How long a token that is made here is good for, in seconds; a new one is made when half of it is over.
 _TOKEN_S: Final = 3_600
@@ -137,3 +144,72 @@ class DeadLetterClient:
             )
             self._token_until_ms = now_ms + _TOKEN_S * 500
         return self._token
+
+
+class ServerDeadLetters:
+    """Has the server do the work, a chunk in one commit."""
+
+    can_undo = True
+
+    def __init__(self, link: DeadLetterClient, work: Work) -> None:
+        self._link = link
+        self._work = work
+
+    def pages(self, *, is_dry: bool = False) -> Iterator[list[dict[str, Any]]]:
+        """See Executor."""
+        told = Totals()
+        for answer in self._answers(replace(self._work.plan, shows=True, is_dry=is_dry), told):
+            told.moved += len(answer["messages"])
+            yield answer["messages"]
+
+    def _answers(self, plan: DeadLetterPlan, totals: Totals) -> Iterator[dict[str, Any]]:
+        """Order after order, until nothing follows or as many are counted as were asked for."""
+        first: int | None = 0
+        most = self._work.limit
+        while first is not None and (most is None or totals.moved + totals.left < most):
+            chunk = self._work.chunk if most is None else min(most - totals.moved - totals.left, self._work.chunk)
+            answer = self._ordered(replace(plan, first=first, limit=chunk))
+            # The instant of the first order: what dies again later is not gone through again.
+            plan = replace(plan, before_ms=answer["before"])
+            first = answer["next"]
+            yield answer
+
+    def _ordered(self, plan: DeadLetterPlan, **members: Any) -> dict[str, Any]:
+        return self._link.order(self._work.address, plan.members() | members)
+
+    def run(self, pace: RateLimit, undo: UndoFile | None) -> Totals:
+        """See Executor."""
+        totals = Totals()
+        plan = self._work.plan
+        # With an undo file, the messages are on this disk before anything becomes of them.
+        for answer in self._answers(plan if undo is None else replace(plan, is_dry=True, shows=True), totals):
+            if undo is not None:
+                numbers = tuple(undo.plan(answer["messages"]))
+                if not numbers:
+                    continue
+                answer = self._ordered(replace(plan, numbers=numbers, limit=len(numbers), before_ms=answer["before"]))
+                undo.done(answer["moved"])
+            self._count(answer, totals)
+            pace.step(totals.moved, totals.left)
+        return totals
+
+    @staticmethod
+    def _count(answer: dict[str, Any], totals: Totals) -> None:
+        totals.moved += len(answer["moved"])
+        for skipped in answer["skipped"]:
+            totals.skip(skipped["sequenceNumber"], skipped["reason"])
+
+    def bring(self, chunk: list[dict[str, Any]], totals: Totals, note: Note | None) -> None:
+        """See Executor."""
+        is_sent = self._work.plan.action == SEND
+        names = ("message",) if is_sent else ("message", "reason", "description", "sequenceNumber", "movedTo")
+        items = [{name: record[name] for name in names if record.get(name) is not None} for record in chunk]
+        answer = self._ordered(self._work.plan, items=items)
+        if is_sent:
+            totals.moved += answer["sent"]
+            for refused in answer["refused"]:
+                totals.skip(chunk[refused["index"]].get("sequenceNumber"), refused["reason"])
+            return
+        if note is not None:
+            note([moved["sequenceNumber"] for moved in answer["moved"]])
+        self._count(answer, totals)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from duobus.cli.dead_letters.work import RateLimit, Totals, Work
+from duobus.cli.dead_letters.work import Note, RateLimit, Totals, Work
 from duobus.cli.remote import said
 from duobus.codec import Symbol
 from duobus.errors import ServiceBusError
 from duobus.model.durations import format_duration, parse_duration
 from duobus.model.json.messages import DESCRIPTION, REASON, form_of, message_of
-from duobus.model.json.repair import parse_repair, resendable
+from duobus.model.json.repair import resendable
 from duobus.model.json.values import from_json, to_json
 from duobus.model.metadata import MessageMetadata
 from duobus.rules.selection import Selection
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage, ServiceBusReceiver
     from azure.servicebus.amqp import AmqpAnnotatedMessage
 
+    from duobus.cli.dead_letters.undo_file import UndoFile
     from duobus.cli.remote import Remote
 
 #: Messages that are not meant and are held until the end, so that they do not come again meanwhile.
@@ -84,14 +85,17 @@ _TYPES: Final = {
 class SdkDeadLetters:
     """Does what a server's dead-letter service does, one message after the other."""
 
+    can_undo = False
+
     def __init__(self, remote: Remote, work: Work) -> None:
         self._remote = remote
         self._work = work
-        self._selection = Selection(work.sql, work.condition)
-        self._numbers = frozenset(work.numbers)
+        self._plan = work.plan
+        self._selection = Selection(work.plan.sql, work.plan.condition)
+        self._numbers = frozenset(work.plan.numbers or ())
 
-    def pages(self) -> Iterator[list[dict[str, Any]]]:
-        """See Runner."""
+    def pages(self, *, is_dry: bool = False) -> Iterator[list[dict[str, Any]]]:
+        """See Executor; what would become of messages is told in any case."""
         left, first = self._work.limit, 1
         with self._remote.messaging(f"entity {self._work.named}") as client, self._receiver(client) as receiver:
             while left is None or left > 0:
@@ -105,8 +109,8 @@ class SdkDeadLetters:
                     left -= len(records)
                 yield [self._previewed(record) for record in records]
 
-    def run(self, pace: RateLimit) -> Totals:
-        """See Runner."""
+    def run(self, pace: RateLimit, undo: UndoFile | None = None) -> Totals:
+        """See Executor; nothing is written to an undo file."""
         totals = Totals()
         with ExitStack() as stack:
             client = stack.enter_context(self._remote.messaging(f"entity {self._work.named}"))
@@ -162,8 +166,8 @@ class SdkDeadLetters:
         totals.moved += 1
         return True
 
-    def bring(self, chunk: list[dict[str, Any]], totals: Totals) -> None:
-        """See Runner."""
+    def bring(self, chunk: list[dict[str, Any]], totals: Totals, note: Note | None = None) -> None:
+        """See Executor."""
         if self._work.action != "send":
             raise click.ClickException("This server cannot make dead letters of messages. Send them: leave it out.")
         with (
@@ -190,7 +194,7 @@ class SdkDeadLetters:
         if self._work.action == "purge":
             return None
         # Nothing can be sent to one subscription: its topic has to.
-        return self._work.to or self._work.entity
+        return self._plan.to or self._work.entity
 
     def _takes(self, record: dict[str, Any]) -> bool:
         number = record["sequenceNumber"]
@@ -211,8 +215,7 @@ class SdkDeadLetters:
 
     def _resendable(self, record: dict[str, Any]) -> dict[str, Any]:
         payload, metadata = _bare_of(record)
-        repair = parse_repair(self._work.repair)
-        return form_of(*resendable(payload, metadata, repair, keeps_reason=self._work.keeps_reason))
+        return form_of(*resendable(payload, metadata, self._plan.repair, keeps_reason=self._plan.keeps_reason))
 
 
 def _is_sent(sender: Any, message: AmqpAnnotatedMessage, number: int | None, totals: Totals) -> bool:

@@ -32,7 +32,7 @@ class UndoFile:
         except OSError as error:
             raise click.ClickException(f"The undo file {path} cannot be made: {error.strerror}.") from None
         self._file = os.fdopen(descriptor, "w", encoding="utf-8")
-        to = work.path if work.action == "resubmit" else work.to
+        to = work.path if work.action == "resubmit" else work.plan.to
         self._write([{"kind": _KIND, "version": _VERSION, "action": work.action, "entity": work.path, "to": to}])
 
     def plan(self, records: list[dict[str, Any]]) -> list[int]:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
 from duobus.clock import Clock
 from duobus.errors import ServiceBusError
-from duobus.model.json.repair import parse_repair
+from duobus.model.json.plan import BRINGING, CHUNK_MAX, LIMIT_DEFAULT, MOVE, SEND, DeadLetterPlan, parse_plan
 from duobus.model.json.values import to_json
 
+if TYPE_CHECKING:
+    from duobus.cli.dead_letters.undo_file import UndoFile
+
+#: Hears of the numbers of messages that are dead letters again.
+Note = Callable[[list[int]], None]
+
 #: Messages that one command names one by one.
-NUMBERS_MAX: Final = 500
+NUMBERS_MAX: Final = CHUNK_MAX
 #: Messages that were left and are told singly; of further ones only the number.
 SKIPPED_MAX: Final = 10_000
 _PATCH_BYTES_MAX: Final = 1 << 20
@@ -51,21 +58,22 @@ class Totals:
 
 
 class Work:
-    """What is to be done, where, to which messages.
+    """What is to be done, where, to how many messages.
 
     Attributes:
-        action: Of the order.
+        plan: Which messages are meant, and what becomes of them.
+        action: The plan's.
         address: Where the messages are.
         named: The same as a person says it.
         entity, subscription, is_transfer: Its parts.
-        to: Where they are moved to, or None.
-        orders: Members of the order that say which messages are meant, and what becomes of them.
         limit: Most messages in all, or None.
         chunk: Messages of one order.
         is_client_side: The SDK is to do it.
     """
 
     def __init__(self, action: str, given: dict[str, Any]) -> None:
+        """The work that options ask for."""
+        self.plan = _plan_of(action, given)
         self.action = action
         self.entity: str = given["entity"]
         self.subscription: str | None = given.get("subscription")
@@ -73,43 +81,53 @@ class Work:
         self.named = self.entity if self.subscription is None else f"{self.entity}/{self.subscription}"
         self.path = self.entity if self.subscription is None else f"{self.entity}/Subscriptions/{self.subscription}"
         sub_queue = "/$Transfer/$DeadLetterQueue" if self.is_transfer else "/$DeadLetterQueue"
-        self.address = self.path if action == "send" else self.path + sub_queue
-        self.to: str | None = given.get("to")
-        self.keeps_reason = action == "move" and not given.get("drop_reason")
-        self.repair = _repair_of(given)
-        self.sql: str | None = given.get("sql")
-        self.condition: str | None = given.get("condition")
-        self.numbers: list[int] = sorted(set(given.get("numbers") or ()))
-        if len(self.numbers) > NUMBERS_MAX:
-            raise click.UsageError(f"At most {NUMBERS_MAX} numbers can be given.")
+        self.address = self.path if action == SEND else self.path + sub_queue
         self.limit: int | None = given.get("count")
-        self.chunk: int = given.get("chunk") or 100
+        self.chunk: int = given.get("chunk") or LIMIT_DEFAULT
         self.is_client_side = bool(given.get("client_side"))
-
-    @classmethod
-    def of(cls, action: str, given: dict[str, Any]) -> Work:
-        """The work that options ask for."""
-        return cls(action, given)
 
     @property
     def done_word(self) -> str:
         """What was done to messages."""
         return _DONE[self.action]
 
-    def members(self) -> dict[str, Any]:
-        """The members of every order."""
-        found: dict[str, Any] = {"action": self.action}
-        optional = {
-            "sql": self.sql,
-            "json": self.condition,
-            "numbers": self.numbers or None,
-            "to": self.to,
-            "repair": self.repair,
-        }
-        found |= {name: value for name, value in optional.items() if value is not None}
-        if self.action == "move":
-            found["keepReason"] = self.keeps_reason
-        return found
+
+class Executor(Protocol):
+    """What does the work: the server, or the SDK."""
+
+    #: Whether what is done can be undone.
+    can_undo: bool
+
+    def pages(self, *, is_dry: bool = False) -> Iterator[list[dict[str, Any]]]:
+        """The messages that are meant, by pages; nothing is done to them."""
+
+    def run(self, pace: RateLimit, undo: UndoFile | None) -> Totals:
+        """Do it."""
+
+    def bring(self, chunk: list[dict[str, Any]], totals: Totals, note: Note | None) -> None:
+        """Send messages, or make dead letters of them; ``note`` hears of those that are dead letters again."""
+
+
+def _plan_of(action: str, given: dict[str, Any]) -> DeadLetterPlan:
+    if action in BRINGING:
+        return DeadLetterPlan(action=action)
+    numbers = sorted(set(given.get("numbers") or ()))
+    if len(numbers) > NUMBERS_MAX:
+        raise click.UsageError(f"At most {NUMBERS_MAX} numbers can be given.")
+    members = {
+        "action": action,
+        "sql": given.get("sql"),
+        "json": given.get("condition"),
+        "numbers": numbers or None,
+        "to": given.get("to"),
+        "keepReason": action == MOVE and not given.get("drop_reason"),
+        "repair": _repair_of(given),
+    }
+    # What is wrong is told before anything is asked of a server.
+    try:
+        return parse_plan(members)
+    except ServiceBusError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _repair_of(given: dict[str, Any]) -> dict[str, Any] | None:
@@ -124,12 +142,6 @@ def _repair_of(given: dict[str, Any]) -> dict[str, Any] | None:
         repair["properties"] = fields
     if given.get("patch"):
         repair["patch"] = _patch_of(given["patch"])
-    if repair:
-        # Told before anything is asked of a server.
-        try:
-            parse_repair(repair)
-        except ServiceBusError as error:
-            raise click.UsageError(str(error)) from None
     return repair or None
 
 

@@ -13,15 +13,11 @@ import click
 
 from duobus.cli.entity_commands import camel, plain
 from duobus.errors import ConfigurationError, ServiceBusError
-from duobus.model.descriptions import (
-    SIZES_MIB,
-    QueueDescription,
-    RuleDescription,
-    SubscriptionDescription,
-    TopicDescription,
-)
+from duobus.model.descriptions import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
 from duobus.model.durations import format_duration
 from duobus.model.json.values import from_json, to_json
+from duobus.model.properties import PROPERTIES, Form, Surface, properties_of
+from duobus.model.tiers import SIZES_MIB
 from duobus.server.config_file import NamespaceConfig, parse_config
 
 KIND: Final = "duobus-topology"
@@ -29,38 +25,9 @@ VERSION: Final = 1
 #: The name that the emulator's own configuration has.
 NAMESPACE: Final = "sbemulatorns"
 
-_SHARED: Final = (
-    "default_message_time_to_live",
-    "status",
-    "user_metadata",
-    "auto_delete_on_idle",
-    "enable_batched_operations",
-)
-_RECEIVED: Final = (
-    "lock_duration",
-    "requires_session",
-    "dead_lettering_on_message_expiration",
-    "max_delivery_count",
-    "forward_to",
-    "forward_dead_lettered_messages_to",
-)
-_SIZED: Final = (
-    "max_size_in_megabytes",
-    "max_message_size_in_kilobytes",
-    "requires_duplicate_detection",
-    "duplicate_detection_history_time_window",
-    "enable_partitioning",
-    "enable_express",
-)
-#: Kind to the properties that are exported, by the names of the SDK.
-PROPERTIES: Final[dict[str, tuple[str, ...]]] = {
-    "queue": (*_SHARED, *_RECEIVED, *_SIZED),
-    "topic": (*_SHARED, *_SIZED, "support_ordering", "filtering_messages_before_publishing"),
-    "subscription": (*_SHARED, *_RECEIVED, "dead_lettering_on_filter_evaluation_exceptions"),
-}
 #: What an entity keeps from its creation to its end.
-FIXED: Final = frozenset({"requiresSession", "requiresDuplicateDetection", "enablePartitioning"})
-FORWARDS: Final = ("forwardTo", "forwardDeadLetteredMessagesTo")
+FIXED: Final = frozenset(item.json_name for item in PROPERTIES if item.is_fixed and Surface.SDK in item.given)
+FORWARDS: Final = tuple(item.json_name for item in PROPERTIES if item.form is Form.TARGET)
 #: A partitioned entity tells the size of all its partitions, and is made with that of one: 16, or 2 in a namespace that
 #: is partitioned as a whole, where every entity takes messages of at least this size (Azure: partitioned entities).
 _PARTITIONS: Final = 16
@@ -82,10 +49,10 @@ _CORRELATION: Final = (
 def entity_form(kind: str, entity: Any, *, with_keys: bool) -> dict[str, Any]:
     """An entity of the SDK as the document has it."""
     found: dict[str, Any] = {"name": entity.name}
-    for name in PROPERTIES[kind]:
-        value = plain(getattr(entity, name, None))
+    for item in properties_of(kind, Surface.SDK):
+        value = plain(getattr(entity, item.sdk_name, None))
         if value is not None:
-            found[camel(name)] = _target(value) if camel(name) in FORWARDS else value
+            found[item.json_name] = _target(value) if item.form is Form.TARGET else value
     size = found.get("maxSizeInMegabytes")
     if found.get("enablePartitioning") and size:
         found["maxSizeInMegabytes"] = _of_one(size, found.get("maxMessageSizeInKilobytes") or 0)
@@ -181,7 +148,8 @@ def sdk_properties(kind: str, form: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords with which the SDK makes or changes an entity."""
     from azure.servicebus.management import AuthorizationRule
 
-    found = {name: form[camel(name)] for name in PROPERTIES[kind] if camel(name) in form}
+    rows = properties_of(kind, Surface.SDK)
+    found = {item.sdk_name: form[item.json_name] for item in rows if item.json_name in form}
     if form.get("authorizationRules"):
         found["authorization_rules"] = [
             AuthorizationRule(
@@ -225,7 +193,7 @@ def checked(found: Any) -> dict[str, Any]:
 
 def _check_all(kind: str, forms: Any, path: str) -> None:
     inner = {"topic": ("subscriptions", "subscription"), "subscription": ("rules", "rule")}.get(kind)
-    known = {camel(name) for name in PROPERTIES.get(kind, ())} | {"name", "authorizationRules"}
+    known = {item.json_name for item in properties_of(kind, Surface.SDK)} | {"name", "authorizationRules"}
     if kind == "rule":
         known = {"name", "filter", "action"}
     if inner is not None:
@@ -281,8 +249,8 @@ def _pascal(name: str) -> str:
 
 
 def _config_entity(kind: str, form: Mapping[str, Any]) -> dict[str, Any]:
-    names = [camel(name) for name in PROPERTIES[kind] if camel(name) in form]
-    properties: dict[str, Any] = {_pascal(name): form[name] for name in names}
+    rows = properties_of(kind, Surface.SDK)
+    properties: dict[str, Any] = {item.element: form[item.json_name] for item in rows if item.json_name in form}
     if form.get("authorizationRules"):
         properties["AuthorizationRules"] = [
             {_pascal(name): value for name, value in rule.items()} for rule in form["authorizationRules"]
@@ -337,17 +305,15 @@ def _of_config(config: NamespaceConfig) -> dict[str, Any]:
 
 def _described(kind: str, about: QueueDescription | TopicDescription | SubscriptionDescription) -> dict[str, Any]:
     found: dict[str, Any] = {"name": about.name}
-    for name in PROPERTIES[kind]:
-        if name == "max_message_size_in_kilobytes":
+    for item in properties_of(kind, Surface.SDK):
+        value: Any = getattr(about, item.field)
+        if item.form is Form.MESSAGE_SIZE:
             # Azure takes it on Premium only, so the usual one is not asked for.
-            size = getattr(about, "max_message_size_bytes", 0) // 1024
-            value: Any = size if size != 256 else None
-        elif hasattr(about, name + "_ms"):
-            value = format_duration(getattr(about, name + "_ms"))
-        else:
-            value = getattr(about, name)
+            value = value // 1024 if value // 1024 != 256 else None
+        elif item.form in {Form.DURATION, Form.FINITE}:
+            value = format_duration(value)
         if value is not None:
-            found[camel(name)] = value
+            found[item.json_name] = value
     return found
 
 

@@ -29,7 +29,8 @@ from duobus.errors import (
 from duobus.fragment.message import NEVER, QueuedMessage
 from duobus.model.address import shard_path, sharded_queue_of
 from duobus.model.batches import Mailbox, Refusal, SendBatch
-from duobus.model.descriptions import QUEUE, Profile, QueueDescription, check_queue_update, from_json, to_json
+from duobus.model.descriptions import QUEUE, QueueDescription, check_queue_update, from_json, to_json
+from duobus.model.tiers import Profile
 from duobus.storage.catalog_rows import DELETING, INTENT, LIVE, EntityRow, SlotRow
 
 if TYPE_CHECKING:

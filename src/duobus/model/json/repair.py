@@ -30,6 +30,7 @@ class Repair:
     """A checked repair.
 
     Attributes:
+        asked: The object that it was read from; None for a repair that changes nothing.
         application: Application properties to set.
         removed: Names of application properties to remove, in lower case.
         fields: Index of a field of the properties section to its new value; None unsets it.
@@ -37,9 +38,10 @@ class Repair:
         patch: Changes to a JSON body.
     """
 
-    __slots__ = ("application", "envelope", "fields", "patch", "removed")
+    __slots__ = ("application", "asked", "envelope", "fields", "patch", "removed")
 
-    def __init__(self) -> None:
+    def __init__(self, asked: dict[str, Any] | None = None) -> None:
+        self.asked = asked
         self.application: dict[str, Any] = {}
         self.removed: frozenset[str] = frozenset()
         self.fields: dict[int, Any] = {}
@@ -58,11 +60,11 @@ def parse_repair(asked: Any) -> Repair:
     Raises:
         ArgumentInvalid: It is none; the text says what is wrong.
     """
-    repair = Repair()
     if asked is None:
-        return repair
+        return Repair()
     if not isinstance(asked, dict) or asked.keys() - set(_MEMBERS):
         raise ArgumentInvalid(f"A repair is an object with members out of {', '.join(_MEMBERS)}.")
+    repair = Repair(asked)
     values, names = asked.get("set") or {}, asked.get("remove") or []
     fields = asked.get("properties") or {}
     if not isinstance(values, dict) or not isinstance(fields, dict):

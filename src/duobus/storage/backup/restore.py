@@ -32,7 +32,8 @@ from duobus.storage.backup.manifest import (
     sync_file,
     sync_folder,
 )
-from duobus.storage.catalog.sqlite import FRAGMENT_GAP, IDENTITY, SqliteCatalog
+from duobus.storage.catalog.sql import FRAGMENT_GAP, IDENTITY
+from duobus.storage.catalog.sqlite import SqliteCatalog
 from duobus.storage.catalog_identity import IDENTITY_BITS
 from duobus.storage.catalog_rows import store_path
 from duobus.storage.folder_lock import NAME as LOCK

@@ -6,29 +6,14 @@ notifies the others, so that a server that reads the revision knows whether what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
-
-import msgspec
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from duobus.errors import StoreFailed, StoreTooNew
-from duobus.model.descriptions import AccessRule
-from duobus.storage.catalog.interface import Catalog, exists_already, unknown_entity
+from duobus.storage.catalog.sql import SEEN, SqlCatalog, guarded
 from duobus.storage.catalog_identity import SHARED_ADVICE, CatalogMark
-from duobus.storage.catalog_rows import (
-    DELETING,
-    INTENT,
-    LIVE,
-    CatalogContents,
-    EntityRow,
-    MoveRow,
-    NamespaceRow,
-    SlotRow,
-    StoreRow,
-    checked,
-    row_sum,
-    summed,
-)
+from duobus.storage.catalog_records import Record
 from duobus.storage.postgres.address import SERVER_SIDE, PostgresAddress
 
 if TYPE_CHECKING:
@@ -41,9 +26,6 @@ FORMAT_VERSION: Final = 1
 STATEMENT_MS: Final = 4_000
 #: PostgreSQL's own lock, by which two servers don't make the schema at the same time.
 _SCHEMA_LOCK: Final = 0x64756F62
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 #: Forward only: each step is done once, in order; FORMAT_VERSION counts them.
 _STEPS: Final = (
@@ -162,238 +144,82 @@ def _migrate(connection: psycopg.Connection[tuple[Any, ...]], schema: str) -> No
             connection.execute("UPDATE meta SET value = %s WHERE name = 'format_version'", (number,))
 
 
-def _guarded(
-    method: Callable[Concatenate[PostgresCatalog, _P], _R],
-) -> Callable[Concatenate[PostgresCatalog, _P], _R]:
-    """Turn what the driver raises into StoreFailed, and never use that connection again."""
+class PostgresCatalog(SqlCatalog):
+    """The catalog in a schema of a PostgreSQL database, which several servers use at the same time."""
 
-    def guarded(self: PostgresCatalog, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        import psycopg
-
-        try:
-            return method(self, *args, **kwargs)
-        except (psycopg.Error, OSError) as error:
-            self.close()
-            raise StoreFailed(f"The catalog in PostgreSQL failed: {str(error).strip()}") from error
-
-    guarded.__doc__ = method.__doc__
-    return guarded
-
-
-class PostgresCatalog(Catalog):
-    """The catalog in a schema of a PostgreSQL database, which several servers use at the same time.
-
-    Every row carries a checksum over all of it, verified at ``read``.
-    """
+    title = "The catalog in PostgreSQL"
 
     def __init__(self, place: PostgresAddress) -> None:
         self._place = place
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self.mark = CatalogMark(SHARED_ADVICE)
+        #: An id that the change under way has given out.
+        self._new_id = 0
 
-    @_guarded
-    def identify(self, drawn: int) -> int:
-        """Return the identity; the first server that asks draws it. See Catalog."""
-        execute = self._open().execute
-        execute("INSERT INTO meta VALUES ('identity', %s) ON CONFLICT DO NOTHING", (drawn,))
-        row = execute("SELECT value FROM meta WHERE name = 'identity'").fetchone()
-        assert row is not None
-        self.mark.identity = int(row[0])
-        return self.mark.identity
+    def faults(self) -> tuple[type[Exception], ...]:
+        """See SqlCatalog."""
+        import psycopg
 
-    @_guarded
-    def read(self) -> CatalogContents:
-        """Return the whole content; see Catalog."""
-        connection = self._open()
-        with connection.transaction():
+        return psycopg.Error, OSError
+
+    def _run(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        cursor = self._open().execute(_with_placeholders(statement), values)
+        return [] if cursor.description is None else cursor.fetchall()
+
+    def _run_many(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        with self._open().cursor() as cursor:
+            cursor.executemany(_with_placeholders(statement), rows)
+
+    def _transaction(self) -> AbstractContextManager[object]:
+        return self._open().transaction()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        self._new_id = 0
+        with self._transaction():
+            # First, so that changes of other servers wait until this one is over.
+            found = self._run("UPDATE meta SET value = value + 1 WHERE name = 'revision' RETURNING value")
+            self._run("SELECT pg_notify(current_schema(), 'catalog')")
+            yield
+        self.mark.raise_to(int(found[0][0]) if found else 0, self._new_id)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        with self._transaction():
             # All of it as it was in one moment, whatever others change meanwhile.
-            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            contents = self._read(connection)
-        self.mark.see(contents)
-        return contents
+            self._run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            yield
 
-    @staticmethod
-    def _read(connection: psycopg.Connection[tuple[Any, ...]]) -> CatalogContents:
-        rows = connection.execute
-        namespaces = tuple(
-            NamespaceRow(name, msgspec.json.decode(rules, type=tuple[AccessRule, ...]))
-            for name, rules in checked("namespaces", rows("SELECT name, rules, sum FROM namespaces"))
-        )
-        slots: dict[int, list[SlotRow]] = {}
-        found = rows("SELECT entity_id, slot, fragment_no, store_id, sum FROM slots ORDER BY entity_id, slot")
-        for entity_id, slot, fragment_no, store_id in checked("slots", found):
-            slots.setdefault(entity_id, []).append(SlotRow(slot, fragment_no, store_id))
-        found = rows(
-            "SELECT entity_id, namespace, kind, path, description, state, partition_count, sum"
-            " FROM entities ORDER BY entity_id"
-        )
-        entities = tuple(
-            EntityRow(entity_id, namespace, kind, path, text.encode(), state, count, tuple(slots.get(entity_id, ())))
-            for entity_id, namespace, kind, path, text, state, count in checked("entities", found)
-        )
-        for entity in entities:
-            if [row.slot for row in entity.slots] != list(range(entity.partition_count)):
-                raise StoreFailed(f"The catalog lacks slots of entity {entity.entity_id}; restore it from a backup.")
-        stores, lost = (
-            tuple(
-                StoreRow(store_id, path)
-                for store_id, path in checked(
-                    table, rows(f"SELECT store_id, path, sum FROM {table} ORDER BY store_id".encode())
-                )
-            )
-            for table in ("stores", "lost_stores")
-        )
-        found = rows("SELECT entity_id, fragment_no, from_store, to_store, sum FROM moves ORDER BY 1, 2")
-        moves = tuple(MoveRow(*row) for row in checked("moves", found))
-        # By code point, as the other catalogs do, whatever the database's collation.
-        in_order = tuple(sorted(namespaces, key=lambda row: row.name))
-        numbers = dict(rows("SELECT name, value FROM meta").fetchall())
-        row = rows("SELECT pg_sequence_last_value(pg_get_serial_sequence('entities', 'entity_id'))").fetchone()
-        given = 0 if row is None or row[0] is None else int(row[0])
-        return CatalogContents(
-            in_order,
-            entities,
-            stores,
-            lost,
-            moves=moves,
-            identity=int(numbers.get("identity", 0)),
-            revision=int(numbers["revision"]),
-            last_id=max(given, max((entity.entity_id for entity in entities), default=0)),
-        )
+    def _has(self, table: str) -> bool:
+        # What is seen of stores in files: there are none.
+        return table != SEEN
 
-    @_guarded
-    def begin_create(self, namespace: str, kind: str, path: str, description: bytes, slots: Sequence[SlotRow]) -> int:
-        """Record the intent; see Catalog."""
-        connection = self._open()
-        values = (namespace, kind, path, description.decode(), INTENT, len(slots))
-        with self._changing() as execute:
-            row = execute(
-                "INSERT INTO entities (namespace, kind, path, description, state, partition_count, key, sum)"
-                " VALUES (%s, %s, %s, %s, %s, %s, %s, 0) ON CONFLICT (namespace, key) DO NOTHING RETURNING entity_id",
-                (*values, path.lower()),
-            ).fetchone()
-            if row is None:
-                raise exists_already(path)
-            entity_id = int(row[0])
-            execute("UPDATE entities SET sum = %s WHERE entity_id = %s", (row_sum((entity_id, *values)), entity_id))
-            with connection.cursor() as cursor:
-                cursor.executemany(
-                    "INSERT INTO slots (entity_id, slot, fragment_no, store_id, sum) VALUES (%s, %s, %s, %s, %s)",
-                    [summed(entity_id, slot.slot, slot.fragment_no, slot.store_id) for slot in slots],
-                )
-        self.mark.raise_to(0, entity_id)
-        return entity_id
+    def _make(self, table: str) -> None:
+        """Nothing: every table is in the schema."""
 
-    @_guarded
-    def mark_live(self, entity_id: int) -> None:
-        """Make an entity live; see Catalog."""
-        self._change(entity_id, state=LIVE)
+    def _last_id(self) -> int:
+        found = self._run("SELECT pg_sequence_last_value(pg_get_serial_sequence('entities', 'entity_id'))")
+        return int(found[0][0] or 0)
 
-    @_guarded
-    def begin_delete(self, entity_id: int) -> None:
-        """Begin a deletion; see Catalog."""
-        self._change(entity_id, state=DELETING)
+    def _touch(self, *touched: Record | int, last_id: int = 0, is_urgent: bool = False) -> None:
+        self._new_id = last_id
 
-    @_guarded
-    def withdraw(self, entity_id: int, path: str) -> None:
-        """Begin the deletion of what could not be created; see Catalog."""
-        self._change(entity_id, state=DELETING, path=path)
+    def _store_added(self, store_id: int) -> None:
+        # A lease that nobody has.
+        self._run("INSERT INTO leases (store_id) VALUES (?) ON CONFLICT DO NOTHING", (store_id,))
 
-    @_guarded
-    def finish_delete(self, entity_id: int) -> None:
-        """Forget an entity; see Catalog."""
-        with self._changing() as execute:
-            execute("DELETE FROM slots WHERE entity_id = %s", (entity_id,))
-            execute("DELETE FROM entities WHERE entity_id = %s", (entity_id,))
+    def _store_removed(self, store_id: int) -> None:
+        self._run("DELETE FROM leases WHERE store_id = ?", (store_id,))
 
-    @_guarded
-    def update_description(self, entity_id: int, description: bytes) -> None:
-        """Replace a description; see Catalog."""
-        self._change(entity_id, description=description.decode())
-
-    @_guarded
-    def add_store(self, store_id: int, path: str) -> None:
-        """Register a store, with a lease that nobody has; see Catalog."""
-        with self._changing() as execute:
-            execute(
-                "INSERT INTO stores (store_id, path, sum) VALUES (%s, %s, %s)"
-                " ON CONFLICT (store_id) DO UPDATE SET path = excluded.path, sum = excluded.sum",
-                summed(store_id, path),
-            )
-            execute("INSERT INTO leases (store_id) VALUES (%s) ON CONFLICT DO NOTHING", (store_id,))
-
-    @_guarded
-    def replace_store(self, lost_id: int, store: StoreRow, slots: Sequence[tuple[int, SlotRow]]) -> None:
-        """Give a store up; see Catalog."""
-        connection = self._open()
-        with self._changing() as execute:
-            row = execute("DELETE FROM stores WHERE store_id = %s RETURNING path", (lost_id,)).fetchone()
-            if row is None:
-                raise StoreFailed(f"The catalog holds no store {lost_id}.")
-            execute("INSERT INTO lost_stores VALUES (%s, %s, %s)", summed(lost_id, row[0]))
-            execute("DELETE FROM leases WHERE store_id = %s", (lost_id,))
-            execute("INSERT INTO stores VALUES (%s, %s, %s)", summed(store.store_id, store.path))
-            execute("INSERT INTO leases (store_id) VALUES (%s)", (store.store_id,))
-            with connection.cursor() as cursor:
-                cursor.executemany(
-                    "INSERT INTO slots (entity_id, slot, fragment_no, store_id, sum) VALUES (%s, %s, %s, %s, %s)"
-                    " ON CONFLICT (entity_id, slot) DO UPDATE SET fragment_no = excluded.fragment_no,"
-                    " store_id = excluded.store_id, sum = excluded.sum",
-                    [summed(entity_id, new.slot, new.fragment_no, new.store_id) for entity_id, new in slots],
-                )
-
-    @_guarded
-    def begin_move(self, move: MoveRow) -> None:
-        """Record a move; see Catalog."""
-        with self._changing() as execute:
-            execute(
-                "INSERT INTO moves VALUES (%s, %s, %s, %s, %s) ON CONFLICT (entity_id, fragment_no) DO UPDATE"
-                " SET from_store = excluded.from_store, to_store = excluded.to_store, sum = excluded.sum",
-                summed(move.entity_id, move.fragment_no, move.from_store, move.to_store),
-            )
-
-    @_guarded
-    def switch_move(self, move: MoveRow) -> None:
-        """Say where a fragment is now; see Catalog."""
-        with self._changing() as execute:
-            found = execute(
-                "SELECT slot FROM slots WHERE entity_id = %s AND fragment_no = %s", (move.entity_id, move.fragment_no)
-            ).fetchone()
-            if found is None:
-                raise unknown_entity(move.entity_id)
-            _, slot, _, store_id, check = summed(move.entity_id, found[0], move.fragment_no, move.to_store)
-            execute(
-                "UPDATE slots SET store_id = %s, sum = %s WHERE entity_id = %s AND slot = %s",
-                (store_id, check, move.entity_id, slot),
-            )
-
-    @_guarded
-    def end_move(self, move: MoveRow) -> None:
-        """Forget a move; see Catalog."""
-        with self._changing() as execute:
-            execute("DELETE FROM moves WHERE entity_id = %s AND fragment_no = %s", (move.entity_id, move.fragment_no))
-
-    @_guarded
-    def put_namespace(self, namespace: NamespaceRow) -> None:
-        """Add or replace a namespace; see Catalog."""
-        rules = msgspec.json.encode(namespace.rules).decode()
-        with self._changing() as execute:
-            execute(
-                "INSERT INTO namespaces VALUES (%s, %s, %s)"
-                " ON CONFLICT (name) DO UPDATE SET rules = excluded.rules, sum = excluded.sum",
-                summed(namespace.name, rules),
-            )
-
-    @_guarded
+    @guarded
     def begin_alone(self) -> bool:
         """Try to be the only server that prepares the catalog, until ``end_alone`` or ``close``; False: another is."""
-        row = self._open().execute("SELECT pg_try_advisory_lock(hashtext(current_schema()))").fetchone()
-        return row == (True,)
+        return self._run("SELECT pg_try_advisory_lock(hashtext(current_schema()))") == [(True,)]
 
-    @_guarded
+    @guarded
     def end_alone(self) -> None:
         """Let others prepare it."""
-        self._open().execute("SELECT pg_advisory_unlock(hashtext(current_schema()))")
+        self._run("SELECT pg_advisory_unlock(hashtext(current_schema()))")
 
     def close(self) -> None:
         """Close the connection; the next call makes another."""
@@ -406,54 +232,6 @@ class PostgresCatalog(Catalog):
             self._connection = connect(self._place, "duobus-catalog")
         return self._connection
 
-    def _changing(self) -> _Change:
-        return _Change(self._open(), self.mark)
 
-    def _change(
-        self, entity_id: int, *, state: str | None = None, description: str | None = None, path: str | None = None
-    ) -> None:
-        with self._changing() as execute:
-            row = execute(
-                "SELECT namespace, kind, path, description, state, partition_count FROM entities"
-                " WHERE entity_id = %s FOR UPDATE",
-                (entity_id,),
-            ).fetchone()
-            if row is None:
-                raise unknown_entity(entity_id)
-            namespace, kind, old_path, old_description, old_state, count = row
-            values = (
-                namespace,
-                kind,
-                path or old_path,
-                description or old_description,
-                state or old_state,
-                count,
-            )
-            execute(
-                "UPDATE entities SET path = %s, key = %s, description = %s, state = %s, sum = %s WHERE entity_id = %s",
-                (values[2], values[2].lower(), values[3], values[4], row_sum((entity_id, *values)), entity_id),
-            )
-
-
-class _Change:
-    """One transaction that changes the catalog: it raises the revision first, so that changes come one by one."""
-
-    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], mark: CatalogMark) -> None:
-        self._connection = connection
-        self._transaction = connection.transaction()
-        self._mark = mark
-        self._revision = 0
-
-    def __enter__(self) -> Callable[..., psycopg.Cursor[tuple[Any, ...]]]:
-        self._transaction.__enter__()
-        row = self._connection.execute(
-            "UPDATE meta SET value = value + 1 WHERE name = 'revision' RETURNING value"
-        ).fetchone()
-        self._revision = 0 if row is None else int(row[0])
-        self._connection.execute("SELECT pg_notify(current_schema(), 'catalog')")
-        return self._connection.execute
-
-    def __exit__(self, *about: Any) -> None:
-        self._transaction.__exit__(*about)
-        if about[0] is None:
-            self._mark.raise_to(self._revision)
+def _with_placeholders(statement: str) -> bytes:
+    return statement.replace("?", "%s").encode()

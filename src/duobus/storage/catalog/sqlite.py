@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Final, cast
 
 import apsw
 import msgspec
 
 from duobus.errors import StoreFailed, StoreTooNew
 from duobus.file_sync import SQLITE_SETTINGS
-from duobus.model.descriptions import SUBSCRIPTION, AccessRule
-from duobus.storage.catalog.interface import Catalog, exists_already, unknown_entity
+from duobus.model.descriptions import SUBSCRIPTION
+from duobus.storage.catalog.sql import FRAGMENT_GAP, IDENTITY, LOST_STORES, MOVES, REVISION, SEEN, SqlCatalog, guarded
 from duobus.storage.catalog.sqlite_connection import CatalogConnection
 from duobus.storage.catalog_identity import CatalogMark
 from duobus.storage.catalog_records import (
@@ -22,22 +22,12 @@ from duobus.storage.catalog_records import (
     Record,
     entity_record,
     key_of,
-    move_record,
-    namespace_record,
-    store_record,
     topic_key,
 )
 from duobus.storage.catalog_rows import (
-    DELETING,
-    INTENT,
-    LIVE,
     CatalogContents,
     EntityRow,
-    MoveRow,
-    NamespaceRow,
     SlotRow,
-    StoreRow,
-    checked,
     row_sum,
     summed,
 )
@@ -46,16 +36,8 @@ from duobus.storage.sqlite.log_watch import read_mark
 #: Highest format this version reads and writes; a newer one is refused (I65). 2: stores that were given up, which a
 #: version that does not know of them would take for new ones.
 FORMAT_VERSION = 2
-#: Name of ``CatalogContents.fragment_gap`` in the table meta.
-FRAGMENT_GAP: Final = "fragment_gap"
-#: Names of two more numbers there: see ``CatalogContents``. A version that does not know them leaves them as they are.
-IDENTITY: Final = "identity"
-_REVISION: Final = "revision"
 #: The format of a catalog in which no store was ever given up.
 _FORMAT_VERSION_FIRST = 1
-
-_Params = ParamSpec("_Params")
-_Result = TypeVar("_Result")
 
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -71,51 +53,35 @@ CREATE TABLE slots (
 CREATE TABLE stores (store_id INTEGER PRIMARY KEY, path TEXT NOT NULL, sum INTEGER NOT NULL);
 """
 
-#: Made with the first move. A version that does not know of moves leaves the other store's copy alone, and so may work
-#: with such a catalog: a fragment is where its slot says.
-_MOVES = """
+#: Tables that are made when they are needed first.
+#:
+#: moves: a version that does not know of moves leaves the other store's copy alone, and so may work with such a
+#: catalog: a fragment is where its slot says. seen: made when a server first runs; a version that does not know of that
+#: table leaves behind what is not too late.
+_LATE: Final = {
+    MOVES: """
 CREATE TABLE IF NOT EXISTS moves (
     entity_id INTEGER NOT NULL, fragment_no INTEGER NOT NULL, from_store INTEGER NOT NULL, to_store INTEGER NOT NULL,
     sum INTEGER NOT NULL, PRIMARY KEY (entity_id, fragment_no)) WITHOUT ROWID
-"""
-
-#: Made when a server first runs. A version that does not know of it leaves behind what is not too late.
-_SEEN = """
+""",
+    SEEN: """
 CREATE TABLE IF NOT EXISTS seen (store_id INTEGER PRIMARY KEY, generation INTEGER NOT NULL, sum INTEGER NOT NULL)
-"""
-
-_LOST_STORES = """
+""",
+    LOST_STORES: """
 CREATE TABLE IF NOT EXISTS lost_stores (store_id INTEGER PRIMARY KEY, path TEXT NOT NULL, sum INTEGER NOT NULL)
-"""
+""",
+}
 
 
-def _guarded(
-    method: Callable[Concatenate[SqliteCatalog, _Params], _Result],
-) -> Callable[Concatenate[SqliteCatalog, _Params], _Result]:
-    """Turn what the driver and the file system raise into StoreFailed, and never use that connection again."""
-
-    def guarded(self: SqliteCatalog, /, *args: _Params.args, **kwargs: _Params.kwargs) -> _Result:
-        try:
-            result = method(self, *args, **kwargs)
-        except (apsw.Error, OSError) as error:
-            self.close()
-            raise StoreFailed(f"The catalog {self.path.name} failed: {error}") from error
-        self._settle()
-        return result
-
-    guarded.__doc__ = method.__doc__
-    return guarded
-
-
-class SqliteCatalog(Catalog):
+class SqliteCatalog(SqlCatalog):
     """The catalog in one SQLite file of mode 0600, in write-ahead mode, synced at every commit.
 
-    Every row carries a checksum over all of it, verified at ``read``. The file is held by one
-    process: a second one gets StoreFailed.
+    The file is held by one process: a second one gets StoreFailed.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.title = f"The catalog {path.name}"
         self._connection: CatalogConnection | None = None
         self._has_existed = False
         self.mark = CatalogMark()
@@ -125,37 +91,54 @@ class SqliteCatalog(Catalog):
         self._touched: list[Record | int] = []
         self._is_urgent = False
 
-    @_guarded
-    def identify(self, drawn: int) -> int:
-        """Return the identity, which goes into the file before any store is told; see Catalog."""
-        connection = self._open()
-        with connection:
-            connection.execute("INSERT OR IGNORE INTO meta (name, value) VALUES (?, ?)", (IDENTITY, drawn))
-            identity = self._number(IDENTITY)
-        self.mark.identity = identity
-        return identity
+    def faults(self) -> tuple[type[Exception], ...]:
+        """See SqlCatalog."""
+        return apsw.Error, OSError
 
-    def _number(self, name: str) -> int:
-        row = self._open().execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
-        return 0 if row is None else int(row[0])
+    def _run(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        return self._open().execute(statement, cast("Any", values)).fetchall()
 
-    def _changes(self, *touched: Record | int, last_id: int = 0, is_urgent: bool = False) -> None:
-        """Raise the revision, within the transaction that changes something.
+    def _run_many(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        self._open().executemany(statement, cast("Any", rows))
 
-        ``touched``: ids of entities, and records of other rows; ``is_urgent``: no commit of a store goes with it.
-        """
+    def _transaction(self) -> CatalogConnection:
+        return self._open()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self._open() as connection:
+            yield
+            row = connection.execute(
+                "INSERT INTO meta (name, value) VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
+                " RETURNING value",
+                (REVISION,),
+            )
+            self._pending = (int(row.get), self._pending[1])
+
+    def _reading(self) -> AbstractContextManager[object]:
+        # Nobody else writes.
+        return nullcontext()
+
+    def _has(self, table: str) -> bool:
+        return self._open().table_exists(None, table)
+
+    def _make(self, table: str) -> None:
+        self._run(_LATE[table])
+        if table == LOST_STORES:
+            self._run("UPDATE meta SET value = ? WHERE name = 'format_version'", (FORMAT_VERSION,))
+
+    def _last_id(self) -> int:
+        ((last,),) = self._run("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'entities'")
+        return int(last)
+
+    def _touch(self, *touched: Record | int, last_id: int = 0, is_urgent: bool = False) -> None:
         if self.mark.copies is not None:
             self._touched += touched
             self._is_urgent = self._is_urgent or is_urgent
-        row = self._open().execute(
-            "INSERT INTO meta (name, value) VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
-            " RETURNING value",
-            (_REVISION,),
-        )
-        self._pending = (int(row.get), max(last_id, self._pending[1]))
+        self._pending = (self._pending[0], max(last_id, self._pending[1]))
 
-    def _settle(self) -> None:
-        """Say what is durable, when it is."""
+    def settle(self) -> None:
+        """Say what is durable, when it is; see SqlCatalog."""
         if self._connection is None or self._connection.in_transaction:
             return
         self.mark.raise_to(*self._pending)
@@ -174,129 +157,36 @@ class SqliteCatalog(Catalog):
 
     def _record(self, entity_id: int) -> Record:
         """The record of an entity as it is now."""
-        rows = self._open().execute
         key = key_of(ENTITY, entity_id)
-        row = rows(
+        found = self._run(
             "SELECT namespace, kind, path, description, state, partition_count FROM entities WHERE entity_id = ?",
             (entity_id,),
-        ).fetchone()
-        if row is None:
+        )
+        if not found:
             return Record(key, None)
-        namespace, kind, path, text, state, count = row
+        ((namespace, kind, path, text, state, count),) = found
         slots = self._slots(entity_id)
         entity = EntityRow(entity_id, namespace, kind, path, text.encode(), state, count, slots)
         if kind == SUBSCRIPTION:
-            topic = rows("SELECT entity_id FROM entities WHERE namespace = ? AND key = ?", topic_key(entity)).fetchone()
-            slots = () if topic is None else self._slots(topic[0])
+            topic = self._run("SELECT entity_id FROM entities WHERE namespace = ? AND key = ?", topic_key(entity))
+            slots = self._slots(topic[0][0]) if topic else ()
         return Record(key, entity_record(entity), frozenset(slot.store_id for slot in slots))
 
     def _slots(self, entity_id: int) -> tuple[SlotRow, ...]:
-        found = self._open().execute(
+        found = self._run(
             "SELECT slot, fragment_no, store_id FROM slots WHERE entity_id = ? ORDER BY slot", (entity_id,)
         )
         return tuple(SlotRow(*row) for row in found)
 
-    @_guarded
-    def read(self) -> CatalogContents:
-        """Return the whole content; see Catalog."""
-        rows = self._open().execute
-        namespaces = tuple(
-            NamespaceRow(name, msgspec.json.decode(rules, type=tuple[AccessRule, ...]))
-            for name, rules in checked("namespaces", rows("SELECT name, rules, sum FROM namespaces ORDER BY name"))
-        )
-        slots: dict[int, list[SlotRow]] = {}
-        found = rows("SELECT entity_id, slot, fragment_no, store_id, sum FROM slots ORDER BY entity_id, slot")
-        for entity_id, slot, fragment_no, store_id in checked("slots", found):
-            slots.setdefault(entity_id, []).append(SlotRow(slot, fragment_no, store_id))
-        found = rows(
-            "SELECT entity_id, namespace, kind, path, description, state, partition_count, sum"
-            " FROM entities ORDER BY entity_id"
-        )
-        entities = tuple(
-            EntityRow(entity_id, namespace, kind, path, text.encode(), state, count, tuple(slots.get(entity_id, ())))
-            for entity_id, namespace, kind, path, text, state, count in checked("entities", found)
-        )
-        for entity in entities:
-            if [row.slot for row in entity.slots] != list(range(entity.partition_count)):
-                raise StoreFailed(f"The catalog lacks slots of entity {entity.entity_id}; restore it from a backup.")
-        stores = tuple(
-            StoreRow(store_id, path)
-            for store_id, path in checked("stores", rows("SELECT store_id, path, sum FROM stores ORDER BY store_id"))
-        )
-        (gap,) = rows("SELECT coalesce(max(value), 0) FROM meta WHERE name = ?", (FRAGMENT_GAP,)).fetchone() or (0,)
-        found = rows("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'entities'")
-        contents = CatalogContents(
-            namespaces,
-            entities,
-            stores,
-            tuple(self._lost_stores()),
-            gap,
-            tuple(self._moves()),
-            self._number(IDENTITY),
-            self._number(_REVISION),
-            max(int(found.get), max((row.entity_id for row in entities), default=0)),
-            tuple(self._seen()),
-        )
-        self.mark.see(contents)
-        return contents
-
-    def _seen(self) -> Iterator[tuple[int, int]]:
-        connection = self._open()
-        if connection.table_exists(None, "seen"):
-            for row in checked("seen", connection.execute("SELECT store_id, generation, sum FROM seen ORDER BY 1")):
-                yield row[0], row[1]
-
-    @_guarded
+    @guarded
     def note_generations(self, generations: Mapping[int, int]) -> None:
         """Record how far stores have come, which is no change of what exists; see Catalog."""
-        connection = self._open()
-        with connection:
-            connection.execute(_SEEN)
-            connection.executemany(
+        with self._transaction():
+            self._make(SEEN)
+            self._run_many(
                 "INSERT OR REPLACE INTO seen (store_id, generation, sum) VALUES (?, ?, ?)",
                 [summed(*row) for row in generations.items()],
             )
-
-    def _moves(self) -> Iterator[MoveRow]:
-        connection = self._open()
-        if connection.table_exists(None, "moves"):
-            found = connection.execute(
-                "SELECT entity_id, fragment_no, from_store, to_store, sum FROM moves ORDER BY 1, 2"
-            )
-            for row in checked("moves", found):
-                yield MoveRow(*row)
-
-    def _lost_stores(self) -> Iterator[StoreRow]:
-        connection = self._open()
-        if connection.table_exists(None, "lost_stores"):
-            found = connection.execute("SELECT store_id, path, sum FROM lost_stores ORDER BY store_id")
-            for store_id, path in checked("lost_stores", found):
-                yield StoreRow(store_id, path)
-
-    @_guarded
-    def begin_create(self, namespace: str, kind: str, path: str, description: bytes, slots: Sequence[SlotRow]) -> int:
-        """Record the intent; see Catalog."""
-        connection = self._open()
-        values = (namespace, kind, path, description.decode(), INTENT, len(slots))
-        with connection:
-            try:
-                connection.execute(
-                    "INSERT INTO entities (namespace, kind, path, description, state, partition_count, key, sum)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
-                    (*values, path.lower()),
-                )
-            except apsw.ConstraintError:
-                raise exists_already(path) from None
-            entity_id = connection.last_insert_rowid()
-            connection.execute(
-                "UPDATE entities SET sum = ? WHERE entity_id = ?", (row_sum((entity_id, *values)), entity_id)
-            )
-            connection.executemany(
-                "INSERT INTO slots (entity_id, slot, fragment_no, store_id, sum) VALUES (?, ?, ?, ?, ?)",
-                [summed(entity_id, row.slot, row.fragment_no, row.store_id) for row in slots],
-            )
-            self._changes(entity_id, last_id=entity_id)
-        return entity_id
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -306,124 +196,14 @@ class SqliteCatalog(Catalog):
                 yield
         except (apsw.Error, OSError) as error:
             self.close()
-            raise StoreFailed(f"The catalog {self.path.name} failed: {error}") from error
+            raise self.failed(error) from error
         except BaseException:
             # Undone, so there is nothing to be told.
             self._forget_changes()
             raise
-        self._settle()
+        self.settle()
 
-    @_guarded
-    def mark_live(self, entity_id: int) -> None:
-        """Make an entity live; see Catalog."""
-        self._change(entity_id, state=LIVE)
-
-    @_guarded
-    def begin_delete(self, entity_id: int) -> None:
-        """Begin a deletion; see Catalog."""
-        self._change(entity_id, state=DELETING)
-
-    @_guarded
-    def withdraw(self, entity_id: int, path: str) -> None:
-        """Begin the deletion of what could not be created; see Catalog."""
-        self._change(entity_id, state=DELETING, path=path)
-
-    @_guarded
-    def finish_delete(self, entity_id: int) -> None:
-        """Forget an entity; see Catalog."""
-        connection = self._open()
-        with connection:
-            connection.execute("DELETE FROM slots WHERE entity_id = ?", (entity_id,))
-            connection.execute("DELETE FROM entities WHERE entity_id = ?", (entity_id,))
-            self._changes(entity_id)
-
-    @_guarded
-    def update_description(self, entity_id: int, description: bytes) -> None:
-        """Replace a description; see Catalog."""
-        self._change(entity_id, description=description.decode())
-
-    @_guarded
-    def add_store(self, store_id: int, path: str) -> None:
-        """Register a store; see Catalog."""
-        connection = self._open()
-        with connection:
-            connection.execute(
-                "INSERT OR REPLACE INTO stores (store_id, path, sum) VALUES (?, ?, ?)", summed(store_id, path)
-            )
-            self._changes(store_record(StoreRow(store_id, path)), is_urgent=True)
-
-    @_guarded
-    def replace_store(self, lost_id: int, store: StoreRow, slots: Sequence[tuple[int, SlotRow]]) -> None:
-        """Give a store up; see Catalog."""
-        connection = self._open()
-        with connection:
-            ((path,),) = connection.execute("SELECT path FROM stores WHERE store_id = ?", (lost_id,)).fetchall()
-            connection.execute(_LOST_STORES)
-            connection.execute("UPDATE meta SET value = ? WHERE name = 'format_version'", (FORMAT_VERSION,))
-            connection.execute("INSERT INTO lost_stores (store_id, path, sum) VALUES (?, ?, ?)", summed(lost_id, path))
-            connection.execute("DELETE FROM stores WHERE store_id = ?", (lost_id,))
-            connection.execute(
-                "INSERT INTO stores (store_id, path, sum) VALUES (?, ?, ?)", summed(store.store_id, store.path)
-            )
-            connection.executemany(
-                "INSERT OR REPLACE INTO slots (entity_id, slot, fragment_no, store_id, sum) VALUES (?, ?, ?, ?, ?)",
-                [summed(entity_id, row.slot, row.fragment_no, row.store_id) for entity_id, row in slots],
-            )
-            self._changes()
-
-    @_guarded
-    def begin_move(self, move: MoveRow) -> None:
-        """Record a move; see Catalog."""
-        connection = self._open()
-        with connection:
-            connection.execute(_MOVES)
-            connection.execute(
-                "INSERT OR REPLACE INTO moves (entity_id, fragment_no, from_store, to_store, sum)"
-                " VALUES (?, ?, ?, ?, ?)",
-                summed(move.entity_id, move.fragment_no, move.from_store, move.to_store),
-            )
-            # The fragment is made next, and nothing of it matters before.
-            self._changes(move_record(move))
-
-    @_guarded
-    def switch_move(self, move: MoveRow) -> None:
-        """Say where a fragment is now; see Catalog."""
-        connection = self._open()
-        with connection:
-            found = connection.execute(
-                "SELECT slot FROM slots WHERE entity_id = ? AND fragment_no = ?", (move.entity_id, move.fragment_no)
-            ).fetchone()
-            if found is None:
-                raise unknown_entity(move.entity_id)
-            connection.execute(
-                "INSERT OR REPLACE INTO slots (entity_id, slot, fragment_no, store_id, sum) VALUES (?, ?, ?, ?, ?)",
-                summed(move.entity_id, found[0], move.fragment_no, move.to_store),
-            )
-            self._changes(move.entity_id, is_urgent=True)
-
-    @_guarded
-    def end_move(self, move: MoveRow) -> None:
-        """Forget a move; see Catalog."""
-        connection = self._open()
-        if connection.table_exists(None, "moves"):
-            with connection:
-                connection.execute(
-                    "DELETE FROM moves WHERE entity_id = ? AND fragment_no = ?", (move.entity_id, move.fragment_no)
-                )
-                self._changes(Record(move_record(move).key, None))
-
-    @_guarded
-    def put_namespace(self, namespace: NamespaceRow) -> None:
-        """Add or replace a namespace; see Catalog."""
-        rules = msgspec.json.encode(namespace.rules).decode()
-        connection = self._open()
-        with connection:
-            connection.execute(
-                "INSERT OR REPLACE INTO namespaces (name, rules, sum) VALUES (?, ?, ?)", summed(namespace.name, rules)
-            )
-            self._changes(namespace_record(namespace), is_urgent=True)
-
-    @_guarded
+    @guarded
     def serialized(self) -> bytes:
         """Return the catalog as the bytes of a file, for a backup: a megabyte for a thousand entities."""
         return bytes(self._open().serialize("main"))
@@ -449,16 +229,15 @@ class SqliteCatalog(Catalog):
         """
         self._rebuild(contents)
 
-    @_guarded
+    @guarded
     def _rebuild(self, contents: CatalogContents) -> None:
         db = self._open()
         if db.execute("SELECT 1 FROM entities UNION ALL SELECT 1 FROM stores LIMIT 1").fetchone() is not None:
             raise StoreFailed(f"The catalog {self.path.name} is not empty.")
         with db:
             if contents.lost:
-                db.execute(_LOST_STORES)
-                db.execute("UPDATE meta SET value = ? WHERE name = 'format_version'", (FORMAT_VERSION,))
-            db.execute(_MOVES)
+                self._make(LOST_STORES)
+            self._make(MOVES)
             for table, rows in _tables(contents):
                 for row in rows:
                     db.execute(f"INSERT INTO {table} VALUES ({','.join('?' * (len(row) + 1))})", summed(*row))
@@ -477,7 +256,7 @@ class SqliteCatalog(Catalog):
                 )
             db.execute("DELETE FROM sqlite_sequence WHERE name = 'entities'")
             db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('entities', ?)", (contents.last_id,))
-            numbers = {FRAGMENT_GAP: contents.fragment_gap, IDENTITY: contents.identity, _REVISION: contents.revision}
+            numbers = {FRAGMENT_GAP: contents.fragment_gap, IDENTITY: contents.identity, REVISION: contents.revision}
             for name, value in numbers.items():
                 db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, value))
 
@@ -515,33 +294,6 @@ class SqliteCatalog(Catalog):
         self._connection = connection
         self._has_existed = True
         return connection
-
-    def _change(
-        self, entity_id: int, *, state: str | None = None, description: str | None = None, path: str | None = None
-    ) -> None:
-        connection = self._open()
-        with connection:
-            row = connection.execute(
-                "SELECT namespace, kind, path, description, state, partition_count FROM entities WHERE entity_id = ?",
-                (entity_id,),
-            ).fetchone()
-            if row is None:
-                raise unknown_entity(entity_id)
-            namespace, kind, old_path, old_description, old_state, count = row
-            values = (
-                namespace,
-                kind,
-                path or old_path,
-                description or old_description,
-                state or old_state,
-                count,
-            )
-            connection.execute(
-                "UPDATE entities SET path = ?, key = ?, description = ?, state = ?, sum = ? WHERE entity_id = ?",
-                (values[2], values[2].lower(), values[3], values[4], row_sum((entity_id, *values)), entity_id),
-            )
-            # A new state is told with the fragments that come or go for it.
-            self._changes(entity_id, is_urgent=description is not None)
 
 
 def _tables(contents: CatalogContents) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:

@@ -12,11 +12,11 @@ from duobus.errors import ArgumentInvalid, NotImplementedYet, ServerBusy, StoreF
 from duobus.gateway.rest.atom.last_known_counts import LastKnownCounts
 from duobus.gateway.rest.atom.request_origin import RequestOrigin
 from duobus.gateway.rest.atom.topics import demand_all
-from duobus.gateway.rest.atom.xml.queue import read_queue, write_queue
+from duobus.gateway.rest.atom.xml.entity import read_queue, write_queue
 from duobus.gateway.rest.atom.xml.reader import Element
 from duobus.model.address import check_entity_name, not_found, without_share
-from duobus.model.descriptions import QueueDescription, SubscriptionDescription, check_queue
-from duobus.model.tiers import Tier, check_new, check_tier
+from duobus.model.descriptions import QueueDescription, SubscriptionDescription, check_new, check_queue, check_tier
+from duobus.model.tiers import Tier
 
 
 class Queues:

@@ -13,19 +13,27 @@ from duobus.clock import Clock
 from duobus.errors import ServerBusy, StoreFailed, StoreUnavailable
 from duobus.gateway.rest.atom.last_known_counts import LastKnownCounts
 from duobus.gateway.rest.atom.request_origin import RequestOrigin
+from duobus.gateway.rest.atom.xml.entity import (
+    Filters,
+    default_rule_of,
+    read_subscription,
+    read_topic,
+    write_subscription,
+    write_topic,
+)
 from duobus.gateway.rest.atom.xml.reader import Element
 from duobus.gateway.rest.atom.xml.rule import read_rule
-from duobus.gateway.rest.atom.xml.subscription import default_rule_of, read_subscription, write_subscription
-from duobus.gateway.rest.atom.xml.topic import Filters, read_topic, write_topic
 from duobus.model.address import check_entity_name, check_subscription_name, not_found
 from duobus.model.descriptions import (
     RuleDescription,
     SubscriptionDescription,
     TopicDescription,
+    check_new,
     check_subscription,
+    check_tier,
     check_topic,
 )
-from duobus.model.tiers import Tier, check_new, check_tier
+from duobus.model.tiers import Tier
 
 
 class Topics:

@@ -26,10 +26,18 @@ from duobus.broker import (
     kind_of,
     string_key,
 )
-from duobus.broker.dead_letters import DeadLetterRestore, DeadLetterService, MoveResult, number_of, restore, search
+from duobus.broker.dead_letters import (
+    DeadLetterQuery,
+    DeadLetterRestore,
+    DeadLetterService,
+    MoveResult,
+    Selection,
+    number_of,
+    restore,
+    search,
+)
 from duobus.errors import ArgumentInvalid, EntityDisabled, NotAllowed, ServerBusy
 from duobus.gateway.rest.authorization import Guard
-from duobus.gateway.rest.dead_letters.request import LIST, PURGE, RESTORE, SEND, Item, Order
 from duobus.gateway.rest.request_bodies import BodyBudget, read_body
 from duobus.gateway.rest.request_target import Target
 from duobus.gateway.result_waiter import ResultWaiter
@@ -38,6 +46,7 @@ from duobus.model.address import Address, parse_address
 from duobus.model.batches import SendBatch, is_ping
 from duobus.model.descriptions import ACTIVE, RECEIVE_DISABLED, Right
 from duobus.model.json.messages import form_of
+from duobus.model.json.plan import LIST, PURGE, RESTORE, SEND, DeadLetterPlan, Item, read_plan
 from duobus.model.json.repair import resendable
 from duobus.model.json.values import time_text
 from duobus.model.metadata import MessageMetadata
@@ -145,38 +154,38 @@ class DeadLetterEndpoint:
         address = parse_address("/".join(target.segments[:-1]))
         body = await read_body(request, ORDER_BYTES_MAX, self._room)
         try:
-            order = Order(body)
-            key = self._demand(request, target, namespace, order)
+            plan = read_plan(body)
+            key = self._demand(request, target, namespace, plan)
             home = self._unit.namespace(namespace.name)
             if address.is_management or address.is_cbs:
                 raise NotAllowed("Messages have no such address. Use the address of an entity.")
             queue = home.resolve(address)
-            if queue.kind == "topic" and order.action != SEND:
+            if queue.kind == "topic" and plan.action != SEND:
                 raise NotAllowed(f"The topic '{queue.path}' has no messages. Name a subscription.")
             found = await self._finished(
-                self._work(order, queue, address, home, DeadLetterMeter(self._meter, queue, key))
+                self._work(plan, queue, address, home, DeadLetterMeter(self._meter, queue, key))
             )
         finally:
             self._room.give(len(body))
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 
-    def _demand(self, request: web.Request, target: Target, namespace: NamespaceRules, order: Order) -> str:
+    def _demand(self, request: web.Request, target: Target, namespace: NamespaceRules, plan: DeadLetterPlan) -> str:
         """Listen to look and to remove; to move, Send for where it goes as well; Manage to make dead letters.
 
         Returns:
             Whom the token speaks for.
         """
-        if order.action == RESTORE:
+        if plan.action == RESTORE:
             return self._guard.demand(request, target, namespace, Right.MANAGE)
-        if order.action == SEND:
+        if plan.action == SEND:
             return self._guard.demand(request, target, namespace, Right.SEND)
         key = self._guard.demand(request, target, namespace, Right.LISTEN)
-        if order.action in (LIST, PURGE):
+        if plan.action in (LIST, PURGE):
             return key
-        if order.to is None:
+        if plan.to is None:
             return self._guard.demand(request, target, namespace, Right.SEND)
         text = request.headers.get(_OTHER_TOKEN) or request.headers.get("Authorization") or ""
-        self._guard.demand_for(text, tuple(order.to.lower().split("/")), namespace, Right.SEND)
+        self._guard.demand_for(text, tuple(plan.to.lower().split("/")), namespace, Right.SEND)
         return key
 
     async def _finished(self, work: Coroutine[Any, Any, T]) -> T:
@@ -187,42 +196,42 @@ class DeadLetterEndpoint:
         return await asyncio.shield(task)
 
     async def _work(
-        self, order: Order, queue: Queue, address: Address, home: Namespace, meter: DeadLetterMeter
+        self, plan: DeadLetterPlan, queue: Queue, address: Address, home: Namespace, meter: DeadLetterMeter
     ) -> dict[str, Any]:
-        if order.action == RESTORE:
-            return await self._restore(order, queue, address, home, meter)
-        if order.action == SEND:
-            return await self._send(order, queue, address, home, meter)
-        query = order.query(self._unit.now_ms())
-        query.limit = min(query.limit, self._service.limit_of(queue, order.to))
-        is_chunk = order.action != LIST
+        if plan.action == RESTORE:
+            return await self._restore(plan, queue, address, home, meter)
+        if plan.action == SEND:
+            return await self._send(plan, queue, address, home, meter)
+        query = _query_of(plan, self._unit.now_ms())
+        query.limit = min(query.limit, self._service.limit_of(queue, plan.to))
+        is_chunk = plan.action != LIST
         looked = await search(queue, address.sub_queue, query, one_fragment=is_chunk)
         answer: dict[str, Any] = {
-            "action": order.action,
+            "action": plan.action,
             "examined": looked.examined,
             "matched": len(looked.found),
             "next": looked.following,
             "before": query.before_ms,
         }
-        looks_only = order.is_dry or order.action == LIST
+        looks_only = plan.is_dry or plan.action == LIST
         sizes = {number_of(handle, slot): len(slot.payload) for handle, slot in looked.found}
-        meter.shown(list(sizes.values()) if order.shows else [], looks_only=looks_only)
-        if order.shows:
-            answer["messages"] = [_shown(handle, slot, order) for handle, slot in looked.found]
+        meter.shown(list(sizes.values()) if plan.shows else [], looks_only=looks_only)
+        if plan.shows:
+            answer["messages"] = [_shown(handle, slot, plan) for handle, slot in looked.found]
         if looks_only:
             return answer
-        if order.action == PURGE:
+        if plan.action == PURGE:
             moved = await self._service.purge(queue, address.sub_queue, looked.found)
         else:
             moved = await self._service.move(
-                queue, address.sub_queue, looked.found, order.to, order.repair, keeps_reason=order.keeps_reason
+                queue, address.sub_queue, looked.found, plan.to, plan.repair, keeps_reason=plan.keeps_reason
             )
-            meter.sent([sizes[number] for number in moved.moved], _spelled(order.to, home))
+            meter.sent([sizes[number] for number in moved.moved], _spelled(plan.to, home))
         meter.removed(len(moved.moved))
         return answer | _told(moved)
 
     async def _restore(
-        self, order: Order, queue: Queue, address: Address, home: Namespace, meter: DeadLetterMeter
+        self, plan: DeadLetterPlan, queue: Queue, address: Address, home: Namespace, meter: DeadLetterMeter
     ) -> dict[str, Any]:
         if address.sub_queue != DEAD_LETTER:
             raise ArgumentInvalid("Messages are buried in a dead-letter queue. Name it in the address.")
@@ -234,14 +243,14 @@ class DeadLetterEndpoint:
                 where=None if item.where is None else home.resolve(item.where),
                 now=item.now,
             )
-            for item in order.items
+            for item in plan.items
         ]
         answer = {"action": RESTORE, "matched": len(burials)}
-        if order.is_dry:
+        if plan.is_dry:
             return answer
         done = await restore(queue, burials)
         meter.sent([len(burials[index].payload) for index in done.moved])
-        numbers = [item.number for item in order.items]
+        numbers = [item.number for item in plan.items]
         return answer | {
             "moved": [{"index": index, "sequenceNumber": numbers[index]} for index in sorted(done.moved)],
             "skipped": [
@@ -251,22 +260,22 @@ class DeadLetterEndpoint:
         }
 
     async def _send(
-        self, order: Order, queue: Queue, address: Address, home: Namespace, meter: DeadLetterMeter
+        self, plan: DeadLetterPlan, queue: Queue, address: Address, home: Namespace, meter: DeadLetterMeter
     ) -> dict[str, Any]:
         """Each message for itself; all are in one commit of each store."""
         if address.sub_queue != MAIN or queue.kind == "subscription":
             raise NotAllowed("Messages are sent to a queue or topic.")
         if queue.description.status not in (ACTIVE, RECEIVE_DISABLED):
             raise EntityDisabled(f"'{queue.path}' has the status {queue.description.status}. Enable it, then send.")
-        if home.throttle is not None and not home.throttle.admit_whole(len(order.items)):
+        if home.throttle is not None and not home.throttle.admit_whole(len(plan.items)):
             raise home.throttle.refusal()
-        answer: dict[str, Any] = {"action": SEND, "matched": len(order.items)}
-        if order.is_dry:
+        answer: dict[str, Any] = {"action": SEND, "matched": len(plan.items)}
+        if plan.is_dry:
             return answer
         waiting = ResultWaiter()
         batches: dict[int, int] = {}
         refused: dict[int, str] = {}
-        for index, item in enumerate(order.items):
+        for index, item in enumerate(plan.items):
             try:
                 payload = self._payload(queue, item)
             except (ArgumentInvalid, NotAllowed) as error:
@@ -283,8 +292,8 @@ class DeadLetterEndpoint:
         for result in await waiting.results(len(batches)):
             if result.error is not None:
                 refused[batches[id(result.batch)]] = str(result.error)
-        meter.sent([len(item.payload) for index, item in enumerate(order.items) if index not in refused])
-        answer["sent"] = len(order.items) - len(refused)
+        meter.sent([len(item.payload) for index, item in enumerate(plan.items) if index not in refused])
+        answer["sent"] = len(plan.items) - len(refused)
         answer["refused"] = [{"index": index, "reason": reason} for index, reason in sorted(refused.items())]
         return answer
 
@@ -300,6 +309,23 @@ class DeadLetterEndpoint:
             raise ArgumentInvalid(f"It has {len(item.payload)} bytes; '{queue.path}' takes {limit} at most.")
         queue.demand_session(item.metadata, is_ping=is_ping(item.payload))
         return self._unit.message_ids.named(item.payload)
+
+
+def _query_of(plan: DeadLetterPlan, now_ms: int) -> DeadLetterQuery:
+    """Which messages are meant.
+
+    Raises:
+        ArgumentInvalid, ArgumentOutOfRange: A filter is wrong.
+    """
+    # What came in this very millisecond is there, too.
+    latest_ms = now_ms + 1
+    return DeadLetterQuery(
+        Selection(plan.sql, plan.condition),
+        first=plan.first,
+        before_ms=latest_ms if plan.before_ms is None else min(plan.before_ms, latest_ms),
+        limit=plan.limit,
+        numbers=None if plan.numbers is None else frozenset(plan.numbers),
+    )
 
 
 def _spelled(path: str | None, home: Namespace) -> str | None:
@@ -323,7 +349,7 @@ def _told(moved: MoveResult) -> dict[str, Any]:
     }
 
 
-def _shown(handle: FragmentHandle, slot: QueuedMessage, order: Order) -> dict[str, Any]:
+def _shown(handle: FragmentHandle, slot: QueuedMessage, plan: DeadLetterPlan) -> dict[str, Any]:
     metadata = slot.metadata
     origin = slot.origin if isinstance(slot, QueuedCopy) else slot.count
     number = number_of(handle, slot)
@@ -340,9 +366,9 @@ def _shown(handle: FragmentHandle, slot: QueuedMessage, order: Order) -> dict[st
         "deadLetterSource": None if metadata is None else metadata.dead_letter_source,
         "message": form_of(slot.payload, metadata),
     }
-    if order.is_dry and order.action not in (LIST, PURGE):
+    if plan.is_dry and plan.action not in (LIST, PURGE):
         try:
-            bare, after = resendable(slot.payload, metadata, order.repair, keeps_reason=order.keeps_reason)
+            bare, after = resendable(slot.payload, metadata, plan.repair, keeps_reason=plan.keeps_reason)
             found["repaired"] = form_of(bare, after)
         except ArgumentInvalid as error:
             found["refused"] = str(error)

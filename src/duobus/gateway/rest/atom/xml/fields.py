@@ -8,8 +8,8 @@ from typing import Final
 
 from duobus.errors import ArgumentInvalid
 from duobus.gateway.rest.atom.xml.reader import Element
-from duobus.model.descriptions import SIZES_MIB
 from duobus.model.durations import parse_duration
+from duobus.model.tiers import SIZES_MIB
 
 #: Longest part of a wrong value that an error quotes, in characters.
 _SHOWN: Final = 64
@@ -26,10 +26,6 @@ class Fields:
 
     def __init__(self, node: Element) -> None:
         self.node = node
-
-    def has(self, name: str) -> bool:
-        """Whether the element is there with a text."""
-        return bool((self.node.text_of(name) or "").strip())
 
     def flag(self, name: str, default: bool) -> bool:
         """A boolean.
@@ -100,30 +96,14 @@ def _wrong(name: str, text: str, wanted: str) -> ArgumentInvalid:
     return ArgumentInvalid(f"{name} is {text[:_SHOWN]!r}; it must be {wanted}.")
 
 
-# MaxSizeInMegabytes and its factor, MaxMessageSizeInKilobytes (Azure: quotas).
-
-_KIB: Final = 1024
-
-
-def written_size(size_mib: int, partitions: int) -> int:
-    """Return the value that is told: of all partitions together (PE8); an entity that has none counts as one."""
-    return size_mib * partitions
-
-
-def read_size(fields: Fields, partitions: int, kept_mib: int | None) -> int:
-    """Return the size that a request asks for, per partition.
+def size_of_one(asked: int, partitions: int, kept_mib: int | None) -> int:
+    """Return the MaxSizeInMegabytes of one partition that a request asks for (Azure: quotas).
 
     A client that changes something else sends back what it has read, which is the size of all partitions together:
     taken for what it is.
     """
-    asked = fields.number("MaxSizeInMegabytes", SIZES_MIB[0])
     if kept_mib is not None and asked == kept_mib * partitions:
         return kept_mib
     if asked not in SIZES_MIB and asked % partitions == 0 and asked // partitions in SIZES_MIB:
         return asked // partitions
     return asked
-
-
-def message_bytes(fields: Fields, default_kib: int) -> int:
-    """Return the largest message that a request asks for, in bytes."""
-    return fields.number("MaxMessageSizeInKilobytes", default_kib) * _KIB

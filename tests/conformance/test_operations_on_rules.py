@@ -8,7 +8,7 @@ import pytest
 from kit_place import Place, Reply, ask, message, outcome, refusal
 from kit_raw import RawClient
 
-from duobus.codec import Int
+from duobus.codec import Int, build_message
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -63,7 +63,7 @@ def test_add_rule_is_in_force_for_the_next_message(rules: Place) -> None:
         assert rules.bodies(SUBSCRIPTION) == [b"taken"]
 
 
-def test_add_rule_takes_null_properties_and_an_empty_action(rules: Place) -> None:
+def test_add_rule_takes_null_properties_and_lists_them_and_takes_an_empty_action(rules: Place) -> None:
     with rules.client() as client:
         assert remove(client, "$Default").status == 200
         members = dict.fromkeys(("correlation-id", "message-id", "to", "reply-to", "session-id", "content-type"))
@@ -77,7 +77,21 @@ def test_add_rule_takes_null_properties_and_an_empty_action(rules: Place) -> Non
             described = rule["rule-description"]
             assert described.value[1].descriptor == NO_ACTION
             assert described.value[0].value[4] == f"x{described.value[2][1:]}"
-            assert described.value[0].value[8] == ({"n": 1} if described.value[2] == "r3" else {})
+            properties = {"r2": {"color": None}, "r3": {"color": None, "n": 1}}.get(described.value[2], {})
+            assert described.value[0].value[8] == properties
+
+
+def test_a_null_property_of_a_correlation_filter_asks_nothing_of_a_message(rules: Place) -> None:
+    with rules.client() as client:
+        assert remove(client, "$Default").status == 200
+        nothing_asked = add(client, "r", correlation_filter={"properties": {"color": None}})
+        assert (nothing_asked.status, nothing_asked.condition) == (400, "com.microsoft:argument-error")
+        assert add(client, "r", correlation_filter={"properties": {"color": None, "n": Int(1)}}).status == 200
+        link = client.sender("t")
+        for properties in ({"n": Int(1), "color": "red"}, {"n": Int(1)}, {"n": Int(2)}):
+            sent = build_message(application_properties=properties, data=b"%d" % len(properties))
+            assert refusal(outcome(client, client.send(link, sent))) == ""
+        assert rules.bodies(SUBSCRIPTION) == [b"2", b"1"]
 
 
 def test_add_rule_of_a_name_that_exists_is_a_conflict_and_changes_nothing(rules: Place) -> None:

@@ -445,6 +445,14 @@ def test_a_rule_written_and_read_again_is_the_same_in_every_property(rule: RuleD
     assert read_rule(described(documents.RULE, write_rule(rule))) == rule
 
 
+def test_a_null_property_of_a_correlation_filter_which_amqp_can_bring_is_not_written() -> None:
+    given = RuleDescription(
+        name="a", filter_type="Correlation", correlation_filter={"Label": "l", "Properties": {"k": None, "n": "v"}}
+    )
+    read = read_rule(described(documents.RULE, write_rule(given)))
+    assert read.correlation_filter == {"Label": "l", "Properties": {"n": {"type": "string", "value": "v"}}}
+
+
 def test_every_type_of_a_value_has_a_reader() -> None:
     assert set(VALUES) == set(READERS)
 

@@ -51,6 +51,8 @@ from duobus.model.descriptions import QueueDescription
 from duobus.model.metering import SEND, SETTLE
 from duobus.server.composition import Server
 
+#: What the service says, and upstream's tests look for.
+ONE_ENTITY = "Local transactions cannot span multiple top-level entities such as queue or topic. "
 UNKNOWN, ROLLBACK, TIMEOUT = (f"amqp:transaction:{name}" for name in ("unknown-id", "rollback", "timeout"))
 PARTED = QueueDescription(name="parted", enable_partitioning=True)
 
@@ -633,7 +635,11 @@ async def test_a_second_entity_in_a_transaction_is_refused() -> None:
         sender, other, link = await client.sender(), await client.sender("p"), await coordinator(client)
         txn = await declare(client, link)
         await send(client, sender, txn, b"here")
-        assert condition(await send(client, other, txn, b"there")) == "amqp:not-allowed"
+        refused = await send(client, other, txn, b"there")
+        assert condition(refused) == "amqp:not-allowed"
+        assert isinstance(refused, Rejected)
+        assert refused.error is not None
+        assert str(refused.error.description).startswith(ONE_ENTITY)
         assert condition(await discharge(client, link, txn)) == ROLLBACK
         assert (active(server), active(server, "p")) == (0, 0)
 
@@ -650,6 +656,7 @@ async def test_a_session_that_began_with_its_coordinator_receives_from_one_entit
         detached = await client.wait(LinkDetached, lambda event: event.link is refused)
         assert detached.error is not None
         assert detached.error.condition == "com.microsoft:operation-cancelled"
+        assert str(detached.error.description).startswith(ONE_ENTITY)
         # A session that did not begin with one has no such limit.
         client.session = client.engine.begin()
         await client.receiver("q")

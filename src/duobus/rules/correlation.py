@@ -101,7 +101,9 @@ def _properties(properties: Any) -> dict[Field, Any]:
     for name, value in properties.items():
         if not isinstance(name, str) or not 0 < len(name) <= NAME_LENGTH_MAX:
             raise ArgumentInvalid(f"A property's name has 1 to {NAME_LENGTH_MAX} characters.")
-        found[name] = _property(name, value)
+        # Null is no value to compare with: such a property counts as left out, as a member that is null does.
+        if value is not None:
+            found[name] = _property(name, value)
     return found
 
 

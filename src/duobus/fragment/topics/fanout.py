@@ -1,8 +1,9 @@
 """Fan-out: what the fragment of a topic does with a message: one copy for every subscription that takes it.
 
-Source 0 is the topic itself: it counts the messages, knows their ids, and keeps those that are scheduled. Every
-subscription is a source of its own. All copies of a message are decided together and written in one commit (I24); its
-body is kept once (``stores/bodies.py``), and what a rule changes lies beside it (design decision 8, 3.12).
+Source 0 is the topic itself: it counts the messages, knows their ids, and keeps those that are scheduled, or that are
+sent via the topic to another entity. Every subscription is a source of its own. All copies of a message are decided
+together and written in one commit (I24); its body is kept once (``stores/bodies.py``), and what a rule changes lies
+beside it (design decision 8, 3.12).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from duobus.fragment.message import (
     DEAD_LETTER,
     MAIN,
     SCHEDULED,
+    TRANSFER,
     QueuedCopy,
     QueuedMessage,
     state_of,
@@ -324,7 +326,7 @@ def check(fragment: Fragment, state: TopicState, run: Run, now_ms: int) -> Servi
     tried: dict[int, Match] = run.matches or {}
     for index in range(batch.n) if run.indices is None else run.indices:
         metadata = None if batch.extra is None else batch.extra.get(index)
-        if _is_scheduled(metadata, now_ms):
+        if _is_scheduled(metadata, now_ms) or _goes_elsewhere(metadata):
             continue
         match = tried.get(index)
         if match is None:
@@ -353,6 +355,8 @@ def _try_out(fragment: Fragment, state: TopicState, run: Run, now_ms: int) -> Se
     number = fragment.number << 48 | fragment.sources[run.source_no].next_count
     for offset, index in enumerate(range(batch.n) if run.indices is None else run.indices):
         metadata = None if batch.extra is None else batch.extra.get(index)
+        if _goes_elsewhere(metadata):
+            continue
         matches[index] = rules.match_payload(payloads[offset], metadata, now_ms, number + offset)
         run.effort = meter.spent // EFFORT_OF_A_MESSAGE
         if meter.was_exceeded or meter.spent > EFFORT_MAX:
@@ -369,6 +373,11 @@ def strain_of(state: TopicState, payload: bytes) -> int:
 
 def _is_scheduled(metadata: MessageMetadata | None, now_ms: int) -> bool:
     return metadata is not None and metadata.scheduled_ms is not None and metadata.scheduled_ms > now_ms
+
+
+def _goes_elsewhere(metadata: MessageMetadata | None) -> bool:
+    """Whether a message is sent via the topic to another entity: no rule and no subscription has a part in it."""
+    return metadata is not None and metadata.route is not None and metadata.route.to is not None
 
 
 def publish(fragment: Fragment, state: TopicState, run: Run, now_ms: int, commit: CommitBatch) -> None:
@@ -401,8 +410,10 @@ def publish(fragment: Fragment, state: TopicState, run: Run, now_ms: int, commit
         extra, tried = batch.extra or {}, run.matches or {}
         for offset, index in enumerate(range(batch.n) if indices is None else indices):
             metadata = extra.get(index)
-            if metadata is not None and _is_scheduled(metadata, now_ms):
-                _wait(source, run, count + offset, payloads[offset], metadata, now_ms, commit)
+            if metadata is not None and _goes_elsewhere(metadata):
+                _keep(source, run, count + offset, payloads[offset], metadata, TRANSFER, now_ms, commit)
+            elif metadata is not None and _is_scheduled(metadata, now_ms):
+                _keep(source, run, count + offset, payloads[offset], metadata, SCHEDULED, now_ms, commit)
             else:
                 builder.add(count + offset, payloads[offset], metadata, tried.get(index))
         run.matches = None
@@ -434,17 +445,28 @@ def _copy_plain(
     return copies
 
 
-def _wait(
-    source: Source, run: Run, count: int, payload: bytes, metadata: MessageMetadata, now_ms: int, commit: CommitBatch
+def _keep(
+    source: Source,
+    run: Run,
+    count: int,
+    payload: bytes,
+    metadata: MessageMetadata,
+    state: int,
+    now_ms: int,
+    commit: CommitBatch,
 ) -> None:
-    """A scheduled message stays at the topic; it is filtered when its time has come (HTTP contract E.1)."""
+    """Keep a message at the topic itself.
+
+    A scheduled one is filtered when its time has come (HTTP contract E.1), and one that is sent via the topic is
+    forwarded to its destination (contract 12.4).
+    """
     slot = QueuedMessage(count, payload, now_ms)
     slot.metadata = metadata
-    slot.state = SCHEDULED
-    source.counted(SCHEDULED, 1)
+    slot.state = state
+    source.counted(state, 1)
     source.bytes += len(payload)
     run.slots.append(slot)
-    row = (SCHEDULED, 0, metadata.encode())
+    row = (stored_state(state, metadata), 0, metadata.encode())
     commit.puts.append(Put(source.source_key, count, now_ms, [payload], {0: row}))
 
 

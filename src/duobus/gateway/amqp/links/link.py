@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from duobus.amqp import Attach, Source, Target
+from duobus.broker.transaction import ONE_ENTITY
 from duobus.codec import Int
 from duobus.errors import OperationCancelled
 from duobus.model.descriptions import QUEUE, SUBSCRIPTION, TOPIC, Right
@@ -186,6 +187,6 @@ def demand_one_entity(peer: Peer, session: Session, queue: Queue) -> None:
 def second_entity(first: str, second: str) -> OperationCancelled:
     """Why a session for transactions across entities cannot receive from another one."""
     return OperationCancelled(
-        f"The session receives from '{first}' and began with a coordinator, so it cannot receive from '{second}': "
-        "local transactions cannot span multiple top-level entities. Use another session."
+        f"{ONE_ENTITY} The session receives from '{first}' and began with a coordinator, so it cannot receive from "
+        f"'{second}'. Use another session."
     )

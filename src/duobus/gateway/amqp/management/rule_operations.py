@@ -164,9 +164,8 @@ def _correlation_of(value: object) -> dict[str, Any]:
         text = members.get(key)
         if text is not None:
             found[member] = str(demand(text, str, f"'{key}' of a correlation filter must be a string."))
-    # Null is no value to compare with: it counts as left out, as over HTTP.
     properties = map_of(members.get("properties"))
-    stored = {str(key): _stored(one) for key, one in properties.items() if one is not None}
+    stored = {str(key): _stored(one) for key, one in properties.items()}
     if stored:
         found["Properties"] = stored
     return found
@@ -187,6 +186,8 @@ def _stored_time(value: Timestamp) -> dict[str, str]:
 
 #: Types of AMQP to what descriptions keep of a value; a type before those that it is one of.
 _STORED: Final[tuple[tuple[type, Callable[[Any], Any]], ...]] = (
+    # Null is no value to compare with, yet clients expect a property that they have sent as null in the list.
+    (type(None), lambda _: None),
     (bool, bool),
     (str, str),
     (Timestamp, _stored_time),

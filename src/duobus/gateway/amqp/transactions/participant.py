@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from duobus.amqp import Rejected
+from duobus.broker.transaction import ONE_ENTITY
 from duobus.errors import NotAllowed, ServiceBusError, TransactionRolledBack
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ def one_entity(path: str | None, other: str) -> NotAllowed:
     """Why a transaction that works on an entity cannot work on another one."""
     where = "an entity of another server" if path is None else f"'{path}'"
     return NotAllowed(
-        f"The transaction works on {where} and cannot work on '{other}', too: local transactions cannot span multiple "
-        "top-level entities. Use a transaction for each, or send via the entity that it works on."
+        f"{ONE_ENTITY} The transaction works on {where} and cannot work on '{other}', too. Use a transaction for each, "
+        "or send via the entity that it works on."
     )
 
 

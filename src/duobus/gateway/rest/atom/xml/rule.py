@@ -110,8 +110,9 @@ def _filter_inside(rule: RuleDescription) -> str:
     if rule.filter_type == CORRELATION:
         members = rule.correlation_filter or {}
         texts = "".join(xml.optional(name, _plain(members.get(name))) for name in CORRELATED)
-        properties = {str(key): _typed(value) for key, value in (members.get("Properties") or {}).items()}
-        return texts + write_values("Properties", properties)
+        # A null, which AMQP can bring, is told over AMQP alone: this format's readers take it for no value.
+        given = ((str(key), value) for key, value in (members.get("Properties") or {}).items() if value is not None)
+        return texts + write_values("Properties", {key: _typed(value) for key, value in given})
     sql = _FIXED.get(rule.filter_type) or rule.sql_filter or ""
     return xml.element("SqlExpression", sql) + _LEVEL + write_values("Parameters", rule.sql_parameters or {})
 

@@ -63,7 +63,7 @@ class Map:
     def address_of(self, store_id: int) -> str:
         return UNKNOWN
 
-    async def look_again(self) -> None:
+    async def refresh(self) -> None:
         await asyncio.sleep(0)
 
     def numbers(self) -> Iterable[tuple[str, float]]:
@@ -82,7 +82,7 @@ class Abroad:
     def is_sharded(self, namespace: str, path: str) -> bool:
         return False
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         return
 
     def gone(self, origin: Any, counts: list[int]) -> list[int]:

@@ -282,7 +282,7 @@ class Elsewhere:
     def is_sharded(self, namespace: str, path: str) -> bool:
         return path == "spread"
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         return
 
     def gone(self, origin: Any, counts: list[int]) -> list[int]:

@@ -403,7 +403,7 @@ class CommitLoop:
         for fragment in fragments:
             if fragment.fresh or fragment.notified or fragment.ended:
                 self._offer(fragment)
-            self._pager.warm(fragment)
+            self._pager.prefetch(fragment)
             self.timers.note(fragment)
 
     def _offer(self, fragment: Fragment) -> None:

@@ -150,7 +150,7 @@ class PageLoader:
                 waiting.set_result(None)
         self._waiting = []
         if not self._is_taking:
-            self._turn()
+            self._next()
 
     def _join(self, parts: Sequence[TailPage]) -> None:
         for part in parts:
@@ -161,7 +161,7 @@ class PageLoader:
             self._read.append(part)
             self._next_count = part.end_count
 
-    def _turn(self) -> None:
+    def _next(self) -> None:
         """Take in some messages."""
         self._is_taking = False
         if not self.is_current:
@@ -170,7 +170,7 @@ class PageLoader:
             self._take()
         if self._read:
             self._is_taking = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            asyncio.get_running_loop().call_soon(self._next)
         elif not self._asked:
             self._page_source.arrived(self)
 
@@ -213,13 +213,13 @@ class Pager:
         # What is on its way, by source key.
         self._loaders: dict[int, PageLoader] = {}
 
-    def warm(self, fragment: Fragment) -> None:
+    def prefetch(self, fragment: Fragment) -> None:
         """Read what is about to be wanted of a fragment's paged tails, and what has to be disposed of there."""
         for source in fragment.sources.values():
             if source.cold_number and not source.is_paging:
-                self._warm(fragment, source)
+                self._prefetch(fragment, source)
 
-    def _warm(self, fragment: Fragment, source: Source) -> None:
+    def _prefetch(self, fragment: Fragment, source: Source) -> None:
         if source.cold_due:
             first, number = min(source.cold_due), FETCH_ROWS
             read = partial(self._broker.store.load, source.source_key, first, number)
@@ -265,8 +265,8 @@ class Pager:
             self._broker.commit_loop.follow_up(fragment, cold_tail.fetched(fragment, source.source_no, rows))
 
     async def read_ahead(self, fragment: Fragment) -> None:
-        """Read what ``warm`` reads, and return when it is there."""
-        self.warm(fragment)
+        """Read what ``prefetch`` reads, and return when it is there."""
+        self.prefetch(fragment)
         for source in fragment.sources.values():
             loader = self._loaders.get(source.source_key)
             if loader is not None:

@@ -222,7 +222,7 @@ class ScaleUnit:
         """Broker time has jumped ahead: do what is due by now and return when it is stored (only tests do that)."""
         for broker in self.brokers.values():
             broker.time_moved()
-        self.idle_watch.look()
+        self.idle_watch.check()
         await asyncio.gather(*self._deletions)
         await asyncio.gather(*(broker.finish() for broker in self.brokers.values()))
 
@@ -295,7 +295,7 @@ class ScaleUnit:
             raise not_found(f"sb://{home.name}/{description.name}")
         wanted = check_queue_update(queue.description, description, profile)
         check_targets(home, wanted, queue.description)
-        queue.demand_whole()
+        queue.demand_all_online()
         wanted = msgspec.structs.replace(wanted, updated_at_ms=self.now_ms())
         try:
             self.catalog.update_description(queue.entity_id, to_json(wanted))
@@ -304,7 +304,7 @@ class ScaleUnit:
         queue.change(wanted)
         self.idle_watch.begin(queue)
         self.forwarding.begin(queue)
-        self.tell(queue)
+        self.notify(queue)
         return queue
 
     def follow(self, follower: Callable[[Queue], None]) -> None:
@@ -316,7 +316,7 @@ class ScaleUnit:
         if follower in self._followers:
             self._followers.remove(follower)
 
-    def tell(self, queue: Queue) -> None:
+    def notify(self, queue: Queue) -> None:
         """An entity has other properties, or is gone."""
         for follower in list(self._followers):
             follower(queue)
@@ -416,7 +416,7 @@ class ScaleUnit:
                 the deletion is finished when it is back.
         """
         queue = self.namespace(namespace).queues[path.lower()]
-        queue.demand_whole()
+        queue.demand_all_online()
         self._take_away(queue)
         await self.clear(queue)
 
@@ -438,7 +438,7 @@ class ScaleUnit:
         queue.is_deleted = True
         queue.idle = None
         self.forwarding.end(queue)
-        self.tell(queue)
+        self.notify(queue)
 
     async def _clear(self, queue: Queue) -> None:
         """Delete what the stores hold of a queue that was taken away."""

@@ -355,7 +355,7 @@ class ClusterNode:
         """Whether the others count this server among them, as far as it knows."""
         return self.node_id in self.ownership.nodes and self._is_beating
 
-    async def look_again(self) -> None:
+    async def refresh(self) -> None:
         """See router.OwnerDirectory: what is asked while a read is under way is answered by the next one."""
         if self._reading is None:
             await self._look()
@@ -366,7 +366,7 @@ class ClusterNode:
 
     async def _look(self) -> None:
         if self._reading is not None:
-            await self.look_again()
+            await self.refresh()
             return
         self._reading = self._loop.create_future()
         try:

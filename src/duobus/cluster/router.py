@@ -92,7 +92,7 @@ class OwnerDirectory(Protocol):
     def numbers(self) -> Iterable[tuple[str, float]]:
         """Name and value of each metric of this server among the others."""
 
-    def look_again(self) -> Awaitable[None]:
+    def refresh(self) -> Awaitable[None]:
         """Read the catalog again; several that ask at a time are answered at once."""
 
 
@@ -166,7 +166,7 @@ class ClusterRouter:
 
     async def learn(self) -> None:
         """Look for entities that others have created meanwhile."""
-        await self._owners.look_again()
+        await self._owners.refresh()
 
     def route(self, link: Link, address: Address, again: Callable[[], None], *, is_last: bool) -> bool:
         """Whether a link is answered by somebody else, or later by ``again``; ``is_last``: it is not asked again.
@@ -200,7 +200,7 @@ class ClusterRouter:
             return True
         if where == UNKNOWN:
             # It may have been created a moment ago, by another server.
-            peer.spawn(self._look_again(link, again), 0)
+            peer.spawn(self._refresh(link, again), 0)
             return True
         if where == MOVING or self.is_proxied:
             raise DetachForced(f"'{address.path}' moves to another server. Attach again.")
@@ -268,8 +268,8 @@ class ClusterRouter:
         self._sharded_links[whole] = None
         whole.start()
 
-    async def _look_again(self, link: Link, again: Callable[[], None]) -> None:
-        await self._owners.look_again()
+    async def _refresh(self, link: Link, again: Callable[[], None]) -> None:
+        await self._owners.refresh()
         if not self._peer.is_gone and link.remote is not None:
             again()
             self._peer.write_soon()

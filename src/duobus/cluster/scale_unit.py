@@ -182,7 +182,7 @@ class ClusteredScaleUnit(ScaleUnit):
         # Not to be opened again: whoever wants it back makes a message broker of its own.
         broker.lifecycle.fail_for_good(StoreFailed(why))
         for in_flight, group in self.forwarding.stranded(broker):
-            self.remote.carry(in_flight, group, is_in_doubt=True)
+            self.remote.submit(in_flight, group, is_in_doubt=True)
         return broker
 
     async def leave(self, store_id: int, why: str) -> MessageBroker | None:
@@ -191,7 +191,7 @@ class ClusteredScaleUnit(ScaleUnit):
         if broker is not None:
             for queue in self._of_broker(broker):
                 queue.is_leaving = True
-                self.tell(queue)
+                self.notify(queue)
             with suppress(TimeoutError):
                 async with asyncio.timeout(FINISH_S):
                     # What clients sent before they learn of it is still on its way here.
@@ -215,7 +215,7 @@ class ClusteredScaleUnit(ScaleUnit):
         queue.has_moved = True
         queue.idle = None
         self.forwarding.end(queue)
-        self.tell(queue)
+        self.notify(queue)
 
     # -- sharded queues ---------------------------------------------------------------------------------
 

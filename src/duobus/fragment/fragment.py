@@ -176,7 +176,7 @@ class Fragment:
                 for lock in range(first, first + number):
                     if lock in source.locks and renewed.get(lock, 0) <= now_ms:
                         renewed.pop(lock, None)
-                        self.give_back(source, source.locks.pop(lock), now_ms, counted=True, keeping=keeping)
+                        self.return_message(source, source.locks.pop(lock), now_ms, counted=True, keeping=keeping)
             if ends:
                 self.due_at(ends[0][0])
 
@@ -365,7 +365,7 @@ class Fragment:
         """Peek-lock up to ``limit`` messages: (first lock counter, messages, end of the locks). Needs no commit."""
         source = self.sources[source_no]
         slots = source.sub_queues[sub_queue].take(limit)
-        first, until_ms = self._lock_slots(source, slots, now_ms)
+        first, until_ms = self._lock_messages(source, slots, now_ms)
         # take() is ascending, so the last is the highest.
         if slots and sub_queue == MAIN and slots[-1].count > source.highest_delivered:
             source.highest_delivered = slots[-1].count
@@ -381,10 +381,10 @@ class Fragment:
         if error is not None:
             raise error
         slots = [source.by_count[count] for count in counts]
-        first, until_ms = self._lock_slots(source, slots, now_ms)
+        first, until_ms = self._lock_messages(source, slots, now_ms)
         return first, slots, until_ms
 
-    def _lock_slots(self, source: Source, slots: list[QueuedMessage], now_ms: int) -> tuple[int, int]:
+    def _lock_messages(self, source: Source, slots: list[QueuedMessage], now_ms: int) -> tuple[int, int]:
         duration = source.settings.lock_duration_ms
         until_ms = now_ms + duration
         first = lock = self.next_lock
@@ -438,10 +438,10 @@ class Fragment:
                 slot = locks.pop(lock, None)
                 if slot is not None:
                     source.renewed.pop(lock, None)
-                    self.give_back(source, slot, now_ms, counted=counted, keeping=keeping)
+                    self.return_message(source, slot, now_ms, counted=counted, keeping=keeping)
         return [keeping] if keeping.expired or keeping.exhausted else []
 
-    def give_back(
+    def return_message(
         self, source: Source, slot: QueuedMessage, now_ms: int, *, counted: bool, keeping: Housekeeping
     ) -> None:
         """A lock ended without settlement: back to the front, unless the message has run out of life or attempts."""

@@ -191,7 +191,9 @@ def _expire_own(fragment: Fragment, source: Source, now_ms: int, keeping: Housek
         found = source.by_count.get(count)
         # A locked message does not expire under its holder (I22); its return looks at the time again.
         if found is None:
-            if source.is_cold(count) and not (source.settings.forwards and forward_dedup.is_in_doubt(source, count)):
+            if source.is_paged_out(count) and not (
+                source.settings.forwards and forward_dedup.is_in_doubt(source, count)
+            ):
                 source.cold_due.append(count)
             continue
         if found.expires_ms != expires_ms:

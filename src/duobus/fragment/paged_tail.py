@@ -162,7 +162,7 @@ def fetched(fragment: Fragment, source_no: int, rows: list[StoredMessage]) -> li
     keeping = Housekeeping(fragment.handle, source_no)
     due = set(source.cold_due)
     for row in rows:
-        if row.count not in due or not source.is_cold(row.count) or state_in_memory(row.state) != ACTIVE:
+        if row.count not in due or not source.is_paged_out(row.count) or state_in_memory(row.state) != ACTIVE:
             continue
         due.discard(row.count)
         slot = message_of_row(row)
@@ -173,7 +173,7 @@ def fetched(fragment: Fragment, source_no: int, rows: list[StoredMessage]) -> li
     source.warmed(number, size, source.cold_first)
     # Those behind the last row come with the next fetch.
     last = rows[-1].count if rows else NEVER
-    source.cold_due = sorted(count for count in due if count > last and source.is_cold(count))
+    source.cold_due = sorted(count for count in due if count > last and source.is_paged_out(count))
     return [keeping] if keeping.expired else []
 
 

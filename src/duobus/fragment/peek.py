@@ -99,7 +99,7 @@ def peek_rows(
             return
         sought.first = row.count + 1
         slot = source.by_count.get(row.count)
-        if slot is None and source.is_cold(row.count):
+        if slot is None and source.is_paged_out(row.count):
             slot = message_of_row(row)
         if slot is not None:
             sought.offer(fragment, source, slot, now_ms)

@@ -359,7 +359,7 @@ class Source:
         self.cold_bytes -= size
         self.cold_first = next_count if self.cold_number else 0
 
-    def is_cold(self, count: int) -> bool:
+    def is_paged_out(self, count: int) -> bool:
         """Whether a message with this count, if it is active, lies in the store only."""
         return 0 < self.cold_first <= count and count not in self.by_count
 
@@ -391,7 +391,9 @@ class Source:
         if len(self.expiring) > 2 * (len(self.by_count) + self.cold_number) + COMPACT_FROM:
             found = self.by_count
             self.expiring = [
-                entry for entry in self.expiring if self.is_cold(entry[1]) or _stands(found.get(entry[1]), entry[0])
+                entry
+                for entry in self.expiring
+                if self.is_paged_out(entry[1]) or _stands(found.get(entry[1]), entry[0])
             ]
             heapify(self.expiring)
         if len(self.scheduled) > 2 * len(self.by_count) + COMPACT_FROM:

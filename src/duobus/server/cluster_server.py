@@ -120,7 +120,7 @@ class ClusterServer(Server):
     def _make_unit(self) -> ScaleUnit:
         settings = self.settings
         unit = ClusteredScaleUnit(self._catalog, self._store_event, settings.quotas, self._entropy.uuid, self._time)
-        unit.sharded_entities.is_wanted = settings.spread
+        unit.sharded_entities.is_wanted = settings.shards_queues
         return unit
 
     # -- start --------------------------------------------------------------------------------------------------

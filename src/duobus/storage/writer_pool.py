@@ -122,19 +122,19 @@ class WriterPool:
                 return
             writer.is_taken = True
             self._line.append(writer)
-            self._see_to_line()
+            self._dispatch()
         self._watch()
 
     def _watch(self) -> None:
         """Have somebody look, while anything waits."""
         if self._timer is None and self._line:
-            self._timer = self._loop.call_later(self._slow_s, self._look)
+            self._timer = self._loop.call_later(self._slow_s, self._check_leader)
 
-    def _look(self) -> None:
+    def _check_leader(self) -> None:
         """Look whether what waits has to wait for a slow call."""
         self._timer = None
         with self._lock:
-            self._see_to_line()
+            self._dispatch()
         self._watch()
 
     def _announce(self) -> None:
@@ -149,7 +149,7 @@ class WriterPool:
 
     # -- in any thread, with the lock ---------------------------------------------------------------------------
 
-    def _see_to_line(self) -> None:
+    def _dispatch(self) -> None:
         """Have a thread take the line if there is one, and nobody leads or the leader is slow."""
         if not self._line:
             return
@@ -188,7 +188,7 @@ class WriterPool:
             writer: PooledWriter | None = None
             while (writer := self._next(worker, writer)) is not None:
                 call, done = writer.jobs.popleft()
-                self._tell(done, outcome_of(call))
+                self._report(done, outcome_of(call))
                 # While it waits for the next call, this thread must not hold what the last one wrote or read.
                 del call, done
 
@@ -230,10 +230,10 @@ class WriterPool:
         writer = self._line.popleft()
         if now_s < writer.apart_until_s:
             self._leader = None
-            self._see_to_line()
+            self._dispatch()
         return writer
 
-    def _tell(self, done: _Done, outcome: Outcome) -> None:
+    def _report(self, done: _Done, outcome: Outcome) -> None:
         self._outcomes.append((done, outcome))
         if not self._is_told:
             self._is_told = True
@@ -401,7 +401,7 @@ class StoreWatchdog:
             if self._timer.when() <= over_s:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(over_s, self._look)
+        self._timer = self._loop.call_at(over_s, self._check)
 
     def _allowance_s(self) -> float:
         """How long the first call may take before something is done about it."""
@@ -411,7 +411,7 @@ class StoreWatchdog:
     def _due_s(self) -> float:
         return ENDLESS_S if self._commit is None else self._commit.due_s
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         now_s = self._loop.time()
         if self._pending_calls:

@@ -95,7 +95,7 @@ class IdleDeletion:
         if limit_ms is not None:
             self._arm(clock.last_ms + limit_ms)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Delete what has been idle for too long, and set the timer for the next look."""
         now_ms = self._time().now_ms()
         earliest = None
@@ -135,7 +135,7 @@ class IdleDeletion:
         self.stop()
         self._due_ms = due_ms
         delay_s = min(max((due_ms - self._time().now_ms()) / 1000, LOOK_MIN_S), LOOK_MAX_S)
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self.look)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self.check)
 
     def stop(self) -> None:
         """Look no more, until told to."""

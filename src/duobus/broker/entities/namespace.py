@@ -33,7 +33,7 @@ class RemoteEntities(Protocol):
     def is_sharded(self, namespace: str, path: str) -> bool:
         """Whether it names a sharded queue."""
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Read anew what the catalog names."""
 
     def arrived(self, origin: Origin, epoch: int) -> None:

@@ -218,12 +218,12 @@ class TopicLife:
         """
         topic = self._unit.namespace(namespace).topic(about.name)
         wanted = check_topic_update(topic.about, about, profile)
-        topic.demand_whole()
+        topic.demand_all_online()
         wanted = msgspec.structs.replace(wanted, updated_at_ms=self._unit.now_ms())
         self._write(topic, topic.entity_id, to_json(wanted))
         topic.change_topic(wanted)
         for entity in (topic, *topic.subscriptions.values()):
-            self._unit.tell(entity)
+            self._unit.notify(entity)
         self._unit.idle_watch.begin(topic)
         return topic
 
@@ -236,7 +236,7 @@ class TopicLife:
                 the deletion is finished when it is back.
         """
         topic = self._unit.namespace(namespace).topic(path)
-        topic.demand_whole()
+        topic.demand_all_online()
         self.take_away(topic)
         await self._unit.clear(topic)
 
@@ -262,7 +262,7 @@ class TopicLife:
         wanted = Subscription(topic, 0, about)
         check_targets(unit.namespace(namespace), wanted.description)
         _demand_filters([*topic.subscriptions.values(), wanted])
-        topic.demand_whole()
+        topic.demand_all_online()
         subscription = self._begin_subscription(topic, about)
         try:
             await self._create_sources(subscription)
@@ -288,11 +288,11 @@ class TopicLife:
         wanted = check_subscription_update(subscription.about, about, profile)
         described = Subscription(subscription.topic, 0, wanted).description
         check_targets(self._unit.namespace(namespace), described, subscription.description)
-        subscription.demand_whole()
+        subscription.demand_all_online()
         subscription.change_subscription(self._written(subscription, wanted))
         self._unit.idle_watch.begin(subscription)
         self._unit.forwarding.begin(subscription, subscription.source_no)
-        self._unit.tell(subscription)
+        self._unit.notify(subscription)
         return subscription
 
     async def delete_subscription(self, namespace: str, path: str, name: str) -> None:
@@ -301,7 +301,7 @@ class TopicLife:
         Raises: as ``delete_topic``.
         """
         subscription = self.subscription(namespace, path, name)
-        subscription.demand_whole()
+        subscription.demand_all_online()
         self.take_away(subscription)
         await self._unit.clear(subscription)
 
@@ -362,7 +362,7 @@ class TopicLife:
             unit.catalog.begin_delete(entity.source_no)
             entity.topic.detach(entity)
             unit.forwarding.end(entity, entity.source_no)
-            unit.tell(entity)
+            unit.notify(entity)
             for part in entity.fragments:
                 fragment_host.forget_source(part, entity.source_no)
             return
@@ -374,9 +374,9 @@ class TopicLife:
             subscription.is_deleted = True
             subscription.idle = None
             unit.forwarding.end(subscription, subscription.source_no)
-            unit.tell(subscription)
+            unit.notify(subscription)
         unit.forwarding.end(entity)
-        unit.tell(entity)
+        unit.notify(entity)
 
     def withdraw(self, entity: Topic | Subscription) -> None:
         """Begin the deletion of what could not be created; see ``ScaleUnit.withdraw``."""

@@ -119,7 +119,7 @@ class InDoubtQuery(PendingForward):
     def wake(self) -> None:
         """See Mailbox."""
         if len(self.ready) == self.number:
-            self._forwarder.heard(self)
+            self._forwarder.resolved(self)
 
 
 class NullMailbox(Mailbox):

@@ -70,7 +70,7 @@ class ClusterConnection(Protocol):
 class ClusterConnections(Protocol):
     """What connects to other servers."""
 
-    async def wire(self, address: str, namespace: str) -> ClusterConnection:
+    async def get(self, address: str, namespace: str) -> ClusterConnection:
         """The connection to a server for a namespace, made when there is none.
 
         Raises:
@@ -90,7 +90,7 @@ class OwnerDirectory(Protocol):
     def owner_of(self, store_id: int) -> str:
         """HERE, MOVING, or the address of the server that has the store."""
 
-    def look_again(self) -> Awaitable[None]:
+    def refresh(self) -> Awaitable[None]:
         """Read the catalog again."""
 
 
@@ -115,7 +115,7 @@ class RemoteBroker:
     def submit(self, command: Group | QueryForwarded) -> None:
         """Send a batch, which is a RecordForwarded and its Run, or a query."""
         in_flight: Any = command.reply
-        self._remote.carry(in_flight, command, is_in_doubt=False)
+        self._remote.submit(in_flight, command, is_in_doubt=False)
 
 
 class RemoteFragment:
@@ -181,7 +181,7 @@ class _RemoteTask:
         """What is asked of the destination's owner."""
         raise NotImplementedError
 
-    def heard(self, reply: ForwardReply) -> bool:
+    def answered(self, reply: ForwardReply) -> bool:
         """The owner has done it; False when more is to be asked."""
         return True
 
@@ -237,7 +237,7 @@ class _RemoteQuery(_RemoteTask):
         """See _RemoteTask."""
         return ReceivedQuery(number, registration_no, self.first)
 
-    def heard(self, reply: ForwardReply) -> bool:
+    def answered(self, reply: ForwardReply) -> bool:
         """See _RemoteTask."""
         self.ask.taken += reply.taken
         if len(reply.taken) < ASKED_MAX:
@@ -350,19 +350,19 @@ class RemoteForwarder:
             if len(self._absent) >= ABSENT_MAX:
                 self._absent.clear()
             self._absent[key] = self._looks, now_s
-            self._spawn(self.look())
+            self._spawn(self.refresh())
             return False
         return self._looks > missed[0]
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """See namespace.RemoteEntities."""
         if self._owners is not None:
-            await self._owners.look_again()
+            await self._owners.refresh()
         self._looks += 1
 
     # -- carrying -----------------------------------------------------------------------------------------------
 
-    def carry(self, in_flight: Any, command: Group | QueryForwarded, *, is_in_doubt: bool) -> None:
+    def submit(self, in_flight: Any, command: Group | QueryForwarded, *, is_in_doubt: bool) -> None:
         """Send a batch to its destination; the in-flight batch gets the group back as it does from a message broker.
 
         The same for a question.
@@ -437,26 +437,28 @@ class RemoteForwarder:
     async def _ship(self, route: _Route, job: _RemoteTask, where: str) -> ServiceBusError | None:
         """Send it to the server at ``where``."""
         assert self._connections is not None
-        wire = await self._connections.wire(where, route.namespace)
-        if route.registration_no is None or route.registration_no[0] is not wire:
+        connection = await self._connections.get(where, route.namespace)
+        if route.registration_no is None or route.registration_no[0] is not connection:
             origin, epoch, path = route.origin, route.epoch, route.path
             landed = await self._answer(
-                route, where, wire.ask(lambda number: RegisterOrigin(number, origin, epoch, path))
+                route, where, connection.ask(lambda number: RegisterOrigin(number, origin, epoch, path))
             )
             error = landed.error()
             if error is not None:
                 return error
-            route.registration_no = wire, landed.registration_no
+            route.registration_no = connection, landed.registration_no
         registration_no = route.registration_no[1]
         while True:
             # Nothing may happen between this look and the sending.
             job.demand_current()
-            reply = await self._answer(route, where, wire.ask(lambda number: job.request(number, registration_no)))
+            reply = await self._answer(
+                route, where, connection.ask(lambda number: job.request(number, registration_no))
+            )
             error = reply.error()
             if isinstance(error, StoreUnavailable):
                 # The registration may have ended.
                 route.registration_no = None
-            if error is not None or job.heard(reply):
+            if error is not None or job.answered(reply):
                 return error
 
     async def _answer(self, route: _Route, where: str, answer: asyncio.Future[ForwardReply]) -> ForwardReply:
@@ -514,9 +516,9 @@ class RemoteForwarder:
             return []
         if where == HERE:
             return self._unit.receiver.gone(origin, counts)
-        wire = await self._connections.wire(where, self._unit.directory.namespace_of_id(origin[0]))
+        connection = await self._connections.get(where, self._unit.directory.namespace_of_id(origin[0]))
         async with asyncio.timeout(LOOK_S * 10):
-            reply = await wire.ask(lambda number: OriginQuery(number, origin, counts))
+            reply = await connection.ask(lambda number: OriginQuery(number, origin, counts))
         return [] if reply.error() is not None else reply.gone
 
     def _spawn(self, work: Any) -> None:

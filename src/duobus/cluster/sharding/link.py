@@ -95,7 +95,7 @@ class ShardLink(ProxiedLink):
             self.is_busy = self.is_busy or str(state.error.condition) == ServerBusy.condition
 
     @property
-    def held(self) -> int:
+    def pending(self) -> int:
         """What came from the owner and the client has no credit for."""
         return len(self._held)
 

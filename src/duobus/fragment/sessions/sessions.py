@@ -379,7 +379,7 @@ def end(
     for number in held:
         slot = source.locks.pop(number, None)
         if slot is not None:
-            fragment.give_back(source, slot, now_ms, counted=counted, keeping=keeping)
+            fragment.return_message(source, slot, now_ms, counted=counted, keeping=keeping)
     if session.available:
         tell_of(fragment, source, session)
     sessions.drop_if_idle(session)

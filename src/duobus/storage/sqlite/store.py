@@ -409,7 +409,7 @@ class SqliteStore(MessagingStore):
                 self._aside_failure = str(failure)
                 raise failure from error
             if self._ahead.is_forgetting_due():
-                self._file.forget_freed()
+                self._file.release_free_pages()
         # Both are -1 when another checkpoint was running.
         return max(in_log, 0) * page_size, max(in_log - copied, 0) * page_size
 

@@ -241,7 +241,7 @@ class Management:
         is_update = "If-Match" in request.headers
         if home.remote_entities is not None and b"Forward" in body:
             # Another server may have created the target a moment ago.
-            await home.remote_entities.look()
+            await home.remote_entities.refresh()
 
         def check(wanted: Forwarding, is_partitioned: bool) -> None:
             self._options.demand_version(target.query, is_partitioned)

@@ -119,7 +119,7 @@ class ScaleUnit:
         self.idle_watch = IdleDeletion(self._queues, lambda: self.time, self._delete_idle)
         self.moves = FragmentMoves(self)
         self.topics = TopicLife(self)
-        self._records = RecordKeeping(self)
+        self._records = RecordKeeping(catalog, self.brokers)
         self.new_id: Callable[[], uuid.UUID] = new_id or Entropy().uuid
         self.message_ids = MessageIds(self.new_id)
         self._deletions: set[asyncio.Task[None]] = set()

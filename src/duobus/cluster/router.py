@@ -15,9 +15,9 @@ attaches again; what it was told by then is durable with the owner.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from ssl import SSLCertVerificationError, SSLContext
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable
+from ssl import SSLCertVerificationError
+from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import (
     ANONYMOUS,
@@ -41,7 +41,6 @@ from duobus.cluster.sharding.link import ShardedLink, demand_ordinary
 from duobus.cluster.sharding.management import ShardedManagementNode
 from duobus.cluster.sharding.receiver import ShardedReceiver
 from duobus.cluster.sharding.sender import ShardedSender
-from duobus.cluster.shards import ShardedQueueMap
 from duobus.errors import DetachForced, Unauthorized
 from duobus.gateway.amqp.attach import is_via_session
 from duobus.gateway.amqp.links.link import first_of, via_entity
@@ -52,6 +51,8 @@ from duobus.model.descriptions import Right
 if TYPE_CHECKING:
     from duobus.amqp import Transfers
     from duobus.broker import Queue
+    from duobus.cluster.owners import OwnerDirectory
+    from duobus.cluster.shards import ShardedQueueMap
     from duobus.gateway.amqp.peer import Peer
     from duobus.gateway.amqp.router import RouterListener
 
@@ -64,36 +65,6 @@ TOKENS_MAX: Final = 100
 HERE: Final = directory.HERE
 MOVING: Final = directory.MOVING
 UNKNOWN: Final = directory.UNKNOWN
-
-
-class OwnerDirectory(Protocol):
-    """Who has which entity.
-
-    Attributes:
-        node_id: This server's name among the others.
-        context: For TLS connections to others, or None for plain ones.
-        proxied_links, proxied_messages: Counted, for the metrics.
-    """
-
-    node_id: str
-    context: SSLContext | None
-    proxied_links: int
-    proxied_messages: int
-
-    def where(self, namespace: str, key: str) -> str:
-        """HERE, MOVING, UNKNOWN, or the address ``host:port`` of the server that has the entity."""
-
-    def sharded_queue_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
-        """A sharded queue over several stores, or None."""
-
-    def address_of(self, store_id: int) -> str:
-        """MOVING, or the address ``host:port`` of the server that has a store, this one too."""
-
-    def numbers(self) -> Iterable[tuple[str, float]]:
-        """Name and value of each metric of this server among the others."""
-
-    def refresh(self) -> Awaitable[None]:
-        """Read the catalog again; several that ask at a time are answered at once."""
 
 
 class ClusterRouter:

@@ -100,8 +100,8 @@ class ClusteredScaleUnit(ScaleUnit):
         # Called whenever the catalog was read again, at once.
         self.seen: Callable[[Directory], None] = lambda directory: None
         self.adopted: set[int] = set()
-        self.receiver = ForwardReceiver(self)
-        self.remote = RemoteForwarder(self)
+        self.receiver = ForwardReceiver(self, self._is_adopted)
+        self.remote = RemoteForwarder(self.receiver, lambda: self.directory)
         self.forwarding.remote_entities = self.remote
         self.sharded_entities = ShardedQueues(self)
         self._time = time
@@ -111,6 +111,9 @@ class ClusteredScaleUnit(ScaleUnit):
     def time(self) -> BrokerTime:
         """What gives broker time, also while no store is here."""
         return self._time
+
+    def _is_adopted(self, entity_id: int) -> bool:
+        return self.directory.store_of_id(entity_id) in self.adopted
 
     def namespace(self, name: str) -> Namespace:
         """See ScaleUnit; others have entities of it, too."""

@@ -15,8 +15,8 @@ from duobus.model.overlay import Overlay
 from duobus.rules.effort import EFFORT_MAX, EFFORT_OF_A_MESSAGE
 from duobus.rules.language.literals import amqp_value, typed_value
 from duobus.rules.message_view import MessageView
-from duobus.rules.rule import Rule, compile_rule
-from duobus.rules.ruleset import AlteredCopy, Match, RuleSet
+from duobus.rules.rule import AlteredCopy, Match, Rule, compile_rule
+from duobus.rules.ruleset import RuleSet
 
 __all__ = [
     "compile_rule",

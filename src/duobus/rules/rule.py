@@ -1,12 +1,14 @@
-"""Rule: a description that was checked and compiled."""
+"""Rule: a description that was checked and compiled; and what the rules of a topic give for a message."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from duobus.errors import ArgumentInvalid, ServiceBusError
 from duobus.model.address import check_subscription_name
 from duobus.model.descriptions import RuleDescription
+from duobus.model.overlay import Overlay
 from duobus.rules.actions import Action
 from duobus.rules.correlation import CorrelationTest, key_of, parse_correlation
 from duobus.rules.language.compiler import Run, compile_filter
@@ -28,6 +30,44 @@ def _always(_: Any) -> bool:
 
 def _never(_: Any) -> bool:
     return False
+
+
+class AlteredCopy:
+    """A copy of its own, which one rule with an action asks for.
+
+    Attributes:
+        source: Number of the subscription's source.
+        rule_name: Of the rule.
+        overlay: What it changes, ``RuleName`` included.
+    """
+
+    __slots__ = ("overlay", "rule_name", "source")
+
+    def __init__(self, source: int, rule_name: str, overlay: Overlay) -> None:
+        self.source = source
+        self.rule_name = rule_name
+        self.overlay = overlay
+
+
+class Match:
+    """What one message gives.
+
+    Attributes:
+        sources: Sources that get one plain copy each, ascending: all their matching rules without action together.
+        altered: Further copies, ordered by source and within one by the order in which its rules were added.
+        errors: Source to the text of its first error, or None when there was none. The message goes to that
+            subscription's dead-letter queue, once, if DeadLetteringOnFilterEvaluationExceptions says so; its other
+            matching rules still deliver (E.4).
+    """
+
+    __slots__ = ("altered", "errors", "sources")
+
+    def __init__(
+        self, sources: tuple[int, ...], altered: Sequence[AlteredCopy] = (), errors: dict[int, str] | None = None
+    ) -> None:
+        self.sources = sources
+        self.altered = altered
+        self.errors = errors
 
 
 class Rule:

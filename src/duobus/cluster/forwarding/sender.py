@@ -38,8 +38,9 @@ from duobus.telemetry.logs import Log
 
 if TYPE_CHECKING:
     from duobus.broker.forwarding.batches import InDoubtQuery, InFlightBatch
+    from duobus.cluster.directory import Directory
     from duobus.cluster.forwarding.receiver import ForwardReceiver, OriginRegistration
-    from duobus.cluster.scale_unit import ClusteredScaleUnit
+    from duobus.cluster.owners import StoreOwners
     from duobus.fragment.forward_dedup import Origin
 
 #: Pauses before a batch in doubt is sent again, in seconds: the first, and the longest of its doublings.
@@ -79,19 +80,6 @@ class ClusterConnections(Protocol):
 
     def close(self) -> None:
         """End all of them."""
-
-
-class OwnerDirectory(Protocol):
-    """Who has what, among servers that share a catalog."""
-
-    def where(self, namespace: str, key: str) -> str:
-        """HERE, MOVING, UNKNOWN, or the address of the server that has the entity."""
-
-    def owner_of(self, store_id: int) -> str:
-        """HERE, MOVING, or the address of the server that has the store."""
-
-    def refresh(self) -> Awaitable[None]:
-        """Read the catalog again."""
 
 
 class _RemoteDescription:
@@ -268,26 +256,33 @@ class _Route:
 
 
 class RemoteForwarder:
-    """What is forwarded to entities of other servers."""
+    """What is forwarded to entities of other servers.
+
+    Args:
+        receiver: Takes what turns out to be for an entity of this server.
+        directory: Gives the newest directory of all entities.
+    """
 
     __slots__ = (
         "_absent",
         "_asking",
         "_broker",
         "_connections",
+        "_directory",
         "_entities",
         "_gone",
         "_log",
         "_looks",
         "_owners",
+        "_receiver",
         "_routes",
         "_tasks",
-        "_unit",
     )
 
-    def __init__(self, unit: ClusteredScaleUnit) -> None:
-        self._unit = unit
-        self._owners: OwnerDirectory | None = None
+    def __init__(self, receiver: ForwardReceiver, directory: Callable[[], Directory]) -> None:
+        self._receiver = receiver
+        self._directory = directory
+        self._owners: StoreOwners | None = None
         self._connections: ClusterConnections | None = None
         self._broker = RemoteBroker(self)
         self._log = Log("forwarding")
@@ -301,7 +296,7 @@ class RemoteForwarder:
         self._gone: dict[Origin, set[int]] = {}
         self._asking: set[Origin] = set()
 
-    def connect(self, owners: OwnerDirectory, connections: ClusterConnections) -> None:
+    def connect(self, owners: StoreOwners, connections: ClusterConnections) -> None:
         """From now on there are other servers."""
         self._owners = owners
         self._connections = connections
@@ -334,11 +329,11 @@ class RemoteForwarder:
 
     def knows(self, namespace: str, path: str) -> bool:
         """See namespace.RemoteEntities."""
-        return self._unit.directory.store_of(namespace, path.lower()) is not None
+        return self._directory().store_of(namespace, path.lower()) is not None
 
     def is_sharded(self, namespace: str, path: str) -> bool:
         """See namespace.RemoteEntities."""
-        return (namespace.lower(), path.lower()) in self._unit.directory.sharded
+        return (namespace.lower(), path.lower()) in self._directory().sharded
 
     def _where(self, namespace: str, key: str) -> str:
         return MOVING if self._owners is None else self._owners.where(namespace, key)
@@ -430,9 +425,10 @@ class RemoteForwarder:
     async def _run_here(self, route: _Route, job: _RemoteTask) -> ServiceBusError | None:
         """The destination has come to this server."""
         route.registration_no = None
-        receiver = self._unit.receiver
-        registration: OriginRegistration = receiver.register(route.namespace, route.path, route.origin, route.epoch)
-        return await job.run_here(receiver, registration)
+        registration: OriginRegistration = self._receiver.register(
+            route.namespace, route.path, route.origin, route.epoch
+        )
+        return await job.run_here(self._receiver, registration)
 
     async def _ship(self, route: _Route, job: _RemoteTask, where: str) -> ServiceBusError | None:
         """Send it to the server at ``where``."""
@@ -479,7 +475,7 @@ class RemoteForwarder:
 
     def arrived(self, origin: Origin, epoch: int) -> None:
         """See namespace.RemoteEntities."""
-        self._unit.receiver.arrived(origin, epoch)
+        self._receiver.arrived(origin, epoch)
 
     # -- what origins have --------------------------------------------------------------------------------------
 
@@ -507,7 +503,7 @@ class RemoteForwarder:
     async def _still(self, origin: Origin, counts: list[int]) -> list[int]:
         assert self._owners is not None
         assert self._connections is not None
-        store_id = self._unit.directory.store_of_id(origin[0])
+        store_id = self._directory().store_of_id(origin[0])
         if store_id is None:
             # The entity was deleted with all that was in it.
             return counts if self._is_absent(origin[0]) else []
@@ -515,8 +511,8 @@ class RemoteForwarder:
         if where == MOVING:
             return []
         if where == HERE:
-            return self._unit.receiver.gone(origin, counts)
-        connection = await self._connections.get(where, self._unit.directory.namespace_of_id(origin[0]))
+            return self._receiver.gone(origin, counts)
+        connection = await self._connections.get(where, self._directory().namespace_of_id(origin[0]))
         async with asyncio.timeout(LOOK_S * 10):
             reply = await connection.ask(lambda number: OriginQuery(number, origin, counts))
         return [] if reply.error() is not None else reply.gone

@@ -14,8 +14,8 @@ from duobus.gateway.amqp.links.link import ANY_RIGHT, Claim, Endpoint, summarize
 from duobus.model.descriptions import Right
 
 if TYPE_CHECKING:
+    from duobus.cluster.owners import OwnerDirectory
     from duobus.cluster.proxy.upstream import UpstreamConnection
-    from duobus.cluster.router import OwnerDirectory
     from duobus.gateway.amqp.peer import Peer
 
 _MASK: Final = 0xFFFFFFFF

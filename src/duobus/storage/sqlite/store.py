@@ -557,7 +557,7 @@ class SqliteStore(MessagingStore):
         with self._operation(doing) as db:
             mark = self.mark if is_telling else None
             told = mark.told(self._belonging, is_prepared=self.is_prepared) if mark is not None else None
-            with handed_over(mark, self._store_id) as records:
+            with handed_over(mark.copies if mark is not None else None, self._store_id) as records:
                 db.execute("BEGIN IMMEDIATE")
                 if told is not None:
                     table_rows.write_belonging(db, told)

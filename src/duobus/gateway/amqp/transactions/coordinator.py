@@ -76,7 +76,7 @@ class Discharge:
 class CoordinatorLink(Mailbox, Endpoint):
     """One link to the coordinator; it ends, and rolls back, every transaction that it declared."""
 
-    __slots__ = ("_discharges", "_link", "_peer", "_remote", "_in_progress", "is_waiting", "segments")
+    __slots__ = ("_discharges", "_in_progress", "_link", "_peer", "_remote", "is_waiting", "segments")
 
     is_coordinator = True
     # What an open transaction has done it did with a right that may be gone, and is rolled back.

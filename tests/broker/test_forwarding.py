@@ -1,4 +1,4 @@
-"""Forwarding from queue to queue (HTTP contract A.7; I14, I41): what arrives, what stays, what is given up."""
+"""Forwarding from queue to queue (I14, I41): what arrives, what stays, what is given up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions through a server that does not have the entity (contract chapter 12; I8, I34, I35).
+"""Transactions through a server that does not have the entity (I8, I34, I35).
 
 Three servers in one loop: ``first`` has the queue ``own``, ``owner`` has ``q`` and ``near``, ``other`` has ``p``.
 """

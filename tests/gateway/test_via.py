@@ -1,4 +1,4 @@
-"""Sending via one entity to another, and transactions over several (contract 12.4; I8, I14)."""
+"""Sending via one entity to another, and transactions over several (I8, I14)."""
 
 from __future__ import annotations
 

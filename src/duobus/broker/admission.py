@@ -2,7 +2,7 @@
 
 A refused send was not looked at, so it may be repeated. Who receives sees nothing but time: messages come as fast as
 the rate allows, because an error would cost a link, and on a session the session. Part of each second is for
-receivers alone, for draining must win over filling (reliability 4.4).
+receivers alone, so that a queue is emptied faster than it is filled.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ class Throttle:
 # Credit keeps every single sender far below the bound; reaching it means that many send to one fragment, because it is
 # the only one or because they have one key, and faster than its store writes.
 
-#: Messages, and their bytes, that may wait for one fragment: one to two seconds of work at the rates of
-#: reference/performance.md. For less than that it is better to let a sender wait. The run that passes the bound is
-#: taken, so that the largest message always finds room.
+#: Messages, and their bytes, that may wait for one fragment: one to two seconds of work at the measured rates
+#: (docs/explanation/performance.md). For less than that it is better to let a sender wait. The run that passes the
+#: bound is taken, so that the largest message always finds room.
 FRAGMENT_MESSAGES_MAX = 50_000
 FRAGMENT_BYTES_MAX = 64 << 20
 

@@ -1,4 +1,4 @@
-"""Reading the paged tail: ahead of need for receivers, and on demand for clients that peek (design 3.9)."""
+"""Reading the paged tail: ahead of need for receivers, and on demand for clients that peek (decision 0013)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from duobus.storage.writers import Writer
 
 
-# Bringing a paged tail into memory beside the commits, in columns (design 3.9, decision 0013).
+# Bringing a paged tail into memory beside the commits, in columns (decision 0013).
 #
 # A separate reader, another thread where there are threads, reads plain messages while the store's writer commits,
 # verifies them and makes queued messages of them: work for the time in which the loop waits for its clients. On the

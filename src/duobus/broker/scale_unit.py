@@ -398,7 +398,7 @@ class ScaleUnit:
             return
         entities = [one for one in (*home.queues.values(), *home.topics.values()) if sharded_queue_of(one.path) is None]
         number = len(entities) + len(home.unbuilt)
-        # Where every entity is partitioned, they are counted as entities (HTTP contract A.6.1).
+        # Where every entity is partitioned, they are counted as entities (Azure: quotas).
         if number < limit and are_few:
             number = sum(entity.is_partitioned for entity in entities)
             limit, kind = self.quotas.partitioned_entities, "partitioned entities"
@@ -446,7 +446,7 @@ class ScaleUnit:
         self.catalog.finish_delete(queue.entity_id)
 
     def report_differences(self, entity: Queue, kept: msgspec.Struct, asked: msgspec.Struct) -> None:
-        """Log in which properties an entity that exists differs from what a configuration asks for (design 6)."""
+        """Log in which properties an entity that exists differs from what a configuration asks for."""
         names = differences(kept, asked)
         if names:
             self.store_events(0, "left alone", f"{entity.kind} '{entity.path}' differs in {', '.join(names)}")

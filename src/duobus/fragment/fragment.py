@@ -4,7 +4,7 @@ Command and time in, records and results out: no clock, I/O, randomness or async
 this order and never overlapping: ``tick``, then ``check`` and ``apply`` for every command of a commit, then,
 when that commit is durable, ``release`` for the same commands in the same order. Between commits it hands out
 locks (``lock``), which need no commit. When a commit fails the whole object is thrown away and made again from
-the store (design decision 4), so nothing here can be undone, nor needs to be.
+the store, so nothing here can be undone, nor needs to be.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Fragment:
                 self.place(source, slot, in_order=True)
 
     def set_settings(self, settings: SourceSettings, source_no: int = 0) -> None:
-        """Replace an entity's settings; held locks keep their end (design 3.11)."""
+        """Replace an entity's settings; held locks keep their end."""
         source = self.sources[source_no]
         source.settings = settings
         forward_dedup.settings_changed(self, source)
@@ -422,7 +422,7 @@ class Fragment:
 
     @staticmethod
     def _any_in_session(source: Source, locks: Sequence[int]) -> bool:
-        """Whether one of these locks lasts as long as its session's, which alone can be renewed (contract 11.5)."""
+        """Whether one of these locks lasts as long as its session's, which alone can be renewed."""
         return source.sessions is not None and any(sub_queue_of(source.locks[lock].state) == MAIN for lock in locks)
 
     def unlock(self, source_no: int, ranges: Iterable[tuple[int, int]], now_ms: int, *, counted: bool) -> list[Command]:
@@ -447,7 +447,7 @@ class Fragment:
         """A lock ended without settlement: back to the front, unless the message has run out of life or attempts."""
         slot.lock = 0
         if counted and sub_queue_of(slot.state) == MAIN:
-            # In a dead-letter queue the count stays what it was (contract chapter E, 8.4).
+            # In a dead-letter queue the count stays what it was (docs/reference/errata.md).
             slot.deliveries += 1
         if slot.deliveries or source.sessions is not None:
             source.touched[slot.count] = slot
@@ -462,7 +462,7 @@ class Fragment:
 
     @staticmethod
     def is_exhausted(source: Source, slot: QueuedMessage) -> bool:
-        """Whether an active message has used up its deliveries; dead letters never do (contract 13.3)."""
+        """Whether an active message has used up its deliveries; dead letters never do."""
         return sub_queue_of(slot.state) == MAIN and slot.deliveries >= source.settings.max_delivery_count
 
     @classmethod
@@ -482,7 +482,7 @@ class Fragment:
     # -- what rides in a commit ---------------------------------------------------------------------------------
 
     def touch(self, source: Source, commit: CommitBatch, room: int) -> int:
-        """Write the source's row and up to ``room`` changed delivery counts into a commit (design 3.9).
+        """Write the source's row and up to ``room`` changed delivery counts into a commit (decision 0019).
 
         Returns:
             How many were looked at; the rest rides in the next commit.

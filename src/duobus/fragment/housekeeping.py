@@ -73,7 +73,7 @@ class Housekeeping(Command):
             fanout.activate(fragment, fragment.topic, self, now_ms, commit)
 
     def _activate(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
-        """Activation gives a new number; the first stays as the enqueued sequence number (contract 13.1)."""
+        """Activation gives a new number; the first stays as the enqueued sequence number."""
         first = source.next_count
         all_metadata: dict[int, tuple[int, int, bytes | None]] = {}
         for old in self.due:

@@ -1,4 +1,4 @@
-"""The paged tail: messages that lie in the store only, because no receiver is near them yet (design 3.9).
+"""The paged tail: messages that lie in the store only, because no receiver is near them yet (decision 0013).
 
 Resident are the head window and whatever is locked, deferred, scheduled or dead. A deep queue costs its window, and
 a recovery does not grow with the backlog.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def recovered(fragment: Fragment, source_no: int) -> None:
-    """All that recovery reads has been taken in; whatever else is active is the paged tail (design 3.9).
+    """All that recovery reads has been taken in; whatever else is active is the paged tail.
 
     Dead, deferred and scheduled messages that the store could not give back count no more (I57).
     """

@@ -286,7 +286,7 @@ class Source:
         return bool(self.touched) or bool(self.firsts.given) or (self.history is not None and self.history.is_overdue)
 
     def counters(self) -> bytes:
-        """The numbers that ride in the source's row of each commit (design 3.9)."""
+        """The numbers that ride in the source's row of each commit."""
         return _COUNTERS.pack(*self.numbers, self.bytes)
 
     def counted(self, state: int, by: int) -> None:

@@ -1,4 +1,4 @@
-"""Subscription rules: which messages a subscription takes, and what it changes on its copy (HTTP contract, part E).
+"""Subscription rules: which messages a subscription takes, and what it changes on its copy (Azure: topic filters).
 
     compile_rule(description)  -> Rule                 once, when a rule is made; every mistake in it is reported here
     RuleSet({source: rules})   kept by the topic's fragment, changed rule by rule

@@ -57,7 +57,7 @@ class Match:
         altered: Further copies, ordered by source and within one by the order in which its rules were added.
         errors: Source to the text of its first error, or None when there was none. The message goes to that
             subscription's dead-letter queue, once, if DeadLetteringOnFilterEvaluationExceptions says so; its other
-            matching rules still deliver (E.4).
+            matching rules still deliver.
     """
 
     __slots__ = ("altered", "errors", "sources")
@@ -78,7 +78,7 @@ class Rule:
         is_true: Takes every message and alters none, whatever kind of filter says so.
         is_false: Takes no message.
         has_action: Each message that it takes gives a copy of its own.
-        is_correlation: Counts against the limit of correlation filters, otherwise of SQL filters (E.7).
+        is_correlation: Counts against the limit of correlation filters, otherwise of SQL filters (Azure: quotas).
         test: MessageView to something true when it matches.
         action: What it changes, or None.
         can_fail: ``test`` may raise EvaluationError, though all sections can be read.
@@ -170,8 +170,8 @@ def _compile_sql(rule: Rule, description: RuleDescription) -> None:
     if not code.can_fail:
         rule.equalities = equalities_of(node, parameters)
     if code.is_constant:
-        # Clients without a True filter of their own write 1=1 for it, and 1=0 for False (A.5.4, Azure: AMQP
-        # request-response operations).
+        # Clients without a True filter of their own write 1=1 for it, and 1=0 for False (Azure: AMQP request-response
+        # operations).
         rule.is_true = code.value is True and rule.action is None
         rule.is_false = code.value is not True
 

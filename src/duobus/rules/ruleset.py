@@ -26,7 +26,7 @@ LONG_FROM: Final = 2_048
 #: Looks at all of a long text that finding the places of its characters costs, for all rules together, at most.
 LETTERS_STRAIN: Final = 256
 
-#: Rules of one topic (E.7). True and false filters count as SQL: they are kinds of it.
+#: Rules of one topic (Azure: quotas). True and false filters count as SQL: they are kinds of it.
 SQL_RULES_MAX: Final = 2000
 CORRELATION_RULES_MAX: Final = 100_000
 

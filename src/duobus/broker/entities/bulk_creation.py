@@ -187,7 +187,7 @@ async def _create_singly(
     return False
 
 
-# In what the description of an entity that exists differs from what a configuration asks for (design 6).
+# In what the description of an entity that exists differs from what a configuration asks for.
 
 
 def differences(kept: msgspec.Struct, asked: msgspec.Struct) -> list[str]:

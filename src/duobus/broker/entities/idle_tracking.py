@@ -47,7 +47,7 @@ class LastUse:
 
 
 def last_access_ms(queue: Queue) -> int:
-    """When a queue was sent to, received from or looked into last (HTTP contract A.5.1); 0 for never.
+    """When a queue was sent to, received from or looked into last (``AccessedAt``); 0 for never.
 
     Whoever has a receiver or a session open uses it now.
     """
@@ -86,7 +86,7 @@ class IdleDeletion:
     def begin(self, queue: Queue) -> None:
         """A queue is new, has new properties, or is there again after a start: its time begins."""
         about = queue.description
-        # What forwards is never idle (HTTP contract A.7).
+        # What forwards is never idle (Azure: autoforwarding).
         limit_ms = about.auto_delete_on_idle_ms if about.forward_to is None else None
         known = 0 if queue.idle is None else queue.idle.accessed_ms
         clock = queue.idle = LastUse(limit_ms, self._time(), known)

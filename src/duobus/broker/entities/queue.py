@@ -39,7 +39,7 @@ from duobus.model.batches import DeliveryBatch, Mailbox, Refusal, SendBatch
 from duobus.model.descriptions import QueueDescription
 from duobus.model.metadata import MessageMetadata
 
-#: A sequence number is fragment number (16 bits), then count (design decision 7).
+#: A sequence number is fragment number (16 bits), then count (Azure: message sequencing).
 COUNT_BITS = 48
 COUNT_MASK = (1 << COUNT_BITS) - 1
 
@@ -162,7 +162,7 @@ class Queue:
         }
 
     def change(self, description: QueueDescription) -> None:
-        """Take on new properties: for what is sent, locked and renewed from now on; held locks stay (design 3.11)."""
+        """Take on new properties: for what is sent, locked and renewed from now on; held locks stay."""
         self.description = description
         settings = self.settings()
         for handle in self.fragments:

@@ -237,7 +237,7 @@ class Forwarder:
         if not waits:
             self._refused_since.pop(None, None)
             return False
-        # What was sent via this entity to one that does not exist has no time to wait (contract 12.4).
+        # What was sent via this entity to one that does not exist is given up at once.
         is_final = self.channel == TRANSFER and isinstance(error, EntityNotFound)
         if not is_final and not (ends.is_retriable(error) and self._is_overdue(None)):
             self._later(is_pause=True)

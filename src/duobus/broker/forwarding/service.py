@@ -268,7 +268,7 @@ class ForwardingService:
 
 
 def transfer_message_count(queue: Queue) -> int:
-    """Messages that are to be forwarded and have not left yet (TransferMessageCount, HTTP contract A.7)."""
+    """Messages that are to be forwarded and have not left yet (TransferMessageCount; Azure: Service Bus REST API)."""
     number = 0
     about = queue.description
     for handle in queue.fragments:

@@ -2,7 +2,7 @@
 
 Source 0 is the topic itself: it counts the messages, knows their ids, and keeps those that are scheduled. Every
 subscription is a source of its own. All copies of a message are decided together and written in one commit (I24); its
-body is kept once (``stores/bodies.py``), and what a rule changes lies beside it (design decision 8, 3.12).
+body is kept once (``storage/sqlite/shared_bodies.py``), and what a rule changes lies beside it.
 """
 
 from __future__ import annotations
@@ -437,7 +437,7 @@ def _copy_plain(
 def _wait(
     source: Source, run: Run, count: int, payload: bytes, metadata: MessageMetadata, now_ms: int, commit: CommitBatch
 ) -> None:
-    """A scheduled message stays at the topic; it is filtered when its time has come (HTTP contract E.1)."""
+    """A scheduled message stays at the topic; it is filtered when its time has come."""
     slot = QueuedMessage(count, payload, now_ms)
     slot.metadata = metadata
     slot.state = SCHEDULED

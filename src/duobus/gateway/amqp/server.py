@@ -217,7 +217,7 @@ class AmqpServer:
             await asyncio.sleep(POLL_S)
 
     async def close(self, limit_s: float) -> None:
-        """Contract chapter 16: answer, detach every link, close every connection, wait a little for their close."""
+        """Answer, detach every link, close every connection, wait a little for their close."""
         self.is_closing = True
         self.unit.unfollow(self._entity_changed)
         if self.peers:

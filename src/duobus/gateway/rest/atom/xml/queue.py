@@ -25,7 +25,7 @@ def read_queue(
 ) -> QueueDescription:
     """Return the queue that a request describes; nothing of it is checked against limits yet.
 
-    What is left out has its default, on an update too (A.2), except what cannot change: that stays as it is (A.8.1),
+    What is left out has its default, on an update too, except what cannot change: that stays as it is,
     and so do properties that have no element. ``kept`` is the queue so far, None for one that is to be created, and
     ``partitions`` are its fragments, unless they are those of the tier.
 
@@ -86,7 +86,7 @@ def write_queue(
 ) -> str:
     """Return the elements of a queue, in the cloud's order.
 
-    ``is_answer``: to a request that has created or changed it, which tells neither use nor counts (A.5.3).
+    ``is_answer``: to a request that has created or changed it, which tells neither use nor counts.
     """
     is_ordered = not queue.enable_partitioning if queue.support_ordering is None else queue.support_ordering
     dead = place.told(queue.forward_dead_lettered_messages_to, queue.forward_dead_lettered_messages_to_sent)

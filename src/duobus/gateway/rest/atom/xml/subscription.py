@@ -62,7 +62,7 @@ def write_subscription(
 ) -> str:
     """Return the elements of a subscription, in the cloud's order; see ``write_queue``.
 
-    One that was not used yet was accessed when it was created, unlike a queue (A.5.3).
+    One that was not used yet was accessed when it was created, unlike a queue.
     """
     accessed_ms = max(subscription.accessed_at_ms, numbers.accessed_ms) or subscription.created_at_ms
     return "".join(

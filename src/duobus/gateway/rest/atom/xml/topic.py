@@ -85,7 +85,7 @@ def write_topic(
 ) -> str:
     """Return the elements of a topic, in the cloud's order; see ``write_queue``.
 
-    Only scheduled messages wait at a topic (A.5.2).
+    Only scheduled messages wait at a topic.
     """
     is_ordered = not topic.enable_partitioning if topic.support_ordering is None else topic.support_ordering
     told = RuntimeInfo(scheduled=numbers.scheduled)

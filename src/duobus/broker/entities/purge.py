@@ -114,7 +114,7 @@ async def _clear_sessions(
         while wanted and left > 0:
             number = min(left, REMOVED_MAX)
             counts, wanted = wanted[:number], wanted[number:]
-            command = PurgeCounts(handle, source_no, _Reply(), counts=counts, before_ms=before_ms)
+            command = PurgeCounts(handle, source_no, None, counts=counts, before_ms=before_ms)
             await _do(command, cleared, number)
             left -= len(command.slots)
         if left <= 0:
@@ -191,9 +191,7 @@ async def _clear_available(
                 # Somebody else's page is on its way, or there is no room for one: not now.
                 return
             continue
-        command = PurgeAvailable(
-            handle, source_no, _Reply(), sub_queue=sub_queue, limit=left, before_ms=before_ms, end=end
-        )
+        command = PurgeAvailable(handle, source_no, None, sub_queue=sub_queue, limit=left, before_ms=before_ms, end=end)
         await _do(command, cleared, command.limit)
         left -= len(command.slots)
         if not command.slots:
@@ -220,7 +218,7 @@ async def _clear_others(
             if is_time_over():
                 return False
             counts = wanted[first : first + REMOVED_MAX]
-            await _do(PurgeCounts(handle, source_no, _Reply(), counts=counts), cleared, len(counts))
+            await _do(PurgeCounts(handle, source_no, None, counts=counts), cleared, len(counts))
     return is_clean
 
 
@@ -242,8 +240,7 @@ def _source_of(handle: FragmentHandle, source_no: int) -> Source:
 
 async def _do(command: PurgeCommand, cleared: PurgeResult, at_most: int) -> None:
     """Do one slice; its removal is durable on return."""
-    reply = command.reply
-    assert isinstance(reply, _Reply)
+    reply = command.reply = _Reply()
     command.handle.submit(command)
     await reply.answer()
     if command.error is not None:

@@ -156,7 +156,7 @@ class FragmentHandle:
             source = fragment.sources[source_no]
             if source.touched:
                 loop.changed[fragment.fragment_key] = fragment
-            if source.cold_number:
+            if source.tail_count:
                 broker.pager.prefetch(fragment)
             receiver.deliver(DeliveryBatch(self, fragment.prefix, first, slots, until_ms), credit)
             loop.timers.note(fragment)

@@ -64,7 +64,7 @@ class Fragment:
         dirty: Sources of a topic whose rows the next commit writes; a queue's one source is always written.
         deadline: No housekeeping is due before this instant (broker time).
         armed: The instant for which the message broker has noted to look; its own business.
-        window_bytes: Payload bytes that each source may keep in memory before new messages go cold.
+        window_bytes: Payload bytes that each source may keep in memory before new messages stay in the store only.
     """
 
     __slots__ = (
@@ -270,7 +270,7 @@ class Fragment:
         """Make new messages available of which none has metadata."""
         first = slots[0].count
         main = source.sub_queues[MAIN]
-        if source.cold_number or self._is_window_full(source, len(main.ready)):
+        if source.tail_count or self._is_window_full(source, len(main.ready)):
             source.page_out(first, len(slots), size)
             return
         source.by_count.update(zip(range(first, first + len(slots)), slots, strict=True))
@@ -285,7 +285,7 @@ class Fragment:
         """Make new messages available of which at least one has metadata."""
         main = source.sub_queues[MAIN]
         for slot in slots:
-            if slot.state == ACTIVE and (source.cold_number or self._is_window_full(source, len(main.ready))):
+            if slot.state == ACTIVE and (source.tail_count or self._is_window_full(source, len(main.ready))):
                 source.page_out(slot.count, 1, len(slot.payload))
                 note_paged_expiry(self, source, slot.count, slot.enqueued_ms, slot.metadata)
                 continue
@@ -358,8 +358,8 @@ class Fragment:
 
     def available(self, source_no: int, sub_queue: int) -> int:
         """Messages that a take would find and that are not promised to anyone."""
-        body_key = self.sources[source_no].sub_queues[sub_queue]
-        return body_key.available() - body_key.promised
+        queued = self.sources[source_no].sub_queues[sub_queue]
+        return queued.available() - queued.promised
 
     def lock(self, source_no: int, sub_queue: int, limit: int, now_ms: int) -> tuple[int, list[QueuedMessage], int]:
         """Peek-lock up to ``limit`` messages: (first lock counter, messages, end of the locks). Needs no commit."""

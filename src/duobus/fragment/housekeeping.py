@@ -194,7 +194,7 @@ def _expire_own(fragment: Fragment, source: Source, now_ms: int, keeping: Housek
             if source.is_paged_out(count) and not (
                 source.settings.forwards and forward_dedup.is_in_doubt(source, count)
             ):
-                source.cold_due.append(count)
+                source.tail_due.append(count)
             continue
         if found.expires_ms != expires_ms:
             continue

@@ -143,8 +143,8 @@ def take(source: Source, sub_queue: int, limit: int, size: int) -> list[QueuedMe
     """Take available messages of a sub-queue off, in order: at most ``limit``, until they have ``size`` bytes."""
     if sub_queue == MAIN and source.sessions is not None:
         return _take_of_sessions(source, source.sessions, limit, size)
-    body_key = source.sub_queues[sub_queue]
-    slots = body_key.take(limit)
+    queued = source.sub_queues[sub_queue]
+    slots = queued.take(limit)
     number = 0
     for slot in slots:
         if size <= 0:
@@ -153,7 +153,7 @@ def take(source: Source, sub_queue: int, limit: int, size: int) -> list[QueuedMe
         size -= len(slot.payload)
         number += 1
     for slot in slots[number:]:
-        body_key.give_back(slot)
+        queued.give_back(slot)
     return slots[:number]
 
 

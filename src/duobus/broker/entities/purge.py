@@ -161,7 +161,7 @@ async def _purge_fragment(
             await _clear_available(handle, source_no, sub_queue, cleared, NEVER, NEVER, end, is_time_over)
         is_clean = await _clear_others(handle, source_no, sub_queues, cleared, end, is_time_over)
         source = _source_of(handle, source_no)
-        is_clean = is_clean and not (source.cold_number and source.cold_first < end and MAIN in sub_queues)
+        is_clean = is_clean and not (source.tail_count and source.tail_first < end and MAIN in sub_queues)
     cleared.locked += sum(slot.count < end and sub_queue_of(slot.state) in sub_queues for slot in source.locks.values())
 
 
@@ -179,15 +179,15 @@ async def _clear_available(
     left = limit
     while left > 0 and not is_time_over():
         source = _source_of(handle, source_no)
-        body_key = source.sub_queues[sub_queue]
-        if body_key.available() <= 0:
-            cold = source.cold_number
-            if sub_queue != MAIN or not cold:
+        queued = source.sub_queues[sub_queue]
+        if queued.available() <= 0:
+            in_tail = source.tail_count
+            if sub_queue != MAIN or not in_tail:
                 return
             fragment = handle.fragment
             assert fragment is not None
             await handle.read_ahead(fragment)
-            if source.cold_number == cold and body_key.available() <= 0:
+            if source.tail_count == in_tail and queued.available() <= 0:
                 # Somebody else's page is on its way, or there is no room for one: not now.
                 return
             continue

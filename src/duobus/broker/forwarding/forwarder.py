@@ -233,7 +233,7 @@ class Forwarder:
         if self.channel == TRANSFER:
             waits = self.path.lower() in source.transfers
         else:
-            waits = transfer.has_available(source, self.channel) or source.cold_number > 0
+            waits = transfer.has_available(source, self.channel) or source.tail_count > 0
         if not waits:
             self._refused_since.pop(None, None)
             return False

@@ -60,7 +60,7 @@ class Copies:
         source: Of the subscription.
         put: What is written of them.
         size: Their payload bytes.
-        slots: The messages; None when they are plain, since what goes cold at once never needs any.
+        slots: The messages; None when they are plain, since what stays in the store only never needs any.
     """
 
     __slots__ = ("put", "size", "slots", "source")
@@ -473,7 +473,7 @@ def release(fragment: Fragment, copies: list[Copies]) -> None:
         source, put = part.source, part.put
         if part.slots is not None:
             fragment.release_with_metadata(source, part.slots)
-        elif source.cold_number:
+        elif source.tail_count:
             source.page_out(put.first_count, len(put.payloads), part.size)
         else:
             fragment.release_plain(source, _slots(put), part.size)

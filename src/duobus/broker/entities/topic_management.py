@@ -58,8 +58,8 @@ from duobus.rules.ruleset import CORRELATION_RULES_MAX, SQL_RULES_MAX
 from duobus.storage.catalog_rows import DELETING, INTENT, LIVE, EntityRow, SlotRow
 
 if TYPE_CHECKING:
+    from duobus.broker.entities.entity_host import EntityHost
     from duobus.broker.entities.namespace import Namespace
-    from duobus.broker.scale_unit import ScaleUnit
 
 
 class TopicLife:
@@ -67,7 +67,7 @@ class TopicLife:
 
     __slots__ = ("_subscriptions", "_unit")
 
-    def __init__(self, unit: ScaleUnit) -> None:
+    def __init__(self, unit: EntityHost) -> None:
         self._unit = unit
         #: Rows of subscriptions that the start has found, by namespace and path of the topic.
         self._subscriptions: dict[tuple[str, str], list[EntityRow]] = {}
@@ -379,7 +379,7 @@ class TopicLife:
         unit.notify(entity)
 
     def withdraw(self, entity: Topic | Subscription) -> None:
-        """Begin the deletion of what could not be created; see ``ScaleUnit.withdraw``."""
+        """Begin the deletion of what could not be created; see ``EntityHost.withdraw``."""
         catalog = self._unit.catalog
         if isinstance(entity, Subscription):
             catalog.withdraw(entity.source_no, withdrawn_path(entity.path, entity.source_no))

@@ -118,8 +118,8 @@ class Desk:
         )
         self.peer: Any = SimpleNamespace(
             throttle=throttle,
-            look_at=self._look,
-            carry=self.carried.append,
+            schedule=self._look,
+            note_bytes=self.carried.append,
             meter=lambda queue, *what: self.metered.append(what),
             error=lambda error, path: error,
             is_gone=False,

@@ -33,12 +33,13 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup: $(STAMP) ## Make .venv with the package and all tools
 
-check: $(STAMP) ## Lint, format, types, import rules
+check: $(STAMP) ## Lint, format, types, import rules, figures of the layout
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/lint-imports --config .importlinter-runtime
+	$(BIN)/python tools/house.py --where
 
 # Tests wait for processes, disks and timers more than they compute: four workers keep two cores busy. Tests of a group
 # share one worker, and with it what is slow to start: Spark. Bytecode is kept, whatever the environment says: tests start

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 MEAN_OF = ("A100", "A1000", "B", "C1x1", "C4x4")
-"""The workloads in the geometric mean that the project's goal is stated in (performance document, chapter 6)."""
+"""The workloads in the geometric mean that the project's goal is stated in."""
 
 _SYNCS = 200
 

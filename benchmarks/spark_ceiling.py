@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 BATCH = 1_000
-#: Seven columns, one of them a map: the wide row of spark-pipeline 5.2.
+#: Seven columns, one of them a map: a wide row.
 DDL = (
     "body binary, message_id string, sequence_number bigint, enqueued_time timestamp, delivery_count int, "
     "entity string, application_properties map<string,string>"

@@ -1,4 +1,4 @@
-"""Fuzz targets: each takes bytes and raises when an oracle is broken (reliability 5.3).
+"""Fuzz targets: each takes bytes and raises when an oracle is broken.
 
 Oracles of all: only declared errors, at most 50 ms per 64 KiB of input, memory within a bound.
 """

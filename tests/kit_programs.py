@@ -18,7 +18,7 @@ from duobus.testing.server import ServerProcess
 #: Git-ignored; gone with ``make clean``.
 CACHE = Path(__file__).parents[1] / ".build"
 
-#: A hang is a failure (contract chapter 21). Its 20 s are for one program on an idle machine; here four share it.
+#: A hang is a failure. Its 20 s are for one program on an idle machine; here four share it.
 LIMIT_S = 60.0
 
 LISTEN_ONLY, SEND_ONLY = "listens", "sends"
@@ -29,7 +29,7 @@ Pool = Mapping[str, tuple[int, dict[str, Any]]]
 
 
 def configuration(pool: Pool, topics: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """The emulator's format (HTTP contract D.1), with two rules of one right each."""
+    """The emulator's format, with two rules of one right each."""
     queues = [
         {"Name": f"{kind}-{index}", "Properties": properties}
         for kind, (number, properties) in pool.items()

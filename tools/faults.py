@@ -6,7 +6,7 @@
 
 Senders and receivers on the official SDK, synchronous and asyncio, plain and TLS, keep a partitioned queue over two
 messaging stores busy, while one fault strikes again and again: the process, or store 1. Then all is well again,
-everything is received, and each message is accounted for (I1, I7, I9, I17, I27, I56; reliability F1 to F7). What needs
+everything is received, and each message is accounted for (I1, I7, I9, I17, I27, I56). What needs
 root, a mounted file system or a compiler is skipped, and says so.
 
 Half of the messages have a partition key. What belongs into store 1 is refused while it is away, and its senders try

@@ -7,7 +7,7 @@
 
 Senders and receivers on the official SDK, synchronous and asyncio, plain and TLS, keep a partitioned queue busy. The
 broker is killed at a random moment after each start and started again on the same data folder. At the end everything
-is received, and each message is accounted for (I1, I7, I17; reliability F1).
+is received, and each message is accounted for (I1, I7, I17).
 
 With ``--take-files`` somebody takes files away, too, while the broker runs or after it was killed: a store's log, the
 catalog, its log; or puts an older copy in their place. Then nothing that was acknowledged may be lost, or the broker

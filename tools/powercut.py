@@ -6,7 +6,7 @@
 Each cut: a writer commits as fast as it can and prints a line after each commit; it is frozen, the file system is
 shut down without flushing its log, the writer is killed, everything is taken apart and put together again, and
 the store is recovered. The order matters: a file system that is shut down under a running writer can report
-success for an fsync that did nothing, and real power loss stops the sender too (reliability 1.2).
+success for an fsync that did nothing, and real power loss stops the sender too.
 
 Exit status: 0 nothing lost, 1 something was lost or damaged, 3 power cuts cannot be made here.
 """

@@ -5,7 +5,7 @@
 A producer sends numbered messages into a partitioned queue, a claim stream writes them into Parquet files by batch, a
 rival completes some of them, and processes die by SIGKILL at random instants, some of them twice in a row. In the end
 every message has to be in the files once, or with the rival: lost 0, doubled 0, and nothing may be left deferred in
-the queue (spark-pipeline 3.4). Identifiers and checksums tell.
+the queue. Identifiers and checksums tell.
 """
 
 from __future__ import annotations

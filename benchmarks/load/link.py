@@ -218,7 +218,7 @@ class Link(ABC):
         elif frame.code == wire.BEGIN:
             self.frame_limit = frame.field(2)
         elif frame.code == wire.ATTACH and frame.field(5 if self.is_receiver else 6) is None:
-            # refused: a detach with the reason follows (AMQP contract 6.3)
+            # refused: a detach with the reason follows
             self._answered.discard(wire.ATTACH)
 
     def _flow(self, frame: Frame) -> None:

@@ -1,7 +1,7 @@
 """AMQP 1.0 on the wire, as much as a load generator needs: encoders, one generic decoder, frames.
 
 Nothing here is on the path of a message; `sender` and `receiver` have their own templates and walkers for that.
-Source: AMQP 1.0 part 1 (types), part 2 (frames); the performative table of the AMQP contract, chapter 2.
+Source: AMQP 1.0 part 1 (types), part 2 (frames), and its table of performatives.
 """
 
 import struct

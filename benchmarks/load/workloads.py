@@ -1,4 +1,4 @@
-"""The workloads of the project: what is measured, by name (chapter 1 of the performance document).
+"""The workloads of the project: what is measured, by name (docs/explanation/performance.md).
 
 A100, A1000: send with so many unsettled in flight, all accepted. B: drain preloaded messages by peek-lock, credit 500,
 and wait for the broker's settlement. C1x1, C4x4: senders and receivers at once, in-flight 1,000 per sender, backlog

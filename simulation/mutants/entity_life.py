@@ -17,26 +17,26 @@ from simulation.world.stores import CrashingStore
 @contextmanager
 def status_ignored_on_live_links() -> Iterator[None]:
     """A new status holds for new links, and those that are there go on."""
-    original = ScaleUnit.tell
+    original = ScaleUnit.notify
 
-    def tell(self: ScaleUnit, queue: Queue) -> None:
+    def notify(self: ScaleUnit, queue: Queue) -> None:
         if queue.is_deleted:
             original(self, queue)
 
-    with mock.patch.object(ScaleUnit, "tell", tell):
+    with mock.patch.object(ScaleUnit, "notify", notify):
         yield
 
 
 @contextmanager
 def deletion_not_told() -> Iterator[None]:
     """The links to a queue that is deleted stay."""
-    original = ScaleUnit.tell
+    original = ScaleUnit.notify
 
-    def tell(self: ScaleUnit, queue: Queue) -> None:
+    def notify(self: ScaleUnit, queue: Queue) -> None:
         if not queue.is_deleted:
             original(self, queue)
 
-    with mock.patch.object(ScaleUnit, "tell", tell):
+    with mock.patch.object(ScaleUnit, "notify", notify):
         yield
 
 

@@ -50,7 +50,7 @@ def removed_before_accepted() -> Iterator[None]:
             and isinstance(in_flight, InFlightBatch)
             and isinstance(command.members[0], RecordForwarded)
         ):
-            origin = in_flight._forwarder.handle
+            origin = in_flight._sender.handle
             origin.submit(RemoveTransferred(origin, 0, None, in_flight.forward_batch.slots))
         original(self, command)
 

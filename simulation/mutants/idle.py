@@ -69,13 +69,13 @@ def rows_left_behind() -> Iterator[None]:
 @contextmanager
 def never_looked_again() -> Iterator[None]:
     """A queue that was in use when its time was up is not looked at any more."""
-    original = idle.IdleDeletion.look
+    original = idle.IdleDeletion.check
 
-    def look(self: idle.IdleDeletion) -> None:
+    def check(self: idle.IdleDeletion) -> None:
         original(self)
         self.stop()
 
-    with mock.patch.object(idle.IdleDeletion, "look", look):
+    with mock.patch.object(idle.IdleDeletion, "check", check):
         yield
 
 

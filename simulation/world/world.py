@@ -213,10 +213,10 @@ class World:
     def watched(self) -> Iterator[None]:
         """Note what only the broker's side can know, while the context lasts."""
         with ExitStack() as stack:
-            stack.enter_context(_wrapped(Fragment, "_lock_slots", self._locked))
+            stack.enter_context(_wrapped(Fragment, "_lock_messages", self._locked))
             stack.enter_context(_wrapped(sessions, "accept", self._session_acceptors))
             stack.enter_context(_wrapped(sessions, "lock_slots", self._locked_in_session))
-            stack.enter_context(_wrapped(outlets, "take_for_sessions", self._took_turn))
+            stack.enter_context(_wrapped(outlets, "take_for_sessions", self._placement_turn))
             stack.enter_context(_wrapped(sessions, "end", self._ending))
             stack.enter_context(_wrapped(Housekeeping, "apply", self._kept_house))
             stack.enter_context(_wrapped(RemovalCommand, "remove", self._removing))
@@ -258,7 +258,7 @@ class World:
         self._note_grants(fragment, first, slots, self.broker_ms(), lock.until_ms)
         return first, slots
 
-    def _took_turn(self, original: Any, fragment: Fragment, source: Source, asked: Any) -> Any:
+    def _placement_turn(self, original: Any, fragment: Fragment, source: Source, asked: Any) -> Any:
         first, slots = original(fragment, source, asked)
         at = 0
         for _, number, until_ms in asked:

@@ -1,4 +1,4 @@
-"""Rights: wire contract 4.3 and 4.5, HTTP contract B.2.3 and B.2.4, threats T12 and T13."""
+"""Rights: what each grants, over AMQP and HTTP, and what no signature and no path obtains."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_errors_quote_nothing_of_the_token() -> None:
         assert canary not in str(caught.value)
 
 
-# --- differential test: a second authorizer, written from the contract's text alone -----------------------------------
+# --- differential test: a second authorizer, written from the documents' text alone -----------------------------------
 
 
 def _reference_path(uri: str) -> list[str] | None:

@@ -1,4 +1,4 @@
-"""Random access rules and HTTP requests against an authorizer written from the contract's text alone (B.2.3, B.2.4)."""
+"""Random access rules and HTTP requests against an authorizer written from the documents' text alone."""
 
 from __future__ import annotations
 

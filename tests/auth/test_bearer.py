@@ -1,4 +1,4 @@
-"""Bearer tokens: what is taken, and a table of what is not (threat T15; wire contract 4.2; HTTP contract B.2.5)."""
+"""Bearer tokens: what is taken, and a table of what is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared access signatures: the vectors of HTTP contract B.2.1, and everything malformed."""
+"""Shared access signatures: vectors of good ones, and everything malformed."""
 
 from __future__ import annotations
 

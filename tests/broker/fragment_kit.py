@@ -9,7 +9,7 @@ from typing import Any
 from duobus.broker import recovery
 from duobus.broker.protocols import FragmentPlan
 from duobus.errors import ServiceBusError
-from duobus.fragment import paged_tail as cold_tail
+from duobus.fragment import paged_tail
 from duobus.fragment import peek as peek
 from duobus.fragment.commands import Command
 from duobus.fragment.fragment import Fragment
@@ -175,9 +175,9 @@ class Driver:
         (other.fragment,) = asyncio.run(recovery.recover_fragments(reader, contents, entropy, {}))
         other.source = other.fragment.sources[0]
         # The paged tail comes in small pages.
-        while other.source.cold_number:
-            rows = self.store.load(other.source.source_key, other.source.cold_first, 3)
-            cold_tail.page_in(other.fragment, 0, rows, is_last=len(rows) < 3)
+        while other.source.tail_count:
+            rows = self.store.load(other.source.source_key, other.source.tail_first, 3)
+            paged_tail.page_in(other.fragment, 0, rows, is_last=len(rows) < 3)
         return other
 
     def picture(self) -> dict[int, tuple[int, int, bytes, MessageMetadata | None]]:

@@ -119,7 +119,7 @@ async def test_a_deep_queue_is_peeked_without_being_read_into_memory(hall: Hall)
         fragment = queue.fragments[0].fragment
         assert fragment is not None
         source = fragment.sources[0]
-        assert source.cold_number > 10
+        assert source.tail_count > 10
         in_memory = len(source.by_count)
         # One of those in memory is locked; peek shows it as well.
         receiver(queue, 1)
@@ -171,7 +171,7 @@ async def test_what_lies_behind_a_window_full_of_expired_messages_is_received_al
         await turns()
         fragment = queue.fragments[0].fragment
         assert fragment is not None
-        assert fragment.sources[0].cold_number == 1
+        assert fragment.sources[0].tail_count == 1
         await asyncio.sleep(2)
         _, box = receiver(queue, 5)
         await asyncio.sleep(1)

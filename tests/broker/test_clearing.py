@@ -227,7 +227,7 @@ async def test_a_deep_queue_is_deleted_beyond_what_is_in_memory(hall: Hall) -> N
         await sent(queue, 30)
         fragment = queue.fragments[0].fragment
         assert fragment is not None
-        assert fragment.sources[0].cold_number > 10
+        assert fragment.sources[0].tail_count > 10
         assert await queue.batch_delete(MAIN, 20, NEVER) == 20
         _, box = receiver(queue, 2)
         await turns()

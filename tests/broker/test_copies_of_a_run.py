@@ -114,9 +114,9 @@ def test_what_goes_cold_is_counted_and_not_kept_in_memory() -> None:
     for number in (2, 3):
         run, _ = publish(fragment, message("red"), message("red", b"22"))
         fragment.release(run, 5)
-        assert (source.cold_first, source.cold_number) == (2, 2 * number - 2)
+        assert (source.tail_first, source.tail_count) == (2, 2 * number - 2)
     assert [count for count, *_ in waiting(fragment, 1)] == [1]
-    assert source.cold_bytes == 2 * len(message("red")) + 2 * len(message("red", b"22"))
+    assert source.tail_bytes == 2 * len(message("red")) + 2 * len(message("red", b"22"))
     assert source.numbers[MAIN] == 5
 
 
@@ -127,13 +127,13 @@ def test_what_was_cold_when_the_commit_began_and_is_read_by_its_end_is_kept_in_m
     for _ in range(2):
         run, _ = publish(fragment, message("red"))
         fragment.release(run, 5)
-    assert source.cold_number == 1
+    assert source.tail_count == 1
     run, _ = publish(fragment, message("red", b"late"))
-    source.warmed(1, len(message("red")), 3)
+    source.paged_in(1, len(message("red")), 3)
     fragment.window_bytes = 1 << 20
     fragment.release(run, 5)
     assert waiting(fragment, 1)[-1] == (3, 3, message("red", b"late"))
-    assert source.cold_number == 0
+    assert source.tail_count == 0
 
 
 def test_a_subscription_that_is_gone_at_the_end_of_the_commit_gets_nothing() -> None:

@@ -121,13 +121,13 @@ class Side:
         name = self.town.owners[store_id]
         return HERE if name == self.name else name
 
-    async def look_again(self) -> None:
+    async def refresh(self) -> None:
         self.looked += 1
         self.owner.unit.directory = Directory(self.town.hall.catalog.read())
 
     # Ferry
 
-    async def wire(self, address: str, namespace: str) -> Line:
+    async def get(self, address: str, namespace: str) -> Line:
         assert namespace == "n"
         if address in self.town.away:
             raise ConnectionError(f"{address} is away")
@@ -160,7 +160,7 @@ class Town:
             self.owners[number] = side.name
         await side.owner.adopt(*stores)
         for one in self.sides.values():
-            await one.look_again()
+            await one.refresh()
 
     def names_of(self, store_id: int, number: int) -> list[str]:
         directory = self.a.owner.unit.directory
@@ -175,10 +175,10 @@ async def _town(hall: Hall, **properties: Any) -> tuple[Town, str, str]:
     await town.give(town.b, 2)
     source, target = town.names_of(1, 1)[0], town.names_of(2, 1)[0]
     await town.b.owner.unit.create_queue("n", QueueDescription(name=target, **properties))
-    await town.a.look_again()
+    await town.a.refresh()
     await town.a.owner.unit.create_queue("n", QueueDescription(name=source, forward_to=target))
-    await town.a.look_again()
-    await town.b.look_again()
+    await town.a.refresh()
+    await town.b.refresh()
     return town, source, target
 
 
@@ -228,7 +228,7 @@ async def test_keys_and_messages_without_one_find_their_fragments_at_another_ser
 @simulated_over(2, 3600)
 async def test_an_answer_that_is_lost_brings_nothing_twice(hall: Hall) -> None:
     town, source, target = await _town(hall, enable_partitioning=True)
-    line = await town.a.wire("b", "n")
+    line = await town.a.get("b", "n")
     _send(town.a, source, b"0")
     await asyncio.sleep(0.5)
     line.late = []
@@ -277,7 +277,7 @@ async def test_a_destination_that_moves_while_it_takes_messages_has_them_once(ha
 @simulated_over(2, 3600)
 async def test_a_destination_that_comes_to_the_server_of_the_origin_has_everything_once(hall: Hall) -> None:
     town, source, target = await _town(hall, enable_partitioning=True)
-    line = await town.a.wire("b", "n")
+    line = await town.a.get("b", "n")
     line.late = []
     _send(town.a, source, b"1")
     await asyncio.sleep(0.5)
@@ -316,7 +316,7 @@ async def test_a_store_that_is_lost_in_the_middle_of_a_forward_to_it_has_it_once
 @simulated_over(2, 3600)
 async def test_an_origin_that_moves_sends_nothing_twice(hall: Hall) -> None:
     town, source, target = await _town(hall, enable_partitioning=True)
-    line = await town.a.wire("b", "n")
+    line = await town.a.get("b", "n")
     _send(town.a, source, b"0")
     await asyncio.sleep(0.5)
     line.late = []
@@ -391,7 +391,7 @@ async def test_a_ledger_forgets_an_origin_that_was_deleted(hall: Hall) -> None:
     await asyncio.sleep(0.5)
     town.away.add("a")
     await town.a.owner.unit.delete_queue("n", source)
-    await town.b.look_again()
+    await town.b.refresh()
     await asyncio.sleep(5)
     assert _ledger(town.b, target) == 0
 
@@ -444,7 +444,7 @@ async def test_what_exists_nowhere_cannot_be_forwarded_to(hall: Hall) -> None:
 async def test_what_was_sent_to_an_entity_that_is_deleted_elsewhere_is_given_up_in_time(hall: Hall) -> None:
     town, source, target = await _town(hall)
     await town.b.owner.unit.delete_queue("n", target)
-    await town.a.look_again()
+    await town.a.refresh()
     _send(town.a, source, b"1")
     await asyncio.sleep(11 * 60)
     assert await _there(town.a, source, TRANSFER_DEAD_LETTER) == [b"1"]

@@ -32,7 +32,7 @@ async def _town(hall: Hall) -> tuple[Town, str, str]:
     await town.give(town.b, 2)
     source, target = town.names_of(1, 1)[0], town.names_of(2, 1)[0]
     await town.b.owner.unit.create_queue("n", QueueDescription(name=target))
-    await town.a.look_again()
+    await town.a.refresh()
     about = QueueDescription(
         name=source,
         forward_to=target,
@@ -40,15 +40,15 @@ async def _town(hall: Hall) -> tuple[Town, str, str]:
         dead_lettering_on_message_expiration=True,
     )
     await town.a.owner.unit.create_queue("n", about)
-    await town.a.look_again()
-    await town.b.look_again()
+    await town.a.refresh()
+    await town.b.refresh()
     return town, source, target
 
 
 async def _left_in_doubt(hall: Hall) -> tuple[Town, str, str]:
     """The destination has taken a message, which is locked there, and nobody has heard that when the origin ends."""
     town, source, target = await _town(hall)
-    line = await town.a.wire("b", "n")
+    line = await town.a.get("b", "n")
     town.a.owner.queue(source).send(batch(b"0"))
     await asyncio.sleep(0.5)
     line.late = []
@@ -136,7 +136,7 @@ async def test_the_answer_comes_in_parts_when_it_is_long(hall: Hall) -> None:
         mock.patch("duobus.cluster.forwarding.sender.ASKED_MAX", 2),
     ):
         town, source, _ = await _town(hall)
-        line = await town.a.wire("b", "n")
+        line = await town.a.get("b", "n")
         town.a.owner.queue(source).send(batch(b"0"))
         await asyncio.sleep(0.5)
         line.late = []

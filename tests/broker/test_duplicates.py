@@ -32,7 +32,7 @@ EVERY_KIND = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("width", [1, 250])
 def test_an_id_that_the_broker_gave_is_none_in_duplicate_detection(width: int) -> None:
-    """AMQP contract, chapter E, row 7.5; PE10: it places no message either."""
+    """An id that the broker has given detects no duplicate; and it places no message either (PE10)."""
     fields = [None, None, "t" * width]
     made, own = with_made_id(build_message(fields), 0, b"0" * 32), build_message(["0" * 32, *fields[1:]])
     assert (message_id(made), message_id(own)) == (None, b"s" + b"0" * 32)
@@ -346,7 +346,7 @@ def test_a_message_without_a_key_is_placed_by_its_id_where_there_are_fragments()
     assert made.ids is not None
     assert made.ids[0] == b"sa"
     assert made.ids[1] is None
-    # The key belongs to the id: the same id under another key is another message (contract 13.2).
+    # The key belongs to the id: the same id under another key is another message.
     assert made.ids[2] not in (b"sb", *(identified(["b"], [b"sj"], is_partitioned=True).ids or []))
     plain = identified(["a", "b"])
     assert (plain.ids, plain.keys) == ([b"sa", b"sb"], None)

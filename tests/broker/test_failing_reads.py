@@ -22,7 +22,7 @@ async def test_a_peek_that_the_store_fails_is_busy_and_the_store_is_reopened(hal
     assert answers(made) == [None]
     source = queue.fragments[0].fragment.sources[0]  # type: ignore[union-attr]
     # As if the message lay in the paged tail, so that a peek has to read it.
-    source.cold_first = source.cold_number = 1
+    source.tail_first = source.tail_count = 1
     broker = queue.fragments[0].broker
     hall.writers[broker.store_id].fail_next = "before"
     with pytest.raises(StoreUnavailable):

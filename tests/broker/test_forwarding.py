@@ -1,4 +1,4 @@
-"""Forwarding from queue to queue (HTTP contract A.7; I14, I41): what arrives, what stays, what is given up."""
+"""Forwarding from queue to queue (I14, I41): what arrives, what stays, what is given up."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_a_queue_with_sessions_forwards_its_dead_letters() -> None:
     run(story)
 
 
-def test_a_deep_backlog_goes_through_the_cold_tail() -> None:
+def test_a_deep_backlog_goes_through_the_paged_tail() -> None:
     async def story(hall: Hall) -> None:
         origin = await hall.create("from")
         target = await hall.create("to")
@@ -276,7 +276,7 @@ def test_a_deep_backlog_goes_through_the_cold_tail() -> None:
         for start in range(0, 4_000, 500):
             sent(origin, *(b"%d" % n for n in range(start, start + 500)))
             await asyncio.sleep(0.1)
-        assert fragment.sources[0].cold_number > 2_000
+        assert fragment.sources[0].tail_count > 2_000
         await change(hall, origin, forward_to="to")
         await asyncio.sleep(60.0)
         assert (origin.numbers()[0][0], target.numbers()[0][0]) == (0, 4_000)

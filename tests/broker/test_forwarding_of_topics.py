@@ -1,4 +1,4 @@
-"""Forwarding from subscriptions and to topics (HTTP contract A.7; I14, I41)."""
+"""Forwarding from subscriptions and to topics (I14, I41)."""
 
 from __future__ import annotations
 

@@ -802,7 +802,7 @@ def test_a_run_of_ordinary_messages_fits_into_the_window_as_a_whole() -> None:
     driver.send(b"a", b"b", b"c")
     assert driver.source.by_count.keys() == {1, 2, 3}
     driver.send(b"d", b"e")
-    assert driver.source.cold_number == 2
+    assert driver.source.tail_count == 2
 
 
 def test_a_lock_token_begins_with_eight_bytes_that_name_the_life() -> None:

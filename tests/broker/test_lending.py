@@ -12,7 +12,7 @@ from duobus.broker.fragment_handle import FragmentHandle
 from duobus.model.batches import DeliveryBatch
 
 
-class Shelf:
+class Stock:
     """Stands for a fragment engine: some messages."""
 
     def __init__(self, messages: int) -> None:
@@ -34,9 +34,9 @@ class Broker:
 
     def take(self, handle: FragmentHandle, source_no: int, sub_queue: int, credit: int, receiver: Receiver) -> None:
         """See FragmentHandle.take."""
-        body_key = handle.fragment
-        assert isinstance(body_key, Shelf)
-        body_key.messages -= credit
+        stock = handle.fragment
+        assert isinstance(stock, Stock)
+        stock.messages -= credit
         self.takes.append((handle, credit, receiver))
 
     def answer(self, missing: int = 0) -> None:
@@ -74,7 +74,7 @@ def stage(*messages: int) -> tuple[CreditScheduler, Broker, list[FragmentHandle]
     broker = Broker()
     handles = [Handle(broker, 1, index) for index in range(len(messages))]  # type: ignore[arg-type]
     for handle, number in zip(handles, messages, strict=True):
-        handle.fragment = Shelf(number)  # type: ignore[assignment]
+        handle.fragment = Stock(number)  # type: ignore[assignment]
     return CreditScheduler(0, 0), broker, handles
 
 
@@ -144,7 +144,7 @@ def test_credit_that_a_fragment_did_not_use_is_wanted_again() -> None:
     scheduler.offer(first)
     broker.answer(missing=3)
     assert (receiver.wanted, receiver.granted, box.wakes) == (3, 0, 1)
-    assert isinstance(second.fragment, Shelf)
+    assert isinstance(second.fragment, Stock)
     second.fragment.messages = 9
     scheduler.offer(second)
     assert granted(broker) == [(1, 3)]
@@ -156,7 +156,7 @@ def test_a_drained_receiver_takes_nothing_more() -> None:
     receiver.request(5)
     scheduler.offer(handle)
     receiver.request(0)
-    assert isinstance(handle.fragment, Shelf)
+    assert isinstance(handle.fragment, Stock)
     handle.fragment.messages = 5
     scheduler.offer(handle)
     assert granted(broker) == []

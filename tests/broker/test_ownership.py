@@ -87,7 +87,7 @@ def test_a_lone_server_gets_everything_with_its_second_beat() -> None:
     assert world.beat(one) == ([], [], [])
     assert one.wants_soon
     assert world.beat(one) == ([0, 1], [], [])
-    assert one.held == [0, 1]
+    assert one.owned == [0, 1]
     assert not one.wants_soon
 
 
@@ -109,7 +109,7 @@ def test_a_lease_whose_answer_took_too_long_is_never_used() -> None:
     one = StoreLeases(_node("a"))
     world.beat(one)
     assert world.beat(one, answered_after=END) == ([], [], [])
-    assert one.held == []
+    assert one.owned == []
     # It is still noted as the holder, and claims it again under a term of its own.
     assert world.beat(one) == ([0], [], [])
     assert one.term(0) == 2
@@ -121,11 +121,11 @@ def test_a_newcomer_gets_its_share_once_the_holder_has_closed_it() -> None:
     world.beat(second)
     assert world.beat(first) == ([], [1], [])
     world.beat(second)
-    assert second.held == []
+    assert second.owned == []
     first.left(1)
     assert first.wants_soon
     world.beat(first)
-    assert first.held == [0]
+    assert first.owned == [0]
     world.beat(second)
     assert world.beat(second) == ([1], [], [])
     assert second.term(1) == 2
@@ -151,7 +151,7 @@ def test_a_drained_server_wants_nothing_and_gives_back_at_once() -> None:
     first.left(0)
     first.left(1)
     world.beat(first)
-    assert first.held == []
+    assert first.owned == []
     world.beat(second)
     assert world.beat(second)[0] == [0, 1]
     assert world.beat(first) == ([], [], [])

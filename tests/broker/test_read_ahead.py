@@ -14,7 +14,7 @@ from duobus.broker import Queue, pager
 from duobus.broker.pager import Pager
 from duobus.errors import StoreFailed
 from duobus.fragment import fragment as fragment_module
-from duobus.fragment import paged_tail as cold_tail
+from duobus.fragment import paged_tail
 from duobus.fragment import source as source_module
 from duobus.fragment.message import QueuedMessage
 from duobus.fragment.paged_tail import TailPage
@@ -64,11 +64,11 @@ def expected(number: int, first: int = 0) -> list[bytes]:
 @simulated
 async def test_a_backlog_comes_whole_and_in_order(hall: Hall) -> None:
     queue, source, _ = await deep(hall)
-    assert source.cold_number > 20
+    assert source.tail_count > 20
     _, box = receiver(queue, 100)
     await turns(100)
     assert payloads(box) == expected(30)
-    assert (source.cold_number, source.cold_bytes, source.is_paging) == (0, 0, False)
+    assert (source.tail_count, source.tail_bytes, source.is_paging) == (0, 0, False)
     assert source.memory_bytes == source.bytes
 
 
@@ -91,10 +91,10 @@ async def test_the_next_page_is_asked_for_while_one_is_taken_in(hall: Hall) -> N
         _, box = receiver(queue, 35)
         await turns()
         assert len(reader.waiting) == 1
-        before = source.cold_number
+        before = source.tail_count
         reader.step()
         # What came is not taken in yet, all of it, and the reader has something to do again.
-        assert 0 < before - source.cold_number < source_module.PAGE_COUNT
+        assert 0 < before - source.tail_count < source_module.PAGE_COUNT
         assert len(reader.waiting) == 1
         reader.release()
         await turns(100)
@@ -142,7 +142,7 @@ async def test_what_stood_in_front_of_the_damage_was_taken_in_before(hall: Hall)
 async def damage_is_read_by_row(hall: Hall, good: int) -> None:
     queue, source, _ = await deep(hall)
     store = hall.disks[1]
-    first_damaged = source.cold_first + good
+    first_damaged = source.tail_first + good
 
     def damaged(source_key: int, first_count: int, limit: int) -> list[PlainColumns]:
         rows = store.load(source_key, first_count, limit)
@@ -153,7 +153,7 @@ async def damage_is_read_by_row(hall: Hall, good: int) -> None:
         _, box = receiver(queue, 100)
         await turns(200)
         assert payloads(box) == expected(30)
-        assert source.cold_number == 0
+        assert source.tail_count == 0
 
 
 @simulated
@@ -165,7 +165,7 @@ async def test_messages_that_are_not_ordinary_come_in_their_place(hall: Hall) ->
     _, box = receiver(queue, 100)
     await turns(200)
     assert payloads(box) == expected(23)
-    assert source.cold_number == 0
+    assert source.tail_count == 0
 
 
 @simulated
@@ -213,9 +213,9 @@ async def test_a_purge_waits_for_what_is_read_beside_it(hall: Hall) -> None:
 def test_a_part_is_apart_from_memory_only_as_a_whole() -> None:
     source = Source(1, 0, SourceSettings())
     source.keep(QueuedMessage(5, b"m", 0))
-    assert cold_tail.is_kept_in_memory(source, part_of(1, 4))
-    assert not cold_tail.is_kept_in_memory(source, part_of(5, 4))
-    assert cold_tail.is_kept_in_memory(source, part_of(6, 3))
+    assert paged_tail.is_kept_in_memory(source, part_of(1, 4))
+    assert not paged_tail.is_kept_in_memory(source, part_of(5, 4))
+    assert paged_tail.is_kept_in_memory(source, part_of(6, 3))
 
 
 def part_of(first_count: int, number: int) -> TailPage:

@@ -60,7 +60,7 @@ async def test_a_receiver_gets_all_of_them_through_short_pages(hall: Hall) -> No
     counts = [slot.count for found in box.ready for slot in found.slots]
     assert counts == list(range(1, 11))
     source = queue.fragments[0].fragment.sources[0]  # type: ignore[union-attr]
-    assert (source.cold_number, source.cold_bytes) == (0, 0)
+    assert (source.tail_count, source.tail_bytes) == (0, 0)
 
 
 @sets_constants
@@ -68,11 +68,11 @@ async def test_a_receiver_gets_all_of_them_through_short_pages(hall: Hall) -> No
 async def test_a_peek_reads_one_message_more_than_it_can_answer_at_most(hall: Hall) -> None:
     queue = await _filled(hall, 30)
     source = queue.fragments[0].fragment.sources[0]  # type: ignore[union-attr]
-    assert source.cold_number > 20
+    assert source.tail_count > 20
     reads = Reads(hall, queue)
-    found = await queue.peek(MAIN, source.cold_first, 20, SIZE + 100)
+    found = await queue.peek(MAIN, source.tail_first, 20, SIZE + 100)
     assert reads.numbers == [2]
-    assert [slot.count for _, slot in found] == list(range(source.cold_first, source.cold_first + 1))
+    assert [slot.count for _, slot in found] == list(range(source.tail_first, source.tail_first + 1))
     assert len(await queue.peek(MAIN, 1, 20)) == 20
 
 

@@ -1,4 +1,4 @@
-"""HTTP with a part of an entity away: items 13 and 16 of the HTTP contract's F.1 (I31, PE4)."""
+"""HTTP with a part of an entity away: items 13 and 16 of the list in docs/reference/http-coverage.md (I31, PE4)."""
 
 from __future__ import annotations
 

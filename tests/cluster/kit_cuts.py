@@ -230,7 +230,7 @@ class CutTraffic:
         self._is_over.set()
         for thread in self._senders:
             thread.join()
-        # A link that ended in good order keeps its locks (AMQP contract 9): its messages come again when these end.
+        # A link that ended in good order keeps its locks: its messages come again when these end.
         self._patience = time.monotonic() + 4 * LOCK_S
         self._is_sent.set()
         for thread in self._receivers:

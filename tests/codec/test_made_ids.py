@@ -1,4 +1,4 @@
-"""The message id that a message gets which came without one (AMQP contract, chapter E, row 7.5)."""
+"""The message id that a message gets which came without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delivery tags: the counting part has seven bits in each byte (contract chapter 8.2)."""
+"""Delivery tags: the counting part has seven bits in each byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Creation and expiry of a message on its way out (contract chapter 8.4)."""
+"""Creation and expiry of a message on its way out."""
 
 from __future__ import annotations
 

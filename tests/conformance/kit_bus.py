@@ -55,7 +55,7 @@ def ways() -> list[dict[str, Any]]:
 
 
 def configuration(most: int | None = None) -> dict[str, Any]:
-    """The emulator's format (HTTP contract D.1), with two rules of one right each.
+    """The emulator's format, with two rules of one right each.
 
     Args:
         most: Queues of one kind, and no chains; as many as ``POOL`` says, and chains, without it.

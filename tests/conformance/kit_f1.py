@@ -1,4 +1,4 @@
-"""What the tests of the HTTP contract's list F.1 share: a broker of their own, and a message over plain HTTP."""
+"""What the tests of docs/reference/http-coverage.md share: a broker of their own, and a message over plain HTTP."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 import azure.servicebus
 import azure.servicebus.aio
 
-#: A hang is a failure (contract chapter 21).
+#: A hang is a failure.
 LIMIT_S = 20.0
 
 

@@ -1,4 +1,4 @@
-"""Error conditions of the contract's chapter 14 that no other test provokes over the wire, each by its name."""
+"""Error conditions that no other test provokes over the wire, each by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract's tables of operations (chapter 10.3) and of error conditions (chapter 14), each row with its tests.
+"""Every operation of ``$management`` and every error condition has its tests.
 
 A row that lost its last test, or names one that does not exist, fails here; so does an operation or a condition of the
 code that has no row.
@@ -273,7 +273,7 @@ CONDITIONS_NEVER_SENT = {
     "amqp:session:window-violation": "credit is what bounds a sender: amqp:link:transfer-limit-exceeded",
     "amqp:link:stolen": "of Event Hubs",
     "amqp:link:redirect": "the broker that is asked serves",
-    "com.microsoft:auth-failed": "a bad token is answered with 401 and amqp:unauthorized-access (contract 4.4)",
+    "com.microsoft:auth-failed": "a bad token is answered with 401 and amqp:unauthorized-access",
     "com.microsoft:store-lock-lost": "rarely or never sent by the cloud; a lost store is com.microsoft:server-busy",
     "com.microsoft:partition-not-owned": "rarely or never sent by the cloud",
     "com.microsoft:publisher-revoked": "rarely or never sent by the cloud",
@@ -362,7 +362,7 @@ def conditions_of_the_code() -> set[str]:
 
 def test_the_conditions_of_the_code_are_rows_of_the_table() -> None:
     sent = set(CONDITIONS)
-    # This one has no class: it comes with a status that is no error (contract 10.7).
+    # This one has no class: it comes with a status that is no error.
     assert conditions_of_the_code() | {"com.microsoft:session-not-found"} == sent
     assert not sent & set(CONDITIONS_NEVER_SENT)
     assert (len(CONDITIONS), len(CONDITIONS_NEVER_SENT)) == (32, 15)

@@ -1,4 +1,4 @@
-"""The list F.1 of the HTTP contract by number, with the SDK for Python in both flavours, unmodified.
+"""The list in docs/reference/http-coverage.md by number, with the SDK for Python in both flavours, unmodified.
 
 Items that are no Python client's stand elsewhere; ``test_f1_table.py`` counts them all.
 """
@@ -200,7 +200,7 @@ async def test_f1_05_runtime_properties_of_empty_and_filled_entities(admin: Admi
         assert (subscription.active_message_count, subscription.total_message_count) == (3, 3)
         for found in (topic, queue, subscription):
             assert found.created_at_utc <= found.updated_at_utc
-        # Sending is access to the queue and the topic (A.5.1, 19).
+        # Sending is access to the queue and the topic.
         assert queue.accessed_at_utc >= started
         assert topic.accessed_at_utc >= started
         every = {found.name: found for found in await all_of(client.inner.list_queues_runtime_properties())}

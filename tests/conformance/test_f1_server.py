@@ -1,4 +1,4 @@
-"""Items 15, 20 and 21 of the list F.1: HTTP beside AMQP, the emulator's sample, and the contract's rules."""
+"""Items 15, 20 and 21 of docs/reference/http-coverage.md: HTTP beside AMQP, the emulator's sample, rules."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_f1_15_every_mapped_field_is_the_same_over_http_and_amqp(admin: Ad
             await receiver.complete_message(got)
 
 
-#: The shape of what the emulator's installer ships, comments and all (HTTP contract D.1).
+#: The shape of what the emulator's installer ships, comments and all.
 SAMPLE = """
 {
   "UserConfig": {

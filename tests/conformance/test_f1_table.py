@@ -1,6 +1,6 @@
-"""The list F.1 of the HTTP contract, counted: every item has a test with its number for every client that is its own.
+"""The list in docs/reference/http-coverage.md, counted: every item has a test with its number for each of its clients.
 
-What cannot be run here is counted as not run, with the reason; docs/reference/http-coverage.md says the same.
+What cannot be run here is counted as not run, with the reason; the page says the same.
 """
 
 from __future__ import annotations

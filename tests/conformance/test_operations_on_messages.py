@@ -1,4 +1,4 @@
-"""Operations of ``$management`` about messages, one by one, with the types of the contract (chapter 10.4 to 10.6)."""
+"""Operations of ``$management`` about messages, one by one, with the types that clients expect."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_schedule_message_answers_with_numbers_that_lead_to_the_messages(place: 
             (given.items[0], b"a", "scheduled"),
             (given.items[1], b"b", "scheduled"),
         ]
-        # Never early, and with a number of its own from then on (contract 13.1).
+        # Never early, and with a number of its own from then on.
         place.advance(3590)
         assert [found.state for found in place.messages()] == ["scheduled", "scheduled"]
         place.advance(20)
@@ -233,5 +233,5 @@ def test_a_reply_is_about_its_request_and_has_the_types_that_sdks_cast_to(place:
             assert found["com.microsoft:tracking-id"] == "mine"
             assert isinstance(found["errorCondition"], Symbol)
             assert isinstance(found["statusDescription"], str)
-            # .NET casts the status to an int (contract 10.2).
+            # .NET casts the status to an int.
             assert type(found["statusCode"]) is Int

@@ -1,4 +1,4 @@
-"""Operations of ``$management`` about sessions, one by one, with the types of the contract (chapter 10.7)."""
+"""Operations of ``$management`` about sessions, one by one, with the types that clients expect."""
 
 from __future__ import annotations
 

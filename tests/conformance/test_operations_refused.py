@@ -1,4 +1,4 @@
-"""What each operation of ``$management`` refuses alike: no right, no body, no entity, no time (contract chapter 10)."""
+"""What each operation of ``$management`` refuses alike: no right, no body, no entity, no time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from duobus.codec import UInt
 
 pytestmark = pytest.mark.timeout(60)
 
-#: The operations of chapter 10.3 with the right that each needs.
+#: The operations with the right that each needs.
 RIGHTS = {
     "renew-lock": "Listen",
     "peek-message": "Listen",
@@ -68,7 +68,7 @@ def test_a_queue_that_does_not_exist_has_no_management_node(place: Place) -> Non
         with pytest.raises(Refused) as refused:
             ask(client, "peek-message", {}, queue="nowhere")
         assert refused.value.error.condition == "amqp:not-found"
-        # JavaScript and Java know by these words that trying again is useless (contract 5.2).
+        # JavaScript and Java know by these words that trying again is useless.
         assert "could not be found" in refused.value.error.description
 
 

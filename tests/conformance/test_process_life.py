@@ -1,4 +1,4 @@
-"""Starting again and stopping: what stays, how the broker takes its leave (contract 16 and 21, check 19)."""
+"""Starting again and stopping: what stays, how the broker takes its leave."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_a_lock_of_before_the_kill_is_lost_and_its_message_comes_again(tmp
                 await sender.send_messages(ServiceBusMessage(b"m"))
             async with client.receiver(queue) as receiver:
                 (message,) = await receiver.receive_messages(max_wait_time=2)
-                # Any later commit of the fragment carries how far it has delivered (design 3.9).
+                # Any later commit of the fragment carries how far it has delivered.
                 async with client.sender(queue) as sender:
                     await sender.send_messages(ServiceBusMessage(b"next"))
                 bus.process.restart()

@@ -1,4 +1,4 @@
-"""Batch delete (contract 10.9) and the purge of this broker, over the wire; the Python SDK has neither."""
+"""Batch delete and the purge of this broker, over the wire; the Python SDK has neither."""
 
 from __future__ import annotations
 

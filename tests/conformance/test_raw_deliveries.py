@@ -1,4 +1,4 @@
-"""Checks 3, 8 to 11, 13, 17 and 18 of the AMQP contract's chapter 21, and pings, at the level of frames."""
+"""Deliveries and their settlement, credit, drain, sessions and pings, at the level of frames."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def test_numbers_of_scheduled_messages_are_an_array_of_longs(bus: Bus, raw: RawC
     assert status == 200
     assert isinstance(answer["sequence-numbers"], Array)
     assert len(answer["sequence-numbers"].items) == 2
-    # long or smalllong inside an array constructor (contract 0.11).
+    # long or smalllong inside an array constructor.
     assert any(code in bytes(raw.bytes_read) for code in (b"\x02\x55", b"\x02\x81"))
 
 
@@ -322,7 +322,7 @@ def test_a_message_got_by_its_number_carries_its_lock_token_too(bus: Bus, raw: R
     assert status == 200
     (entry,) = answer["messages"]
     carried = decode_payload(memoryview(entry["message"])).delivery_annotations or {}
-    # The Go SDK reads nothing but the message (contract 8.3).
+    # The Go SDK reads nothing but the message.
     assert carried.get(b"x-opt-lock-token") == entry.get("lock-token")
     assert ("lock-token" in entry) == (mode == 1)
 

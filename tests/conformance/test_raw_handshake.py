@@ -1,4 +1,4 @@
-"""Check 1 of the AMQP contract's chapter 21, SASL, tokens and TLS, at the level of frames and bytes."""
+"""The handshake, SASL, tokens and TLS, at the level of frames and bytes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_pipelined_handshake_is_answered_in_order_however_it_is_cut(bus: Bus, 
         (0, 0x11),
         (0, 0x12),
         (0, 0x12),
-        # The credit for the sender of tokens comes at once, and nothing else (contract 0.16).
+        # The credit for the sender of tokens comes at once, and nothing else.
         (0, 0x13),
     ]
     begins = [decode(body, 3)[0] for _, _, body in frames(answer) if body[:3] == b"\x00\x53\x11"]
@@ -162,7 +162,7 @@ def test_a_token_that_is_no_good_gets_401_and_no_right(bus: Bus, text: str) -> N
 
 
 def test_a_reply_link_without_a_target_is_found_by_its_name(bus: Bus) -> None:
-    """JavaScript leaves the target of the receiver empty and names the link in reply-to (contract 4.1)."""
+    """JavaScript leaves the target of the receiver empty and names the link in reply-to."""
     with RawClient(bus.port) as raw:
         replies = raw.receiver("$cbs", name="cbs-reply", target=Target())
         others = raw.receiver("$cbs", name="cbs-other", target=Target())

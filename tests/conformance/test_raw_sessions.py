@@ -1,4 +1,4 @@
-"""Sessions at the level of frames: what attaches say, waits that end early, and who settles what (contract 11)."""
+"""Sessions at the level of frames: what attaches say, waits that end early, and who settles what."""
 
 from __future__ import annotations
 

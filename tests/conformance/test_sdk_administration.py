@@ -1,4 +1,4 @@
-"""The SDK's administration clients, both flavours, unmodified, over TLS with the generated authority (contract F.1)."""
+"""The SDK's administration clients, both flavours, unmodified, over TLS with the generated authority."""
 
 from __future__ import annotations
 

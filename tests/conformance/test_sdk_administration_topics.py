@@ -1,4 +1,4 @@
-"""The SDK's administration clients on topics, subscriptions and rules (HTTP contract F.1, A.5.2 to A.5.4)."""
+"""The SDK's administration clients on topics, subscriptions and rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What deliveries look like to the Python SDK: chapter 8 of the AMQP contract, with the errata of its live tests."""
+"""What deliveries look like to the Python SDK: sections, annotations, times and counts, as its live tests have them."""
 
 from __future__ import annotations
 

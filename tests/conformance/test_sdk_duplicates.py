@@ -1,4 +1,4 @@
-"""Duplicate detection as the official SDK sees it (contract 13.2)."""
+"""Duplicate detection as the official SDK sees it."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ async def test_a_queue_that_is_disabled_detaches_both_kinds_of_links(place: Plac
         with pytest.raises(MessagingEntityDisabledError, match="Disabled"):
             await sender.send_messages(message("refused"))
         await refused_to_receive(other)
-        # The lock is good all the same, and is settled by its token: the link is gone (HTTP contract A.8.2).
+        # The lock is good all the same, and is settled by its token: the link is gone.
         await receiver.complete_message(held)
         await place.update(status="Active")
     async with sdk.client(place.connection_string, **AGAIN) as client, client.receiver(queue) as receiver:

@@ -1,4 +1,4 @@
-"""Forwarding as the official SDK sees it (HTTP contract A.7; contract 8.3, 13.3, 13.4)."""
+"""Forwarding as the official SDK sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check 16 of the AMQP contract's chapter 21: peek, schedule, cancel, deferred messages by number."""
+"""The Python SDK: peek, schedule, cancel, deferred messages by number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks 3 to 5 and 7 to 13 of the AMQP contract's chapter 21, with the Python SDK both ways."""
+"""Sending, receiving and settling on a queue with the Python SDK, with asyncio and with threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks 2 and 6 of the AMQP contract's chapter 21, and what the SDK makes of every refusal (chapter 14)."""
+"""Rights, and what the SDK makes of every refusal."""
 
 from __future__ import annotations
 

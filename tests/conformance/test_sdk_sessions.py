@@ -1,4 +1,4 @@
-"""Checks 14 and 15 of the AMQP contract's chapter 21: sessions by name and next available, state, locks, order."""
+"""The Python SDK: sessions by name and next available, state, locks, order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``schedule-message`` and ``cancel-scheduled-message`` in transactions (contract 10.6, 12.3; I7, I8, I34, I35)."""
+"""``schedule-message`` and ``cancel-scheduled-message`` in transactions (I7, I8, I34, I35)."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_each_copy_once_and_as_expected_is_what_has_to_be() -> None:
     assert counts_of(found) == only(lost=3)
     take_all(found)
     assert counts_of(found) == only(received=3)
-    assert (found.held, found.settled, found.total) == (0, 3, 3)
+    assert (found.unsettled, found.settled, found.total) == (0, 3, 3)
     assert not any(found.missing().values())
     assert found.completions_over("tcp") == 3
 

@@ -91,9 +91,9 @@ def test_the_state_that_was_set_last_is_read_whoever_has_the_session() -> None:
     found.setting("s", state)
     found.was_set("s")
     found.left("s")
-    assert found.held == 0
+    assert found.locked == 0
     assert found.accepted("s", state.encode()) == state
-    assert found.held == 1
+    assert found.locked == 1
     found.accepted("s", None)
     assert found.report()["states_lost"] == 1
 

@@ -18,7 +18,7 @@ def rows() -> list[list[str]]:
     """The cells of each line of the tables."""
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
-    return [row for row in cells if row[0] != "chapter"]
+    return [row for row in cells if row[0] != "about"]
 
 
 @cache

@@ -1,4 +1,4 @@
-"""One store's fsync fails or takes long (reliability F7): no answer without a sync, the other store is unaffected."""
+"""One store's fsync fails or takes long: no answer without a sync, the other store is unaffected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kit_faults import FAULTY, SOUND, SPREAD, Ledger, Rig, until
 
 pytestmark = pytest.mark.timeout(60)
 
-#: What reliability F7 asks for.
+#: How long each sync takes.
 SLOW_S = 0.25
 
 

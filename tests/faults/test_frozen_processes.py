@@ -1,4 +1,4 @@
-"""A broker that is stopped for seconds and goes on (reliability F10): no double locks, and clients go on too."""
+"""A broker that is stopped for seconds and goes on: no double locks, and clients go on too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Disks that are full or read-only (reliability F5, F6): a definite answer, the others go on, no restart is needed."""
+"""Disks that are full or read-only: a definite answer, the others go on, no restart is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections whose other end fell silent (reliability F16): they are closed after the idle time, their locks are free.
+"""Connections whose other end fell silent: they are closed after the idle time, their locks are free.
 
 The idle time of the broker is minutes long, so the clock of its connections is moved; broker time, which locks
 follow, is not: what frees them is the end of the connection.

@@ -43,7 +43,7 @@ class Front:
     def address_of(self, store_id: int) -> str:
         return MOVING if store_id in self.away else f"127.0.0.1:{self._owners[store_id].port('amqp')}"
 
-    async def look_again(self) -> None:
+    async def refresh(self) -> None:
         await asyncio.sleep(0)
 
     def numbers(self) -> Iterable[tuple[str, float]]:

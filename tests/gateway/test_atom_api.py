@@ -1,4 +1,4 @@
-"""The management API over the wire: what each request is answered (HTTP contract, part A)."""
+"""The management API over the wire: what each request is answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptions of every kind to XML and back, and XML that means harm (HTTP contract A.3 to A.6)."""
+"""Descriptions of every kind to XML and back, and XML that means harm."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def test_a_forwarding_target_is_a_name_or_an_address_of_this_namespace_and_told_
     assert found.forward_to == "t/u"
     written = element("Q", write_queue(found, RuntimeInfo(), PLACE))
     assert written.text_of("ForwardTo") == text
-    # It is never idle, as the broker receives from it; it is told as it was set all the same (A.7).
+    # It is never idle, as the broker receives from it; it is told as it was set all the same.
     assert written.text_of("AutoDeleteOnIdle") == "PT5M"
 
 

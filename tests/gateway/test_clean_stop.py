@@ -1,4 +1,4 @@
-"""A stop, of the server or of a link, comes after the answers to what was taken (contract chapter 16, step 2; I63)."""
+"""A stop, of the server or of a link, comes after the answers to what was taken (I63)."""
 
 from __future__ import annotations
 

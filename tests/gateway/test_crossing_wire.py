@@ -84,7 +84,7 @@ async def test_requests_and_their_answers_travel_between_servers(key: str) -> No
     async with serving() as server:
         receiver = opened(server)
         with connections(key) as wires:
-            wire = await wires.wire(_address(server), "ns")
+            wire = await wires.get(_address(server), "ns")
             landed = await wire.ask(lambda number: RegisterOrigin(number, ORIGIN, 3, "q"))
             assert landed.error() is None
             assert receiver.landed == [("ns", "q", ORIGIN, 3)]
@@ -108,12 +108,12 @@ async def test_requests_and_their_answers_travel_between_servers(key: str) -> No
             unknown = await wire.ask(lambda number: ForwardRequest(number, 99, [1], [payload], [MessageMetadata()]))
             assert isinstance(unknown.error(), StoreUnavailable)
             # One connection serves all of it.
-            assert await wires.wire(_address(server), "NS") is wire
+            assert await wires.get(_address(server), "NS") is wire
             asked = wire.ask(lambda number: RegisterOrigin(number, ORIGIN, 3, "q"))
             wire.fail("cut")
             with pytest.raises(ConnectionError, match="cut"):
                 await asked
-            assert await wires.wire(_address(server), "ns") is not wire
+            assert await wires.get(_address(server), "ns") is not wire
 
 
 @pytest.mark.parametrize("key", ["wrong", "weak"])
@@ -123,10 +123,10 @@ async def test_who_has_no_key_with_manage_hands_nothing_over(key: str) -> None:
         receiver = opened(server)
         with connections(key) as wires:
             with pytest.raises(ConnectionError, match="share this one's catalog"):
-                await wires.wire(_address(server), "ns")
+                await wires.get(_address(server), "ns")
             # It is not tried again at once.
             with pytest.raises(ConnectionError, match="share this one's catalog"):
-                await wires.wire(_address(server), "ns")
+                await wires.get(_address(server), "ns")
         assert receiver.landed == []
 
 
@@ -134,7 +134,7 @@ async def test_who_has_no_key_with_manage_hands_nothing_over(key: str) -> None:
 async def test_a_server_that_shares_its_catalog_with_nobody_takes_nothing_from_servers() -> None:
     async with serving() as server:
         with connections() as wires, pytest.raises(ConnectionError, match="shares its catalog with no others"):
-            await wires.wire(_address(server), "ns")
+            await wires.get(_address(server), "ns")
 
 
 @in_loop
@@ -143,13 +143,13 @@ async def test_a_connection_ends_with_the_key_that_it_was_proved_with() -> None:
         rules = [SENDER, RULE]
         opened(server, rules)
         with connections("secret") as old, connections("other") as new:
-            wires = [await one.wire(_address(server), "ns") for one in (old, new)]
+            wires = [await one.get(_address(server), "ns") for one in (old, new)]
             rules[1] = AccessRule(name="root", primary_key="new", secondary_key="other", rights=int(Right.MANAGE))
             server.amqp.rules_changed("ns")
             await settled(lambda: wires[0].is_gone)
             assert (await wires[1].ask(lambda number: RegisterOrigin(number, ORIGIN, 3, "q"))).error() is None
             with pytest.raises(ConnectionError, match="share this one's catalog"):
-                await old.wire(_address(server), "ns")
+                await old.get(_address(server), "ns")
 
 
 @in_loop

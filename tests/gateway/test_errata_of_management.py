@@ -1,4 +1,4 @@
-"""The management API as upstream's live tests have it (HTTP contract, chapter E)."""
+"""The management API as upstream's live tests have it."""
 
 from __future__ import annotations
 

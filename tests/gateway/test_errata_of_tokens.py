@@ -1,4 +1,4 @@
-"""Tokens, the ``$cbs`` node and attaches as upstream's live tests have them (contract chapter E)."""
+"""Tokens, the ``$cbs`` node and attaches as upstream's live tests have them."""
 
 from __future__ import annotations
 

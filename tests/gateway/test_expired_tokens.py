@@ -1,4 +1,4 @@
-"""A token that has run out ends the links that live on it (contract 4.5): those that wait for their answer, too."""
+"""A token that has run out ends the links that live on it: those that wait for their answer, too."""
 
 from __future__ import annotations
 

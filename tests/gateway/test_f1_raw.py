@@ -1,4 +1,4 @@
-"""The list F.1 of the HTTP contract by number, at the level of HTTP's own bytes: what no SDK would send stands here."""
+"""The list in docs/reference/http-coverage.md by number, as HTTP's own bytes: what no SDK would send stands here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions through a server that does not have the entity (contract chapter 12; I8, I34, I35).
+"""Transactions through a server that does not have the entity (I8, I34, I35).
 
 Three servers in one loop: ``first`` has the queue ``own``, ``owner`` has ``q`` and ``near``, ``other`` has ``p``.
 """
@@ -63,7 +63,7 @@ class Map:
     def address_of(self, store_id: int) -> str:
         return UNKNOWN
 
-    async def look_again(self) -> None:
+    async def refresh(self) -> None:
         await asyncio.sleep(0)
 
     def numbers(self) -> Iterable[tuple[str, float]]:
@@ -82,7 +82,7 @@ class Abroad:
     def is_sharded(self, namespace: str, path: str) -> bool:
         return False
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         return
 
     def gone(self, origin: Any, counts: list[int]) -> list[int]:

@@ -18,7 +18,7 @@ def has_been_idle(server: Server, queue: Queue) -> None:
     """Let the time pass, for one queue."""
     assert queue.idle is not None
     queue.idle.last_ms -= FIVE_MINUTES_MS
-    server.unit.idle_watch.look()
+    server.unit.idle_watch.check()
 
 
 def test_the_audit_log_names_the_queue_or_subscription_that_was_idle(tmp_path: Path) -> None:

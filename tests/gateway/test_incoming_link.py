@@ -119,8 +119,8 @@ class Desk:
         )
         self.peer: Any = SimpleNamespace(
             throttle=throttle,
-            look_at=self._look,
-            carry=self.carried.append,
+            schedule=self._look,
+            note_bytes=self.carried.append,
             meter=lambda queue, *what: self.metered.append(what),
             error=lambda error, path: error,
             is_gone=False,
@@ -311,7 +311,7 @@ def test_the_messages_of_a_batch_transfer_are_one_delivery_that_is_stored_as_a_w
 
 @pytest.mark.parametrize("more", [0, 60])
 def test_an_id_from_the_broker_makes_no_message_of_a_batch_too_large(more: int) -> None:
-    """AMQP contract, chapter E, row 7.5: without id, it is as large as its sender made it."""
+    """A message without an id is as large as its sender made it."""
     endpoint = Desk()
     empty = len(data_section(bytes(1000))) - 1000
     endpoint.transfer(batch_of(data_section(bytes(LIMIT - empty + more))), form=BATCH_FORMAT)

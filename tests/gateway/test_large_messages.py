@@ -341,7 +341,7 @@ async def test_the_credit_of_a_slow_reader_does_not_lock_one_large_message_after
         # What the window held, and no page after it but the one that is kept ready.
         window = WINDOW_BYTES // (7 * MIB) + 1
         assert len(source.locks) <= window
-        assert source.cold_number > 0
+        assert source.tail_count > 0
         for seed in range(12):
             _, received = await reader.receive(receiver)
             assert received.endswith(_body(7 * MIB, seed))

@@ -393,7 +393,7 @@ def test_a_session_id_and_another_partition_key_are_an_operation_that_is_not_all
 
 
 def test_a_message_that_gets_an_id_is_refused_when_nobody_could_read_its_properties_then() -> None:
-    """AMQP contract, chapter E, row 7.5, and chapter 15."""
+    """The id is put in front of properties that are nearly as long as the broker reads them."""
     ids = MessageIds(uuid.uuid4)
     for room in (64, 30):
         whole = build_message(None, {f"k{n}": "v" * 16_000 for n in range(4)}, data=b"m" * 300)
@@ -425,7 +425,7 @@ def test_keys_of_a_footer_come_out_as_symbols_and_the_rest_as_it_was() -> None:
         assert decode_payload(memoryview(bare)).footer == {b"x-crc": b"x-crc" * 3, b"y": b"yyy"}
 
 
-# -- what Service Bus puts in front (contract chapter 8, errata) ---------------------------------------------------
+# -- what Service Bus puts in front ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("default_ttl_ms", [None, 60_000])

@@ -1,4 +1,4 @@
-"""Messages without an id get one, which stays the same whatever becomes of them (AMQP contract, chapter E, row 7.5)."""
+"""Messages without an id get one, which stays the same whatever becomes of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In whose name operations are counted (design 3.13): the access rule or the identity that allowed them."""
+"""In whose name operations are counted: the access rule or the identity that allowed them."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Room:
         self.handle: Any = SimpleNamespace(number=1, unlock=self._unlock)
         self.peer: Any = SimpleNamespace(
             throttle="the gate",
-            look_at=self._look,
+            schedule=self._look,
             allow_output=self._allow,
             meter=lambda queue, *what: self.metered.append(what),
             error=lambda error, path: error,

@@ -1,4 +1,4 @@
-"""A key that was taken away ends links that another server carries, and connections between servers (T14)."""
+"""A key that was taken away ends links that another server carries, and connections between servers."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Elsewhere:
     def address_of(self, store_id: int) -> str:
         return self.answer
 
-    async def look_again(self) -> None:
+    async def refresh(self) -> None:
         self.looked += 1
         await asyncio.sleep(0)
         self.answer = self.after or self.answer

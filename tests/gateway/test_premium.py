@@ -1,4 +1,4 @@
-"""The tiers Premium, ordinary and partitioned, and partitioning by default (HTTP contract A.6.1, PE3, PE8)."""
+"""The tiers Premium, ordinary and partitioned, and partitioning by default (PE3, PE8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which link a reply takes (contract 10.1), and that credit decides when."""
+"""Which link a reply takes, and that credit decides when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runtime API over the wire: every row of the contract's B.1, raw and beside AMQP."""
+"""The runtime API over the wire: every kind of request, raw and beside AMQP."""
 
 from __future__ import annotations
 

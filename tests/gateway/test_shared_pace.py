@@ -9,7 +9,7 @@ def proved(pace: SlowStart, times: int) -> None:
     """The client of one of the links settles what was written, so many times."""
     for _ in range(times):
         pace.wrote()
-        pace.heard()
+        pace.on_progress()
 
 
 def test_what_one_link_proves_makes_no_other_ask_anew_until_all_may_be_asked_for() -> None:

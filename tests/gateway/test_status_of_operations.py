@@ -1,4 +1,4 @@
-"""What a queue's status leaves of ``$management`` (HTTP contract A.8.2)."""
+"""What a queue's status leaves of ``$management``."""
 
 from __future__ import annotations
 

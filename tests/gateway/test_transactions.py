@@ -1,4 +1,4 @@
-"""Transactions over the wire (contract chapter 12; I8, I34, I35): coordinator, provisional outcomes, all or nothing."""
+"""Transactions over the wire (I8, I34, I35): coordinator, provisional outcomes, all or nothing."""
 
 from __future__ import annotations
 

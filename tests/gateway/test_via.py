@@ -1,4 +1,4 @@
-"""Sending via one entity to another, and transactions over several (contract 12.4; I8, I14)."""
+"""Sending via one entity to another, and transactions over several (I8, I14)."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ class Elsewhere:
     def is_sharded(self, namespace: str, path: str) -> bool:
         return path == "spread"
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         return
 
     def gone(self, origin: Any, counts: list[int]) -> list[int]:

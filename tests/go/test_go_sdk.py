@@ -1,4 +1,4 @@
-"""Checks of the AMQP contract's chapter 21 with the Go SDK; each runs one program of ``programs/``."""
+"""What breaks clients early, with the Go SDK; each test runs one program of ``programs/``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Message sessions with the Go SDK (contract chapter 11); each test runs one program of ``programs/``."""
+"""Message sessions with the Go SDK; each test runs one program of ``programs/``."""
 
 from __future__ import annotations
 

@@ -118,13 +118,13 @@ async def test_a_receiver_is_given_little_until_it_has_shown_that_it_reads(bus: 
 
 def test_the_pace_doubles_with_what_is_heard_after_something_was_written() -> None:
     pace = SlowStart()
-    assert not pace.heard()
+    assert not pace.on_progress()
     assert pace.asked == ASKED_FIRST
     full = []
     for _ in range(6):
         pace.wrote()
-        full.append(pace.heard())
-        assert not pace.heard()
+        full.append(pace.on_progress())
+        assert not pace.on_progress()
     assert full == [False] * 4 + [True, False]
     assert pace.asked == ASKED_MAX
     assert pace.is_full

@@ -1,4 +1,4 @@
-"""Keys and rights that are taken away while they are in use: what lives on them ends, and nothing else (T14).
+"""Keys and rights that are taken away while they are in use: what lives on them ends, and nothing else.
 
 Everything here happens without time passing: what ends does so at the change, not at the next look.
 """

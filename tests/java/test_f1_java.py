@@ -1,4 +1,4 @@
-"""The list F.1 of the HTTP contract by number, with the administration client for Java, unmodified, over TLS."""
+"""The list in docs/reference/http-coverage.md by number, with Java's administration client, unmodified, over TLS."""
 
 from __future__ import annotations
 

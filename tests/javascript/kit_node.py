@@ -79,7 +79,7 @@ class NodeBus(ProgramBus):
         }
 
     def offers_websockets(self) -> bool:
-        """Whether the path of contract 1.4 answers 101."""
+        """Whether the path of AMQP over WebSocket answers 101."""
         request = (
             "GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"

@@ -1,4 +1,4 @@
-"""The JavaScript SDK's administration client, unmodified, over TLS with the generated authority (HTTP contract F.1)."""
+"""The JavaScript SDK's administration client, unmodified, over TLS with the generated authority."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the AMQP contract's chapter 21 with the JavaScript SDK; each runs one program of ``programs/``."""
+"""What breaks clients early, with the JavaScript SDK; each test runs one program of ``programs/``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_one_message_and_a_batch_of_100_arrive_as_101(node: Node, node_bus: Node
 def test_messages_without_an_id_are_sent_received_and_settled(
     node: Node, node_bus: NodeBus, tcp: dict[str, Any]
 ) -> None:
-    """AMQP contract, chapter E, row 7.5."""
+    """Service Bus gives a message without an id one; so does this broker."""
     found = node.run("nameless", queue=node_bus.queue(), **tcp)
     one, other = found["peeked"]
     assert one != other
@@ -148,7 +148,7 @@ def test_what_a_client_that_died_had_is_receivable_at_once(node: Node, node_bus:
     queue = node_bus.queue()
     assert node.run("dying", queue=queue, **tcp) == {"had": 10}
     found = node.run("heir", queue=queue, **tcp)
-    # The application had them in its hands, so their delivery counts (design 3.11).
+    # The application had them in its hands, so their delivery counts.
     assert found["rest"] == [[index, 1] for index in range(3, 10)]
     assert found["took"] < 3
 

@@ -1,4 +1,4 @@
-"""A plain AMQP client, rhea: what the broker owes those who know nothing of Service Bus (contract chapter 17)."""
+"""A plain AMQP client, rhea: what the broker owes those who know nothing of Service Bus."""
 
 from __future__ import annotations
 

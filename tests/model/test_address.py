@@ -1,4 +1,4 @@
-"""Addresses: wire contract, chapter 5, and entity names: HTTP contract A.6.3."""
+"""Addresses of entities, and their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptions: HTTP contract A.5 and A.6."""
+"""Descriptions: what may be set, by kind and tier."""
 
 from __future__ import annotations
 

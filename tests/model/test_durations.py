@@ -1,4 +1,4 @@
-"""Durations: HTTP contract A.6 and rule 0.14."""
+"""Durations: texts of ISO 8601 to milliseconds and back."""
 
 from __future__ import annotations
 

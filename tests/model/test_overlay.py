@@ -66,7 +66,7 @@ def test_what_is_rare_of_the_copy_is_changed_and_of_the_original_not() -> None:
 
 
 def test_the_message_id_that_the_broker_gave_stays_so_and_no_action_takes_one_away() -> None:
-    """AMQP contract, chapter E, row 7.5: no message is without an id."""
+    """No message is without an id."""
     made = with_made_id(build_message([None, None, "to"], data=b"m"), 0, b"0" * 32)
     for changes in ({3: "label"}, {0: None}, {0: None, 3: "label"}):
         changed = Overlay(properties=changes).apply_to(made)

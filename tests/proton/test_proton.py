@@ -1,4 +1,4 @@
-"""Qpid Proton against the broker (contract chapter 17): each test runs one program of ``programs/``."""
+"""Qpid Proton against the broker: each test runs one program of ``programs/``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_drain_takes_the_credit_and_the_link_goes_on(proton: Proton, proton_bu
     assert found["steps"] == [[["one", "two"], 0], [["one", "two"], 0]]
     assert found["bodies"] == ["one", "two", "three"]
     answers = [line for line in trace.splitlines() if "<- @flow" in line and "drain=true" in line]
-    # Credit 5 and then 3, all of it counted as delivered (contract 8.5).
+    # Credit 5 and then 3, all of it counted as delivered.
     assert ["delivery-count=0x5" in line for line in answers] == [True, False]
     assert "delivery-count=0x8" in answers[1]
 

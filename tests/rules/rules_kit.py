@@ -1,4 +1,4 @@
-"""The message of the contract's vectors (E.8), rules from their texts, and one rule's verdict on a message."""
+"""The message of the vectors, rules from their texts, and one rule's verdict on a message."""
 
 from __future__ import annotations
 

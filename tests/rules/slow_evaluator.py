@@ -1,4 +1,4 @@
-"""The language once more, written from the HTTP contract's E.2 to E.4 alone: generated trees, their text, their value.
+"""The language once more, written from the description of the language alone: generated trees, their text, their value.
 
 Trees are tuples; nothing here is shared with the engine, and nothing here is quick.
 """

@@ -1,4 +1,4 @@
-"""Correlation filters and the index that finds them (HTTP contract E.6)."""
+"""Correlation filters and the index that finds them."""
 
 from __future__ import annotations
 

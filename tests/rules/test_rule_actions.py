@@ -1,4 +1,4 @@
-"""SET and REMOVE: what they change on a copy, and when they fail (HTTP contract E.5)."""
+"""SET and REMOVE: what they change on a copy, and when they fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several rules on several subscriptions: who gets which copies (HTTP contract E.1, E.4)."""
+"""Several rules on several subscriptions: who gets which copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every vector of the HTTP contract's E.8, in its order, and every row of E.4."""
+"""Filters and their verdicts: vectors of the whole language, and one for each way to fail."""
 
 from __future__ import annotations
 

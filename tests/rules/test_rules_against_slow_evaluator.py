@@ -1,4 +1,4 @@
-"""The engine gives what a second evaluator gives that was written from the contract's text."""
+"""The engine gives what a second evaluator gives that was written from the description of the language."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The emulator's configuration format and what goes beyond it: HTTP contract D.1."""
+"""The emulator's configuration format and what goes beyond it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A stand-in queue with locks, deferral and browsing in SQLite, in virtual time, and a stand-in for Spark's engine.
 
-The queue is that of spark-pipeline's appendix. Every step that changes it asks first whether the process is to end
-there, so that a test can end it at any step, or at each.
+Every step that changes the queue asks first whether the process is to end there, so that a test can end it at any step.
 """
 
 from __future__ import annotations
@@ -176,7 +175,7 @@ def run(
     engine: Callable[[], ClaimEngine] = lambda: ClaimEngine("here", ("orders",)),
     between: Callable[[], None] = lambda: None,
 ) -> None:
-    """One run of a query with availableNow, by the order of calls of spark-pipeline 2.3; Killed leaves it anywhere."""
+    """One run of a query with availableNow, in the order in which Spark calls; Killed leaves it anywhere."""
     claim_runner = ClaimRunner(engine(), StandInAccess(queue, owner, steps))
     start: Any = json.loads(logs.offsets[-1]) if logs.offsets else claim_runner.initial()
     if len(logs.offsets) > logs.commits:

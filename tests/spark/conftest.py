@@ -14,7 +14,7 @@ from spark_bus import CONNECTION_ENV, Bus
 
 from duobus.testing.server import ServerProcess, queues_config
 
-#: Quick to start and small, as measured in spark-pipeline 7.
+#: Quick to start and small, as was measured.
 CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -1,4 +1,4 @@
-"""The claim protocol loses, doubles and forgets nothing, wherever processes end (spark-pipeline 3.2, 3.4)."""
+"""The claim protocol loses, doubles and forgets nothing, wherever processes end."""
 
 from __future__ import annotations
 

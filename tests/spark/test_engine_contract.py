@@ -1,4 +1,4 @@
-"""What the claim protocol leans on in Spark's engine (spark-pipeline 2.3 to 2.5); an upgrade may change it."""
+"""What the claim protocol leans on in Spark's engine; an upgrade may change it."""
 
 from __future__ import annotations
 

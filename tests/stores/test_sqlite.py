@@ -564,5 +564,5 @@ def test_a_file_that_cannot_be_read_is_left_to_sqlite_to_complain_of(
     file = StoreFile(str(path), is_virtual=False)
     file.prepare(must_exist=False)
     file.check_identity()
-    file.forget_freed()
+    file.release_free_pages()
     file.release()

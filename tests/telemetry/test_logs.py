@@ -1,4 +1,4 @@
-"""Logs: form, escaping (T40) and masking (I66)."""
+"""Logs: form, escaping and masking (I66)."""
 
 from __future__ import annotations
 

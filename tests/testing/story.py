@@ -90,7 +90,7 @@ class Story:
         self.now += 1
         self.ok(op)
         if outcome == DEFER:
-            # A deferral does not count (wire contract 8.4).
+            # A deferral does not count.
             self._counts[delivery.entity, delivery.seq] -= 1
 
     def renew(self, delivery: Delivery, locked_until_ms: int | None = None) -> None:

@@ -73,7 +73,7 @@ def test_a_walk_leads_from_the_connection_through_the_store_and_back(rounds: lis
     for name, walk in rounds[0].items():
         functions = [function for functions in walk.values() for function in functions]
         assert functions[0] == "Peer.data_received", name
-        assert "Peer._end_turn" in functions, name
+        assert "Peer._end_iteration" in functions, name
         assert ("SqliteStore.commit" in functions) == (name != "deliver"), name
 
 

@@ -1,6 +1,6 @@
 """Bearer tokens (JWT) of configured issuers: whose they are, whether they are good, and what their roles allow.
 
-Keys come from the configuration alone: what a token says of where its key could be found is never followed (T15). A
+Keys come from the configuration alone: what a token says of where its key could be found is never followed. A
 key has one algorithm, so that a token cannot choose how it is verified. Nothing here asks an issuer: keys are kept
 until others replace them, so that an issuer that is away harms no token in hand (I54). No text of a token goes into an
 error or a log.

@@ -2,7 +2,7 @@
 
 A refused send was not looked at, so it may be repeated. Who receives sees nothing but time: messages come as fast as
 the rate allows, because an error would cost a link, and on a session the session. Part of each second is for
-receivers alone, for draining must win over filling (reliability 4.4).
+receivers alone, so that a queue is emptied faster than it is filled.
 """
 
 from __future__ import annotations

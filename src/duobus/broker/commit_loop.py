@@ -12,8 +12,8 @@ What goes with a commit beside the decisions of its fragments:
 - Changed delivery counts. A connection that is lost, or a lock that ends, gives back messages whose counts have grown.
   Each count is a row to be written anew, eight microseconds of a thread that the clients of other stores share the
   processor with; and whoever connects, takes messages and goes, again and again, changes the same ones each time. A
-  crash may forget the deliveries since a fragment's last commit (design 3.9), whenever that was: so changed counts are
-  no reason for a commit of their own at once, and wait a while for one that others need.
+  crash may forget the deliveries since a fragment's last commit, whenever that was (decision 0019): so changed counts
+  are no reason for a commit of their own at once, and wait a while for one that others need.
 - Piggyback writes, pieces of a fragment that is moved here from another store (``fragment_moves/move.py``): they share
   the commits of all others, so that they cost no sync of their own and the numbers of commits stay in one hand.
 - Tombstones of other stores.
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 #: Puts rows into a commit.
 Fill = Callable[[CommitBatch], None]
 
-#: Beyond this the time of an fsync grows with the data (reference/performance.md 5.4, rule 10).
+#: Beyond this the time of an fsync grows with the data.
 COMMIT_BYTES_MAX = 1 << 20
 COMMIT_MESSAGES_MAX = 2000
 #: Delivery counts that ride in one commit. A receiver that takes thousands of messages and goes, again and again, would
@@ -409,8 +409,8 @@ class CommitLoop:
             if fragment.fresh or fragment.notified or fragment.ended:
                 self._offer(fragment)
             for source in fragment.sources.values():
-                if source.cold_number and not source.is_paging:
-                    self._pager.warm(fragment, source)
+                if source.tail_count and not source.is_paging:
+                    self._pager.prefetch(fragment, source)
             if fragment.deadline < fragment.armed:
                 self.timers.note(fragment)
 

@@ -27,9 +27,9 @@ from duobus.fragment.send import Run
 if TYPE_CHECKING:
     from duobus.broker.fragment_handle import FragmentHandle
 
-#: Messages, and their bytes, that may wait for one fragment: one to two seconds of work at the rates of
-#: reference/performance.md. For less than that it is better to let a sender wait. The run that passes the bound is
-#: taken, so that the largest message always finds room.
+#: Messages, and their bytes, that may wait for one fragment: one to two seconds of work at the measured rates
+#: (docs/explanation/performance.md). For less than that it is better to let a sender wait. The run that passes the
+#: bound is taken, so that the largest message always finds room.
 FRAGMENT_MESSAGES_MAX = 50_000
 FRAGMENT_BYTES_MAX = 64 << 20
 #: Commands in waiting at one store; a sender's credit keeps their number far below, so reaching it means overload.

@@ -122,7 +122,7 @@ class FragmentHandle:
             self._sessions = SessionService(self)
         return self._sessions
 
-    def part(self, source_no: int) -> FragmentHandle:
+    def of_source(self, source_no: int) -> FragmentHandle:
         """The handle of those who use this source."""
         return self.parts.get(source_no, self)
 
@@ -156,8 +156,8 @@ class FragmentHandle:
             source = fragment.sources[source_no]
             if source.touched:
                 loop.changed[fragment.fragment_key] = fragment
-            if source.cold_number and not source.is_paging:
-                broker.pager.warm(fragment, source)
+            if source.tail_count and not source.is_paging:
+                broker.pager.prefetch(fragment, source)
             receiver.deliver(DeliveryBatch(self, fragment.prefix, first, slots, until_ms), credit)
             if fragment.deadline < fragment.armed:
                 loop.timers.note(fragment)
@@ -273,7 +273,7 @@ class FragmentHandle:
         """Have every recovery of the store open the fragment by this plan."""
         self.broker.plans[self.entity_id, self.number] = plan
 
-    def become(self, fragment: Fragment | None) -> None:
+    def set_fragment(self, fragment: Fragment | None) -> None:
         """The fragment is there, or away; for the subscriptions that it has, too."""
         self.fragment = fragment
         for part in self.parts.values():

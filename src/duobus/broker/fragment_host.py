@@ -134,7 +134,7 @@ class FragmentHost:
     def forget_all(self) -> list[LockOwner]:
         """The memory of all fragments is lost; returns those who have lost locks and are to be told."""
         for fragment in self.fragments.values():
-            handle_of(fragment).become(None)
+            handle_of(fragment).set_fragment(None)
         owners = [owner for fragment in self.fragments.values() for owner in sessions.forget_locks(fragment)]
         self.fragments = {}
         self.id_room = MessageIdBudget(self.id_room.limit)
@@ -144,7 +144,7 @@ class FragmentHost:
         """A fragment is in memory from now on."""
         handle = handle_of(fragment)
         self.fragments[fragment.fragment_key] = fragment
-        handle.become(fragment)
+        handle.set_fragment(fragment)
         plan = self.plans.get((handle.entity_id, handle.number))
         if plan is not None:
             # They may have changed while it was being recovered.
@@ -206,7 +206,7 @@ class FragmentHost:
             # What waits to be written of it would meet a store that knows it no more.
             self._broker.commit_loop.changed.pop(fragment.fragment_key, None)
             self.id_room.used -= sum(len(s.history.known) for s in fragment.sources.values() if s.history)
-            handle.become(None)
+            handle.set_fragment(None)
             for owner in sessions.forget_locks(fragment):
                 owner.lost()
 

@@ -1,4 +1,4 @@
-"""Reading the paged tail: ahead of need for receivers, and on demand for clients that peek (design 3.9)."""
+"""Reading the paged tail: ahead of need for receivers, and on demand for clients that peek (decision 0013)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from duobus.broker.fragment_handle import FragmentHandle
-from duobus.fragment import paged_tail as cold_tail
-from duobus.fragment import peek
+from duobus.fragment import paged_tail, peek
 from duobus.fragment.fragment import WINDOW_BYTES, Fragment
 from duobus.fragment.message import MAIN, NEVER, QueuedMessage
 from duobus.fragment.paged_tail import TailPage
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from duobus.storage.writers import Writer
 
 
-# Bringing a paged tail into memory beside the commits, in columns (design 3.9, decision 0013).
+# Bringing a paged tail into memory beside the commits, in columns (decision 0013).
 #
 # A separate reader, another thread where there are threads, reads plain messages while the store's writer commits,
 # verifies them and makes queued messages of them: work for the time in which the loop waits for its clients. On the
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 #     loop             └▪▪▪▪▪▪▪▪└▪▪▪▪▪▪▪▪                  some in each iteration
 #
 # What is read out of order with the commits may be more than this side knows of, or less. So only counts below
-# ``Source.cold_end`` are asked for: they are durable, and released. And only what is not in memory is taken in. A paged
+# ``Source.tail_end`` are asked for: they are durable, and released. And only what is not in memory is taken in. A paged
 # message leaves the store without having been in memory only when its own time to live ends, and such messages are not
 # plain: columns never have one. Everything else ends the page loader; what is behind it is read by row, in order
 # with the commits.
@@ -96,7 +95,7 @@ class PageLoader:
         self.is_blocked = False
         self._page_source = page_source
         self._broker = broker
-        self._next_count = source.cold_first
+        self._next_count = source.tail_first
         # Messages asked for and not here yet; what is here, and not taken in.
         self._asked = 0
         self._read: deque[TailPage] = deque()
@@ -114,13 +113,13 @@ class PageLoader:
     def ask(self) -> bool:
         """Ask for the next page, if there is one for this way of reading and room for it; whether that was done."""
         source = self.source
-        if self._asked or self.is_blocked or source.cold_due:
+        if self._asked or self.is_blocked or source.tail_due:
             return False
         window_bytes = self.fragment.window_bytes
-        if source.wanted_page(window_bytes, self._next_count - source.cold_first) is None:
+        if source.wanted_page(window_bytes, self._next_count - source.tail_first) is None:
             return False
         store = self._broker.store
-        number = min(source.page_rows(window_bytes), source.cold_end - self._next_count)
+        number = min(source.page_rows(window_bytes), source.tail_end - self._next_count)
         if number < store.columns_least:
             return False
         self._asked = number
@@ -150,18 +149,18 @@ class PageLoader:
                 waiting.set_result(None)
         self._waiting = []
         if not self._is_taking:
-            self._turn()
+            self._next()
 
     def _join(self, parts: Sequence[TailPage]) -> None:
         for part in parts:
             # Told now: while they wait for their turn, none of them can come into memory or leave the store.
-            if not cold_tail.is_kept_in_memory(self.source, part):
+            if not paged_tail.is_kept_in_memory(self.source, part):
                 self.is_blocked = True
                 return
             self._read.append(part)
             self._next_count = part.end_count
 
-    def _turn(self) -> None:
+    def _next(self) -> None:
         """Take in some messages."""
         self._is_taking = False
         if not self.is_current:
@@ -170,7 +169,7 @@ class PageLoader:
             self._take()
         if self._read:
             self._is_taking = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            asyncio.get_running_loop().call_soon(self._next)
         elif not self._asked:
             self._page_source.arrived(self)
 
@@ -179,7 +178,7 @@ class PageLoader:
         number = 0
         while self._read and number < AT_ONCE:
             part = self._read.popleft()
-            cold_tail.take_in(self.fragment, self.source.source_no, part)
+            paged_tail.take_in(self.fragment, self.source.source_no, part)
             number += len(part.slots)
         if not self._read:
             self.ask()
@@ -213,13 +212,13 @@ class Pager:
         # What is on its way, by source key.
         self._loaders: dict[int, PageLoader] = {}
 
-    def warm(self, fragment: Fragment, source: Source) -> None:
+    def prefetch(self, fragment: Fragment, source: Source) -> None:
         """Read what is about to be wanted of a source's paged tail, and what has to be disposed of there.
 
         Called when the source has one, and no page of it is on its way.
         """
-        if source.cold_due:
-            first, number = min(source.cold_due), FETCH_ROWS
+        if source.tail_due:
+            first, number = min(source.tail_due), FETCH_ROWS
             read = partial(self._broker.store.load, source.source_key, first, number)
             source.is_paging = True
             self._broker.lifecycle.read(read, partial(self._fetched, fragment, source))
@@ -241,7 +240,7 @@ class Pager:
             del self._loaders[source.source_key]
         if not loader.is_current:
             return
-        if loader.is_blocked and source.cold_number:
+        if loader.is_blocked and source.tail_count:
             self._read_rows(fragment, source)
         else:
             source.is_paging = False
@@ -249,24 +248,24 @@ class Pager:
 
     def _read_rows(self, fragment: Fragment, source: Source) -> None:
         number = source.page_rows(fragment.window_bytes)
-        read = partial(self._broker.store.load, source.source_key, source.cold_first, number)
+        read = partial(self._broker.store.load, source.source_key, source.tail_first, number)
         self._broker.lifecycle.read(read, partial(self._paged, fragment, source, number))
 
     def _paged(self, fragment: Fragment, source: Source, asked: int, rows: list[StoredMessage]) -> None:
         if fragment.sources.get(source.source_no) is not source:
             return
-        missing = cold_tail.page_in(fragment, source.source_no, rows, is_last=is_end(rows, asked))
+        missing = paged_tail.page_in(fragment, source.source_no, rows, is_last=is_end(rows, asked))
         self._broker.commit_loop.follow_up(fragment, [], missing=missing)
 
     def _fetched(self, fragment: Fragment, source: Source, rows: list[StoredMessage]) -> None:
         if fragment.sources.get(source.source_no) is source:
-            self._broker.commit_loop.follow_up(fragment, cold_tail.fetched(fragment, source.source_no, rows))
+            self._broker.commit_loop.follow_up(fragment, paged_tail.fetched(fragment, source.source_no, rows))
 
     async def read_ahead(self, fragment: Fragment) -> None:
-        """Read what ``warm`` reads of all sources, and return when it is there."""
+        """Read what ``prefetch`` reads of all sources, and return when it is there."""
         for source in fragment.sources.values():
-            if source.cold_number and not source.is_paging:
-                self.warm(fragment, source)
+            if source.tail_count and not source.is_paging:
+                self.prefetch(fragment, source)
         for source in fragment.sources.values():
             loader = self._loaders.get(source.source_key)
             if loader is not None:
@@ -290,14 +289,14 @@ class Pager:
         while not sought.is_full and handle.fragment is not None and handle.broker is broker:
             fragment = handle.fragment
             source = fragment.sources[source_no]
-            end = source.cold_first if sub_queue == MAIN and source.cold_number else NEVER
+            end = source.tail_first if sub_queue == MAIN and source.tail_count else NEVER
             if sought.first < end:
                 if peek.peek(fragment, source_no, sought, end, broker.now_ms()) and end == NEVER:
                     break
                 # Others have their turn before the next stretch.
                 await asyncio.sleep(0)
                 continue
-            average = max(1, source.cold_bytes // source.cold_number)
+            average = max(1, source.tail_bytes // source.tail_count)
             number = max(1, min(PEEK_ROWS, sought.limit, sought.size // average + 1))
             rows = await broker.use(partial(broker.store.load, source.source_key, sought.first, number))
             if not rows:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from duobus.clock import Entropy
-from duobus.fragment import paged_tail as cold_tail
+from duobus.fragment import paged_tail
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.message import (
     ACTIVE,
@@ -114,7 +114,7 @@ async def _recover_fragment(
         await _recover_history(broker, fragment, row)
         if TAKEN in states:
             await _recover_forward_dedup(broker, fragment, row)
-        cold_tail.recovered(fragment, row.source_no)
+        paged_tail.recovered(fragment, row.source_no)
     return fragment
 
 
@@ -175,7 +175,7 @@ async def _recover_state(broker: MessageBroker, fragment: Fragment, row: SourceR
     while rows := await broker.call(partial(scan, row.source_key, state, first, ROWS_AT_ONCE)):
         if state == TIMED:
             for found in rows:
-                cold_tail.note_expiry(fragment, row.source_no, found)
+                paged_tail.note_expiry(fragment, row.source_no, found)
         else:
             fragment.recover(row.source_no, rows)
         first = rows[-1].count + 1

@@ -118,7 +118,7 @@ class ScaleUnit:
         self.idle_watch = IdleDeletion(self._queues, lambda: self.time, self._delete_idle)
         self.moves = FragmentMoves(self)
         self.topics = TopicLife(self)
-        self._records = RecordKeeping(self)
+        self._records = RecordKeeping(catalog, self.brokers)
         self.new_id: Callable[[], uuid.UUID] = new_id or Entropy().uuid
         self.message_ids = MessageIds(self.new_id)
         self._deletions: set[asyncio.Task[None]] = set()
@@ -221,7 +221,7 @@ class ScaleUnit:
         """Broker time has jumped ahead: do what is due by now and return when it is stored (only tests do that)."""
         for broker in self.brokers.values():
             broker.time_moved()
-        self.idle_watch.look()
+        self.idle_watch.check()
         await asyncio.gather(*self._deletions)
         await asyncio.gather(*(broker.finish() for broker in self.brokers.values()))
 
@@ -294,7 +294,7 @@ class ScaleUnit:
             raise not_found(f"sb://{home.name}/{description.name}")
         wanted = check_queue_update(queue.description, description, profile)
         check_targets(home, wanted, queue.description)
-        queue.demand_whole()
+        queue.demand_all_online()
         wanted = msgspec.structs.replace(wanted, updated_at_ms=self.now_ms())
         try:
             self.catalog.update_description(queue.entity_id, to_json(wanted))
@@ -303,7 +303,7 @@ class ScaleUnit:
         queue.change(wanted)
         self.idle_watch.begin(queue)
         self.forwarding.begin(queue)
-        self.tell(queue)
+        self.notify(queue)
         return queue
 
     def follow(self, follower: Callable[[Queue], None]) -> None:
@@ -315,7 +315,7 @@ class ScaleUnit:
         if follower in self._followers:
             self._followers.remove(follower)
 
-    def tell(self, queue: Queue) -> None:
+    def notify(self, queue: Queue) -> None:
         """An entity has other properties, or is gone."""
         for follower in list(self._followers):
             follower(queue)
@@ -397,7 +397,7 @@ class ScaleUnit:
             return
         entities = [one for one in (*home.queues.values(), *home.topics.values()) if sharded_queue_of(one.path) is None]
         number = len(entities) + len(home.unbuilt)
-        # Where every entity is partitioned, they are counted as entities (HTTP contract A.6.1).
+        # Where every entity is partitioned, they are counted as entities (Azure: quotas).
         if number < limit and are_few:
             number = sum(entity.is_partitioned for entity in entities)
             limit, kind = self.quotas.partitioned_entities, "partitioned entities"
@@ -415,7 +415,7 @@ class ScaleUnit:
                 the deletion is finished when it is back.
         """
         queue = self.namespace(namespace).queues[path.lower()]
-        queue.demand_whole()
+        queue.demand_all_online()
         self._take_away(queue)
         await self.clear(queue)
 
@@ -437,7 +437,7 @@ class ScaleUnit:
         queue.is_deleted = True
         queue.idle = None
         self.forwarding.end(queue)
-        self.tell(queue)
+        self.notify(queue)
 
     async def _clear(self, queue: Queue) -> None:
         """Delete what the stores hold of a queue that was taken away."""
@@ -445,7 +445,7 @@ class ScaleUnit:
         self.catalog.finish_delete(queue.entity_id)
 
     def report_differences(self, entity: Queue, kept: msgspec.Struct, asked: msgspec.Struct) -> None:
-        """Log in which properties an entity that exists differs from what a configuration asks for (design 6)."""
+        """Log in which properties an entity that exists differs from what a configuration asks for."""
         names = differences(kept, asked)
         if names:
             self.store_events(0, "left alone", f"{entity.kind} '{entity.path}' differs in {', '.join(names)}")

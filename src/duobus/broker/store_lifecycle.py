@@ -4,7 +4,7 @@
                                              └────close────▶ closed
 
 A failed commit throws the memory of all fragments of the store away; they are made again from the store, which is
-closed and reopened in the background. Only the fragments of that store suffer (design decisions 3 and 4). Each opening
+closed and reopened in the background. Only the fragments of that store suffer. Each opening
 begins a new *life*; what an earlier life has asked of the store comes to nothing.
 
 A settlement cannot be undone by a tombstone, and a transaction must never be half believed: when their commit fails,

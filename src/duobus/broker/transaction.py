@@ -1,7 +1,7 @@
-"""Transaction: work on one entity that is done together or not at all (contract chapter 12; I8, I34, I35).
+"""Transaction: work on one entity that is done together or not at all (Azure: transaction processing; I8, I34, I35).
 
 A pure state machine: no clock, no I/O. It collects commands; nothing of them is seen by anybody until ``take`` gives
-them away as one ``Group``, which a message broker checks as a whole and writes in one commit (design 3.1)::
+them away as one ``Group``, which a message broker checks as a whole and writes in one commit::
 
     OPEN --take--> DISCHARGED
      '--doom--> DOOMED (gives its work back; can only be rolled back)
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from duobus.broker.fragment_handle import FragmentHandle
     from duobus.model.batches import SendBatch
 
-#: Messages that one transaction may send (contract 12.2).
+#: Messages that one transaction may send (Azure: quotas).
 MESSAGES_MAX: Final = 100
 #: Messages that it may settle: far more than clients do, and little enough for one commit.
 SETTLEMENTS_MAX: Final = 1_000

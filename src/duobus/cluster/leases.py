@@ -209,7 +209,7 @@ class StoreLeases:
         return held is not None and held.term == term and not held.is_leaving
 
     @property
-    def held(self) -> list[int]:
+    def owned(self) -> list[int]:
         """The stores that this server holds, those that it is leaving among them."""
         return sorted(self._held)
 

@@ -263,7 +263,7 @@ class ClusterNode:
     # -- owner directory --------------------------------------------------------------------------------------------
 
     def where(self, namespace: str, key: str) -> str:
-        """See router.OwnerDirectory."""
+        """See OwnerDirectory."""
         home = self._unit.namespaces.get(namespace.lower())
         if home is not None and home.is_taken(key):
             return HERE
@@ -273,7 +273,7 @@ class ClusterNode:
         return UNKNOWN if store_id is None else self.owner_of(store_id)
 
     def sharded_queue_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
-        """See router.OwnerDirectory."""
+        """See OwnerDirectory."""
         return self._unit.directory.sharded.get((namespace.lower(), key))
 
     @property
@@ -287,7 +287,7 @@ class ClusterNode:
         return self.ownership.me.http_address if address is None else address
 
     def address_of(self, store_id: int) -> str:
-        """See router.OwnerDirectory; this server's own address for what is here."""
+        """See OwnerDirectory; this server's own address for what is here."""
         address = self.owner_of(store_id)
         return self.ownership.me.address if address == HERE else address
 
@@ -342,7 +342,7 @@ class ClusterNode:
         return {HERE: None, MOVING: ""}.get(address, address)
 
     def numbers(self) -> Iterable[tuple[str, float]]:
-        """See router.OwnerDirectory."""
+        """See OwnerDirectory."""
         yield "duobus_cluster_nodes", len(self.ownership.nodes)
         yield "duobus_cluster_stores_owned", len(self._open)
         yield "duobus_cluster_stores_lost", self.failovers
@@ -355,8 +355,8 @@ class ClusterNode:
         """Whether the others count this server among them, as far as it knows."""
         return self.node_id in self.ownership.nodes and self._is_beating
 
-    async def look_again(self) -> None:
-        """See router.OwnerDirectory: what is asked while a read is under way is answered by the next one."""
+    async def refresh(self) -> None:
+        """See OwnerDirectory: what is asked while a read is under way is answered by the next one."""
         if self._reading is None:
             await self._look()
             return
@@ -366,7 +366,7 @@ class ClusterNode:
 
     async def _look(self) -> None:
         if self._reading is not None:
-            await self.look_again()
+            await self.refresh()
             return
         self._reading = self._loop.create_future()
         try:

@@ -15,9 +15,9 @@ attaches again; what it was told by then is durable with the owner.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from ssl import SSLCertVerificationError, SSLContext
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable
+from ssl import SSLCertVerificationError
+from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import (
     ANONYMOUS,
@@ -41,7 +41,6 @@ from duobus.cluster.sharding.link import ShardedLink, demand_ordinary
 from duobus.cluster.sharding.management import ShardedManagementNode
 from duobus.cluster.sharding.receiver import ShardedReceiver
 from duobus.cluster.sharding.sender import ShardedSender
-from duobus.cluster.shards import ShardedQueueMap
 from duobus.errors import DetachForced, Unauthorized
 from duobus.gateway.amqp.attach import is_via_session
 from duobus.gateway.amqp.links.link import first_of, via_entity
@@ -52,6 +51,8 @@ from duobus.model.descriptions import Right
 if TYPE_CHECKING:
     from duobus.amqp import Transfers
     from duobus.broker import Queue
+    from duobus.cluster.owners import OwnerDirectory
+    from duobus.cluster.shards import ShardedQueueMap
     from duobus.gateway.amqp.peer import Peer
     from duobus.gateway.amqp.router import RouterListener
 
@@ -64,36 +65,6 @@ TOKENS_MAX: Final = 100
 HERE: Final = directory.HERE
 MOVING: Final = directory.MOVING
 UNKNOWN: Final = directory.UNKNOWN
-
-
-class OwnerDirectory(Protocol):
-    """Who has which entity.
-
-    Attributes:
-        node_id: This server's name among the others.
-        context: For TLS connections to others, or None for plain ones.
-        proxied_links, proxied_messages: Counted, for the metrics.
-    """
-
-    node_id: str
-    context: SSLContext | None
-    proxied_links: int
-    proxied_messages: int
-
-    def where(self, namespace: str, key: str) -> str:
-        """HERE, MOVING, UNKNOWN, or the address ``host:port`` of the server that has the entity."""
-
-    def sharded_queue_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
-        """A sharded queue over several stores, or None."""
-
-    def address_of(self, store_id: int) -> str:
-        """MOVING, or the address ``host:port`` of the server that has a store, this one too."""
-
-    def numbers(self) -> Iterable[tuple[str, float]]:
-        """Name and value of each metric of this server among the others."""
-
-    def look_again(self) -> Awaitable[None]:
-        """Read the catalog again; several that ask at a time are answered at once."""
 
 
 class ClusterRouter:
@@ -166,7 +137,7 @@ class ClusterRouter:
 
     async def learn(self) -> None:
         """Look for entities that others have created meanwhile."""
-        await self._owners.look_again()
+        await self._owners.refresh()
 
     def route(self, link: Link, address: Address, again: Callable[[], None], *, is_last: bool) -> bool:
         """Whether a link is answered by somebody else, or later by ``again``; ``is_last``: it is not asked again.
@@ -200,7 +171,7 @@ class ClusterRouter:
             return True
         if where == UNKNOWN:
             # It may have been created a moment ago, by another server.
-            peer.spawn(self._look_again(link, again), 0)
+            peer.spawn(self._refresh(link, again), 0)
             return True
         if where == MOVING or self.is_proxied:
             raise DetachForced(f"'{address.path}' moves to another server. Attach again.")
@@ -268,8 +239,8 @@ class ClusterRouter:
         self._sharded_links[whole] = None
         whole.start()
 
-    async def _look_again(self, link: Link, again: Callable[[], None]) -> None:
-        await self._owners.look_again()
+    async def _refresh(self, link: Link, again: Callable[[], None]) -> None:
+        await self._owners.refresh()
         if not self._peer.is_gone and link.remote is not None:
             again()
             self._peer.write_soon()

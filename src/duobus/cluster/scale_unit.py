@@ -101,8 +101,8 @@ class ClusteredScaleUnit(ScaleUnit):
         # Called whenever the catalog was read again, at once.
         self.seen: Callable[[Directory], None] = lambda directory: None
         self.adopted: set[int] = set()
-        self.receiver = ForwardReceiver(self)
-        self.remote = RemoteForwarder(self)
+        self.receiver = ForwardReceiver(self, self._is_adopted)
+        self.remote = RemoteForwarder(self.receiver, lambda: self.directory)
         self.forwarding.remote_entities = self.remote
         self.sharded_entities = ShardedQueues(self)
         self._time = time
@@ -112,6 +112,9 @@ class ClusteredScaleUnit(ScaleUnit):
     def time(self) -> BrokerTime:
         """What gives broker time, also while no store is here."""
         return self._time
+
+    def _is_adopted(self, entity_id: int) -> bool:
+        return self.directory.store_of_id(entity_id) in self.adopted
 
     def namespace(self, name: str) -> Namespace:
         """See ScaleUnit; others have entities of it, too."""
@@ -183,7 +186,7 @@ class ClusteredScaleUnit(ScaleUnit):
         # Not to be opened again: whoever wants it back makes a message broker of its own.
         broker.lifecycle.fail_for_good(StoreFailed(why))
         for in_flight, group in self.forwarding.stranded(broker):
-            self.remote.carry(in_flight, group, is_in_doubt=True)
+            self.remote.submit(in_flight, group, is_in_doubt=True)
         return broker
 
     async def leave(self, store_id: int, why: str) -> MessageBroker | None:
@@ -192,7 +195,7 @@ class ClusteredScaleUnit(ScaleUnit):
         if broker is not None:
             for queue in self._of_broker(broker):
                 queue.is_leaving = True
-                self.tell(queue)
+                self.notify(queue)
             with suppress(TimeoutError):
                 async with asyncio.timeout(FINISH_S):
                     # What clients sent before they learn of it is still on its way here.
@@ -216,7 +219,7 @@ class ClusteredScaleUnit(ScaleUnit):
         queue.has_moved = True
         queue.idle = None
         self.forwarding.end(queue)
-        self.tell(queue)
+        self.notify(queue)
 
     # -- sharded queues ---------------------------------------------------------------------------------
 

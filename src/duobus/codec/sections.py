@@ -352,7 +352,7 @@ def scan(payload: bytes) -> Scan:
 def split_batch(payload: bytes) -> tuple[Scan, list[bytes]]:
     """Take apart a batch (message format ``BATCH_FORMAT``); return its envelope and the messages in order.
 
-    The messages themselves are not looked at. Source: wire contract 7.3.
+    The messages themselves are not looked at. Source: Azure: AMQP protocol guide, message format 0x80013700.
 
     Raises:
         DecodeError: The envelope is malformed, or has a body that is not data sections.

@@ -1,7 +1,7 @@
 """What all commands of a fragment have in common: one object per batch, which also carries its result back.
 
 A command knows what it does, in three steps: ``check`` and ``apply`` when a commit starts, ``release`` when that
-commit is durable (design 3.1). Each operation is one file, with its commands, their steps and their errors: ``send``,
+commit is durable. Each operation is one file, with its commands, their steps and their errors: ``send``,
 ``receive``, ``settlement``, ``housekeeping``, ``purge``, ``transfer``, ``forward_dedup``, ``sessions.states``.
 """
 

@@ -6,7 +6,7 @@ nothing that becomes of the message later (settled, cancelled, expired) ends it.
 
 In memory: a set of ids and the blocks in which they came, oldest first; purged from the front whenever a run comes,
 and when the fragment is looked at, so that no id has a timer. In the store: the same blocks, appended and deleted as
-ranges, never looked up (reference/performance.md 5.3).
+ranges, never looked up: an index of ids would slow every insert.
 """
 
 from __future__ import annotations

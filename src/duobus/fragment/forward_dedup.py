@@ -178,7 +178,7 @@ def settle_in_doubt(fragment: Fragment, source: Source, taken: Iterable[int], no
     ``now_ms``: with it, only what has run out of life is looked at again.
     """
     below, source.in_doubt_below = source.in_doubt_below, 0
-    still = (count for count in taken if count in source.by_count or source.is_cold(count))
+    still = (count for count in taken if count in source.by_count or source.is_paged_out(count))
     source.elsewhere = {count for count in still if count < below}
     for slot in source.by_count.values():
         if slot.count >= below or slot.state != ACTIVE or slot.lock or slot.count in source.elsewhere:

@@ -4,7 +4,7 @@ Command and time in, records and results out: no clock, I/O, randomness or async
 this order and never overlapping: ``tick``, then ``check`` and ``apply`` for every command of a commit, then,
 when that commit is durable, ``release`` for the same commands in the same order. Between commits it hands out
 locks (``lock``), which need no commit. When a commit fails the whole object is thrown away and made again from
-the store (design decision 4), so nothing here can be undone, nor needs to be.
+the store, so nothing here can be undone, nor needs to be.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Fragment:
         dirty: Sources of a topic whose rows the next commit writes; a queue's one source is always written.
         deadline: No housekeeping is due before this instant (broker time).
         armed: The instant for which the message broker has noted to look; its own business.
-        window_bytes: Payload bytes that each source may keep in memory before new messages go cold.
+        window_bytes: Payload bytes that each source may keep in memory before new messages stay in the store only.
     """
 
     __slots__ = (
@@ -138,7 +138,7 @@ class Fragment:
                 self.place(source, slot, in_order=True)
 
     def set_settings(self, settings: SourceSettings, source_no: int = 0) -> None:
-        """Replace an entity's settings; held locks keep their end (design 3.11)."""
+        """Replace an entity's settings; held locks keep their end."""
         source = self.sources[source_no]
         source.settings = settings
         forward_dedup.settings_changed(self, source)
@@ -176,7 +176,7 @@ class Fragment:
                 for lock in range(first, first + number):
                     if lock in source.locks and renewed.get(lock, 0) <= now_ms:
                         renewed.pop(lock, None)
-                        self.give_back(source, source.locks.pop(lock), now_ms, counted=True, keeping=keeping)
+                        self.return_message(source, source.locks.pop(lock), now_ms, counted=True, keeping=keeping)
             if ends:
                 self.due_at(ends[0][0])
 
@@ -270,7 +270,7 @@ class Fragment:
         """Make new messages available of which none has metadata, in a source without sessions."""
         first = slots[0].count
         main = source.sub_queues[MAIN]
-        if source.cold_number or len(main.ready) >= WINDOW_COUNT or source.memory_bytes >= self.window_bytes:
+        if source.tail_count or len(main.ready) >= WINDOW_COUNT or source.memory_bytes >= self.window_bytes:
             source.page_out(first, len(slots), size)
             return
         source.by_count.update(zip(range(first, first + len(slots)), slots, strict=True))
@@ -287,7 +287,7 @@ class Fragment:
         for slot in slots:
             is_full = len(main.ready) >= WINDOW_COUNT or source.memory_bytes >= self.window_bytes
             # Whoever accepts a session wants all of it: the messages of sessions stay in memory.
-            if slot.state == ACTIVE and (source.cold_number or (is_full and source.sessions is None)):
+            if slot.state == ACTIVE and (source.tail_count or (is_full and source.sessions is None)):
                 source.page_out(slot.count, 1, len(slot.payload))
                 note_paged_expiry(self, source, slot.count, slot.enqueued_ms, slot.metadata)
                 continue
@@ -355,14 +355,14 @@ class Fragment:
 
     def available(self, source_no: int, sub_queue: int) -> int:
         """Messages that a take would find and that are not promised to anyone."""
-        body_key = self.sources[source_no].sub_queues[sub_queue]
-        return body_key.available() - body_key.promised
+        queued = self.sources[source_no].sub_queues[sub_queue]
+        return queued.available() - queued.promised
 
     def lock(self, source_no: int, sub_queue: int, limit: int, now_ms: int) -> tuple[int, list[QueuedMessage], int]:
         """Peek-lock up to ``limit`` messages: (first lock counter, messages, end of the locks). Needs no commit."""
         source = self.sources[source_no]
         slots = source.sub_queues[sub_queue].take(limit)
-        first, until_ms = self._lock_slots(source, slots, now_ms)
+        first, until_ms = self._lock_messages(source, slots, now_ms)
         # take() is ascending, so the last is the highest.
         if slots and sub_queue == MAIN and slots[-1].count > source.highest_delivered:
             source.highest_delivered = slots[-1].count
@@ -378,10 +378,10 @@ class Fragment:
         if error is not None:
             raise error
         slots = [source.by_count[count] for count in counts]
-        first, until_ms = self._lock_slots(source, slots, now_ms)
+        first, until_ms = self._lock_messages(source, slots, now_ms)
         return first, slots, until_ms
 
-    def _lock_slots(self, source: Source, slots: list[QueuedMessage], now_ms: int) -> tuple[int, int]:
+    def _lock_messages(self, source: Source, slots: list[QueuedMessage], now_ms: int) -> tuple[int, int]:
         duration = source.settings.lock_duration_ms
         until_ms = now_ms + duration
         first = lock = self.next_lock
@@ -419,7 +419,7 @@ class Fragment:
 
     @staticmethod
     def _any_in_session(source: Source, locks: Sequence[int]) -> bool:
-        """Whether one of these locks lasts as long as its session's, which alone can be renewed (contract 11.5)."""
+        """Whether one of these locks lasts as long as its session's, which alone can be renewed."""
         return source.sessions is not None and any(sub_queue_of(source.locks[lock].state) == MAIN for lock in locks)
 
     def unlock(self, source_no: int, ranges: Iterable[tuple[int, int]], now_ms: int, *, counted: bool) -> list[Command]:
@@ -435,16 +435,16 @@ class Fragment:
                 slot = locks.pop(lock, None)
                 if slot is not None:
                     source.renewed.pop(lock, None)
-                    self.give_back(source, slot, now_ms, counted=counted, keeping=keeping)
+                    self.return_message(source, slot, now_ms, counted=counted, keeping=keeping)
         return [keeping] if keeping.expired or keeping.exhausted else []
 
-    def give_back(
+    def return_message(
         self, source: Source, slot: QueuedMessage, now_ms: int, *, counted: bool, keeping: Housekeeping
     ) -> None:
         """A lock ended without settlement: back to the front, unless the message has run out of life or attempts."""
         slot.lock = 0
         if counted and sub_queue_of(slot.state) == MAIN:
-            # In a dead-letter queue the count stays what it was (contract chapter E, 8.4).
+            # In a dead-letter queue the count stays what it was (docs/reference/errata.md).
             slot.deliveries += 1
         if slot.deliveries or source.sessions is not None:
             source.touched[slot.count] = slot
@@ -459,7 +459,7 @@ class Fragment:
 
     @staticmethod
     def is_exhausted(source: Source, slot: QueuedMessage) -> bool:
-        """Whether an active message has used up its deliveries; dead letters never do (contract 13.3)."""
+        """Whether an active message has used up its deliveries; dead letters never do."""
         return sub_queue_of(slot.state) == MAIN and slot.deliveries >= source.settings.max_delivery_count
 
     @classmethod
@@ -479,7 +479,7 @@ class Fragment:
     # -- what rides in a commit ---------------------------------------------------------------------------------
 
     def touch(self, source: Source, commit: CommitBatch, room: int) -> int:
-        """Write the source's row and up to ``room`` changed delivery counts into a commit (design 3.9).
+        """Write the source's row and up to ``room`` changed delivery counts into a commit (decision 0019).
 
         Returns:
             How many were looked at; the rest rides in the next commit.

@@ -73,7 +73,7 @@ class Housekeeping(Command):
             fanout.activate(fragment, fragment.topic, self, now_ms, commit)
 
     def _activate(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
-        """Activation gives a new number; the first stays as the enqueued sequence number (contract 13.1)."""
+        """Activation gives a new number; the first stays as the enqueued sequence number."""
         first = source.next_count
         all_metadata: dict[int, tuple[int, int, bytes | None]] = {}
         for old in self.due:
@@ -191,8 +191,10 @@ def _expire_own(fragment: Fragment, source: Source, now_ms: int, keeping: Housek
         found = source.by_count.get(count)
         # A locked message does not expire under its holder (I22); its return looks at the time again.
         if found is None:
-            if source.is_cold(count) and not (source.settings.forwards and forward_dedup.is_in_doubt(source, count)):
-                source.cold_due.append(count)
+            if source.is_paged_out(count) and not (
+                source.settings.forwards and forward_dedup.is_in_doubt(source, count)
+            ):
+                source.tail_due.append(count)
             continue
         if found.expires_ms != expires_ms:
             continue

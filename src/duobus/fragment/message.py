@@ -1,7 +1,7 @@
 """QueuedMessage: one message of a fragment in memory, and the states it can be in.
 
-A state is ``sub_queue * 4 + kind``: the dead-letter queue is a state of the message, not another entity
-(design decision 9), so that moving there is one record.
+A state is ``sub_queue * 4 + kind``: the dead-letter queue is a state of the message, not another entity,
+so that moving there is one record.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ ACTIVE: Final = 0
 DEFERRED: Final = 1
 SCHEDULED: Final = 2
 #: Only in stores: active, with a time to live of its own. Such rows are found by the index of exceptional rows, so
-#: that recovery can note their ends without reading the tail (design 3.9).
+#: that recovery can note their ends without reading the tail.
 TIMED: Final = 3
 #: Only in stores: the state of a session, in a row of its own (behind the states of the last sub-queue).
 SESSION_STATE: Final = SUB_QUEUES * 4
 #: Only in stores: what a source has taken over from others by forwarding, in rows of their own (``forward_dedup.py``).
 TAKEN: Final = SESSION_STATE + 1
-#: Sent via this entity and on its way to another (contract 12.4): in no sub-queue, so that no client receives it here.
+#: Sent via this entity and on its way to another: in no sub-queue, so that no client receives it here.
 TRANSFER: Final = SESSION_STATE + 2
 #: Later than any instant, higher than any count.
 NEVER: Final = 1 << 62
@@ -106,7 +106,7 @@ class QueuedCopy(QueuedMessage):
     """One message of a subscription.
 
     Attributes:
-        origin: Lower 48 bits of the sequence number that the topic gave the message (HTTP contract E.1).
+        origin: Lower 48 bits of the sequence number that the topic gave the message.
     """
 
     __slots__ = ("origin",)
@@ -132,7 +132,7 @@ def message_like(slot: QueuedMessage) -> QueuedMessage:
 
 
 def effective_ttl(own_ms: int | None, default_ms: int | None) -> int | None:
-    """The shorter of a message's and its entity's time to live; None: unlimited (contract 7.5)."""
+    """The shorter of a message's and its entity's time to live; None: unlimited."""
     if own_ms is None:
         return default_ms
     return own_ms if default_ms is None else min(own_ms, default_ms)

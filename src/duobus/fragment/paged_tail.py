@@ -1,4 +1,4 @@
-"""The paged tail: messages that lie in the store only, because no receiver is near them yet (design 3.9).
+"""The paged tail: messages that lie in the store only, because no receiver is near them yet (decision 0013).
 
 Resident are the head window and whatever is locked, deferred, scheduled or dead. A deep queue costs its window, and
 a recovery does not grow with the backlog.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def recovered(fragment: Fragment, source_no: int) -> None:
-    """All that recovery reads has been taken in; whatever else is active is the paged tail (design 3.9).
+    """All that recovery reads has been taken in; whatever else is active is the paged tail.
 
     Dead, deferred and scheduled messages that the store could not give back count no more (I57).
     """
@@ -45,13 +45,13 @@ def recovered(fragment: Fragment, source_no: int) -> None:
         source.bytes = size
         return
     source.missing = sum(counted[MAIN + 1 :]) - sum(source.numbers[MAIN + 1 :])
-    source.cold_number = counted[MAIN] - source.numbers[MAIN]
+    source.tail_count = counted[MAIN] - source.numbers[MAIN]
     source.numbers[MAIN] = counted[MAIN]
-    if not source.cold_number:
+    if not source.tail_count:
         source.bytes = size
-    source.cold_bytes = source.bytes - size
-    source.cold_first = source.highest_delivered + 1 if source.cold_number else 0
-    source.cold_end = source.next_count
+    source.tail_bytes = source.bytes - size
+    source.tail_first = source.highest_delivered + 1 if source.tail_count else 0
+    source.tail_end = source.next_count
 
 
 def note_expiry(fragment: Fragment, source_no: int, row: StoredMessage) -> None:
@@ -74,13 +74,13 @@ def note_paged_expiry(
 def page_in(fragment: Fragment, source_no: int, rows: list[StoredMessage], *, is_last: bool) -> int:
     """Take a page of the paged tail into the head window; returns how many messages turned out to be missing.
 
-    ``rows`` are the source's rows from ``cold_first`` on; ``is_last``: there are none behind them. Rows that the
+    ``rows`` are the source's rows from ``tail_first`` on; ``is_last``: there are none behind them. Rows that the
     store could not verify are missing for good: it has quarantined and reported them (I57).
     """
     source = fragment.sources[source_no]
     source.is_paging = False
     number = size = plain = plain_size = 0
-    next_count = source.cold_first
+    next_count = source.tail_first
     by_count, ready = source.by_count, source.sub_queues[MAIN].ready
     for row in rows:
         count = row.count
@@ -105,13 +105,13 @@ def page_in(fragment: Fragment, source_no: int, rows: list[StoredMessage], *, is
         size += plain_size
         source.memory_bytes += plain_size
         fragment.paged(source)
-    source.warmed(number, size, next_count)
-    missing = source.cold_number if is_last else 0
+    source.paged_in(number, size, next_count)
+    missing = source.tail_count if is_last else 0
     if is_last:
         # Whatever is left of number or bytes belongs to messages that could not be read.
         source.numbers[MAIN] -= missing
-        source.bytes -= source.cold_bytes
-        source.warmed(missing, source.cold_bytes, 0)
+        source.bytes -= source.tail_bytes
+        source.paged_in(missing, source.tail_bytes, 0)
         fragment.dirty.add(source_no)
     return missing
 
@@ -152,7 +152,7 @@ def take_in(fragment: Fragment, source_no: int, part: TailPage) -> None:
     source.sub_queues[MAIN].ready.extend(slots)
     source.memory_bytes += part.size
     fragment.paged(source)
-    source.warmed(len(slots), part.size, part.end_count)
+    source.paged_in(len(slots), part.size, part.end_count)
 
 
 def fetched(fragment: Fragment, source_no: int, rows: list[StoredMessage]) -> list[Command]:
@@ -160,19 +160,19 @@ def fetched(fragment: Fragment, source_no: int, rows: list[StoredMessage]) -> li
     source = fragment.sources[source_no]
     source.is_paging = False
     keeping = Housekeeping(fragment.handle, source_no)
-    due = set(source.cold_due)
+    due = set(source.tail_due)
     for row in rows:
-        if row.count not in due or not source.is_cold(row.count) or state_in_memory(row.state) != ACTIVE:
+        if row.count not in due or not source.is_paged_out(row.count) or state_in_memory(row.state) != ACTIVE:
             continue
         slot = message_of_row(row)
         source.keep(slot)
         slot.lock = RESERVED
         keeping.expired.append(slot)
     number, size = len(keeping.expired), sum(len(slot.payload) for slot in keeping.expired)
-    source.warmed(number, size, source.cold_first)
+    source.paged_in(number, size, source.tail_first)
     # Those behind the last row come with the next fetch.
     last = rows[-1].count if rows else NEVER
-    source.cold_due = sorted(count for count in due if count > last and source.is_cold(count))
+    source.tail_due = sorted(count for count in due if count > last and source.is_paged_out(count))
     return [keeping] if keeping.expired else []
 
 

@@ -99,7 +99,7 @@ def peek_rows(
             return
         sought.first = row.count + 1
         slot = source.by_count.get(row.count)
-        if slot is None and source.is_cold(row.count):
+        if slot is None and source.is_paged_out(row.count):
             slot = message_of_row(row)
         if slot is not None:
             sought.offer(fragment, source, slot, now_ms)
@@ -112,7 +112,7 @@ def _copy(slot: QueuedMessage) -> QueuedMessage:
 
 
 def _shows(fragment: Fragment, source: Source, slot: QueuedMessage, now_ms: int) -> bool:
-    """Whether a message is to be seen: it has life left, or is deferred, or its life has not begun (contract 13.1)."""
+    """Whether a message is to be seen: it has life left, or is deferred, or its life has not begun."""
     if kind_of(slot.state) == DEFERRED and (slot.expires_ms or slot.lock == RESERVED):
         # It was asked for, and is about to be disposed of if it has run out of life.
         return not fragment.has_run_out(source, slot, now_ms)

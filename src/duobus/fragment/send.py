@@ -191,7 +191,7 @@ class Rerun(Run):
 #
 # A ``Reserve`` uses counts up and is durable before anybody hears of it, so that no crash gives one of them to another
 # message (I7). The ``ReservedRun`` of the discharge puts its messages there. Whatever becomes of the transaction,
-# nobody else gets the counts: a rollback leaves a gap (contract 10.6, 12.3).
+# nobody else gets the counts: a rollback leaves a gap.
 
 
 class Reserve(Command):
@@ -239,7 +239,7 @@ class ReservedRun(Run):
         """Put the messages where their numbers say.
 
         One whose time has come meanwhile waits like the others: the next housekeeping gives it a new number, behind
-        all that is there (contract 13.1). So nothing active ever has a count below what came before it.
+        all that is there (Azure: message sequencing). So nothing active ever has a count below what came before it.
         """
         batch = self.batch
         self.first_count = self.reserve.first_count
@@ -297,7 +297,7 @@ def _mixed(
         slot.metadata = metadata
         if metadata.route is not None and metadata.route.to is not None:
             slot.state = TRANSFER
-        # A past or present time: enqueue at once (contract 13.1).
+        # A past or present time: enqueue at once.
         elif metadata.scheduled_ms is not None and metadata.scheduled_ms > now_ms:
             slot.state = SCHEDULED
         all_metadata[position] = (stored_state(slot.state, metadata), 0, metadata.encode())

@@ -41,7 +41,7 @@ ABANDON: Final = 1
 DEFER: Final = 2
 DEAD_LETTER_OUTCOME: Final = 3
 
-#: Contract chapter 15: longer texts are cut.
+#: Longer texts are cut.
 DEAD_LETTER_TEXT_MAX: Final = 4096
 
 _COUNT: Final = attrgetter("count")
@@ -176,7 +176,7 @@ class SettleBatch(Command):
         return self._dead_letter_fault(source) if self.outcome == DEAD_LETTER_OUTCOME else None
 
     def _session_fault(self, source: Source) -> ServiceBusError | None:
-        """Why a settlement by token cannot be done: messages of a session are its holder's to settle (contract 9.4)."""
+        """Why a settlement by token cannot be done: messages of a session are its holder's to settle."""
         held = set() if self.holder is None else set(self.holder.held)
         for first, number in self.ranges:
             for lock in range(first, first + number):
@@ -238,7 +238,7 @@ class SettleBatch(Command):
             overlay(slot, properties)
         if self.outcome == ABANDON:
             if sub_queue_of(slot.state) == MAIN:
-                # In a dead-letter queue the count stays what it was (contract chapter E, 8.4).
+                # In a dead-letter queue the count stays what it was (docs/reference/errata.md).
                 slot.deliveries += 1
             if fragment.is_exhausted(source, slot):
                 dead_letter(source, slot, MAX_DELIVERY_COUNT_EXCEEDED, exhausted_text(source))
@@ -322,7 +322,7 @@ def dead_letter(source: Source, slot: QueuedMessage, reason: str | None, descrip
 
 
 def overlay(slot: QueuedMessage, properties: dict[str, Any]) -> None:
-    """Lay application properties over the message's own; the bytes that came stay as they are (design 3.12)."""
+    """Lay application properties over the message's own; the bytes that came stay as they are."""
     metadata = slot.metadata = own(slot.metadata)
     merged: dict[str, Any] = {}
     if metadata.overlay is not None:

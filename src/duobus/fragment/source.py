@@ -183,16 +183,16 @@ class Source:
         numbers: Messages per sub-queue (locked ones included), then deferred and scheduled, paged ones included; as
             decided, so that what rides in a commit speaks of that commit too.
         bytes: Sum of the payload sizes, paged ones included.
-        cold_first: First count of the paged tail: every active message from there on that is not in ``by_count`` lies
+        tail_first: First count of the paged tail: every active message from there on that is not in ``by_count`` lies
             in the store only. 0 when nothing is paged out.
-        cold_end: No message from there on is known to be paged out: it may be in a commit that is under way.
-        cold_number: Messages in the paged tail.
-        cold_bytes: Their payload bytes.
+        tail_end: No message from there on is known to be paged out: it may be in a commit that is under way.
+        tail_count: Messages in the paged tail.
+        tail_bytes: Their payload bytes.
         memory_bytes: Payload bytes in memory.
         is_activating: A commit that activates scheduled messages is under way.
         is_paging: A page of the paged tail is on its way.
         missing: Dead, deferred and scheduled messages that recovery was to find in the store and did not.
-        cold_due: Counts of paged messages whose time to live has ended; they are fetched to be disposed of.
+        tail_due: Counts of paged messages whose time to live has ended; they are fetched to be disposed of.
         history: Message ids of late, with duplicate detection; else None.
         sessions: The sessions of a source that requires them, instead of the main sub-queue's lists; None otherwise.
         transfers: Lower-case path to a heap of (count, message): what was sent via this entity and waits for that one.
@@ -208,11 +208,6 @@ class Source:
     __slots__ = (
         "by_count",
         "bytes",
-        "cold_bytes",
-        "cold_due",
-        "cold_end",
-        "cold_first",
-        "cold_number",
         "dedup",
         "delayed",
         "elsewhere",
@@ -238,6 +233,11 @@ class Source:
         "source_key",
         "source_no",
         "sub_queues",
+        "tail_bytes",
+        "tail_count",
+        "tail_due",
+        "tail_end",
+        "tail_first",
         "touched",
         "transferring",
         "transfers",
@@ -262,15 +262,15 @@ class Source:
         self.exhausted: list[QueuedMessage] = []
         self.numbers = [0] * (SUB_QUEUES + 2)
         self.bytes = 0
-        self.cold_first = 0
-        self.cold_end = 0
-        self.cold_number = 0
-        self.cold_bytes = 0
+        self.tail_first = 0
+        self.tail_end = 0
+        self.tail_count = 0
+        self.tail_bytes = 0
         self.memory_bytes = 0
         self.is_activating = False
         self.is_paging = False
         self.missing = 0
-        self.cold_due: list[int] = []
+        self.tail_due: list[int] = []
         self.history = None if settings.duplicate_window_ms is None else DuplicateHistory()
         self.sessions = Sessions() if settings.requires_session else None
         self.transfers: dict[str, list[tuple[int, QueuedMessage]]] = {}
@@ -286,7 +286,7 @@ class Source:
         return bool(self.touched) or bool(self.firsts.given) or (self.history is not None and self.history.is_overdue)
 
     def counters(self) -> bytes:
-        """The numbers that ride in the source's row of each commit (design 3.9)."""
+        """The numbers that ride in the source's row of each commit."""
         return _COUNTERS.pack(*self.numbers, self.bytes)
 
     def counted(self, state: int, by: int) -> None:
@@ -347,40 +347,40 @@ class Source:
 
     def page_out(self, count: int, number: int, size: int) -> None:
         """Leave ``number`` new messages from ``count`` on to the store alone."""
-        if not self.cold_number:
-            self.cold_first = count
-        self.cold_end = count + number
-        self.cold_number += number
-        self.cold_bytes += size
+        if not self.tail_count:
+            self.tail_first = count
+        self.tail_end = count + number
+        self.tail_count += number
+        self.tail_bytes += size
 
-    def warmed(self, number: int, size: int, next_count: int) -> None:
+    def paged_in(self, number: int, size: int, next_count: int) -> None:
         """Messages came back into memory; the tail now begins at ``next_count``."""
-        self.cold_number -= number
-        self.cold_bytes -= size
-        self.cold_first = next_count if self.cold_number else 0
+        self.tail_count -= number
+        self.tail_bytes -= size
+        self.tail_first = next_count if self.tail_count else 0
 
-    def is_cold(self, count: int) -> bool:
+    def is_paged_out(self, count: int) -> bool:
         """Whether a message with this count, if it is active, lies in the store only."""
-        return 0 < self.cold_first <= count and count not in self.by_count
+        return 0 < self.tail_first <= count and count not in self.by_count
 
     def wanted_page(self, window_bytes: int, in_transit: int = 0) -> tuple[int, int] | None:
         """(first count, number of rows) of the page to read ahead now, or None; at most half a window.
 
         ``in_transit``: messages that were read, or are being read, and are not taken in yet.
         """
-        if not self.cold_number:
+        if not self.tail_count:
             return None
         # Not the list's length: it may be full of messages that are gone, and who finds none takes none off.
         available = self.sub_queues[0].available() + in_transit
         if available > WINDOW_COUNT // 2:
             return None
-        if available * max(1, self.cold_bytes // self.cold_number) > window_bytes // 2:
+        if available * max(1, self.tail_bytes // self.tail_count) > window_bytes // 2:
             return None
-        return self.cold_first, self.page_rows(window_bytes)
+        return self.tail_first, self.page_rows(window_bytes)
 
     def page_rows(self, window_bytes: int) -> int:
         """Rows of a page of the paged tail: no more than half a window holds."""
-        average = max(1, self.cold_bytes // self.cold_number) if self.cold_number else 1
+        average = max(1, self.tail_bytes // self.tail_count) if self.tail_count else 1
         return max(1, min(PAGE_COUNT, window_bytes // 2 // average))
 
     def compact(self) -> None:
@@ -388,10 +388,12 @@ class Source:
 
         Without this, messages that were settled long before their lock or life ended would pile up there.
         """
-        if len(self.expiring) > 2 * (len(self.by_count) + self.cold_number) + COMPACT_FROM:
+        if len(self.expiring) > 2 * (len(self.by_count) + self.tail_count) + COMPACT_FROM:
             found = self.by_count
             self.expiring = [
-                entry for entry in self.expiring if self.is_cold(entry[1]) or _stands(found.get(entry[1]), entry[0])
+                entry
+                for entry in self.expiring
+                if self.is_paged_out(entry[1]) or _stands(found.get(entry[1]), entry[0])
             ]
             heapify(self.expiring)
         if len(self.scheduled) > 2 * len(self.by_count) + COMPACT_FROM:

@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     from duobus.model.batches import Mailbox
     from duobus.storage.interface import CommitBatch
 
-#: Hops of one message (HTTP contract A.6.2); with the next it goes to the transfer dead-letter queue (I41).
+#: Hops of one message (Azure: autoforwarding); with the next it goes to the transfer dead-letter queue (I41).
 HOPS_MAX: Final = 4
 HOPS_EXCEEDED: Final = "MaxTransferHopCountExceeded"
 HOPS_TEXT: Final = f"The message was forwarded {HOPS_MAX} times already, which is the most that is allowed."
 
-#: Texts that go into the transfer dead-letter queue with a message are cut (contract chapter 15).
+#: Texts that go into the transfer dead-letter queue with a message are cut.
 _TEXT_MAX: Final = 4096
 _TRANSFER_DEAD: Final = state_of(TRANSFER_DEAD_LETTER, ACTIVE)
 
@@ -143,8 +143,8 @@ def take(source: Source, sub_queue: int, limit: int, size: int) -> list[QueuedMe
     """Take available messages of a sub-queue off, in order: at most ``limit``, until they have ``size`` bytes."""
     if sub_queue == MAIN and source.sessions is not None:
         return _take_of_sessions(source, source.sessions, limit, size)
-    body_key = source.sub_queues[sub_queue]
-    slots = body_key.take(limit)
+    queued = source.sub_queues[sub_queue]
+    slots = queued.take(limit)
     number = 0
     for slot in slots:
         if size <= 0:
@@ -153,7 +153,7 @@ def take(source: Source, sub_queue: int, limit: int, size: int) -> list[QueuedMe
         size -= len(slot.payload)
         number += 1
     for slot in slots[number:]:
-        body_key.give_back(slot)
+        queued.give_back(slot)
     return slots[:number]
 
 
@@ -234,9 +234,9 @@ def _dead_letter_transfer(source: Source, slot: QueuedMessage, command: DeadLett
 def onward(slot: QueuedMessage, fragment_number: int, path: str, default_ttl_ms: int | None) -> MessageMetadata:
     """The metadata of a message when it has been forwarded; its bytes are those of ``onward_payload``.
 
-    Kept are keys, session, header, annotations, overlay, and the number that it was first given (contract 8.3). Its
+    Kept are keys, session, header, annotations, overlay, and the number that it was first given. Its
     delivery count begins anew, and so does its life, which the entity may have cut. A dead letter does not expire, so
-    it goes on with the reason why it was dead-lettered and without a life of its own (contract 13.3 and 13.4).
+    it goes on with the reason why it was dead-lettered and without a life of its own (Azure: autoforwarding).
 
     Args:
         slot: The message.

@@ -39,7 +39,7 @@ _RENEW_DAYS = 30
 #: Certificates begin a day early: the clock of a client may be behind.
 _EARLY_DAYS = 1
 
-#: Forward-secret key exchange and authenticated encryption only, for TLS 1.2; TLS 1.3 has nothing else (T29).
+#: Forward-secret key exchange and authenticated encryption only, for TLS 1.2; TLS 1.3 has nothing else.
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 

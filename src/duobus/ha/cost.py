@@ -1,4 +1,4 @@
-"""What a pair costs in operations: by its configuration, and by what a duobus server metered (PN13 to PN15, I59).
+"""The cost of a pair in operations: by its configuration, and by what a duobus server metered (PN13 to PN15, I59).
 
 Pure. An operation is a message sent or handed out, per 64 KiB begun, or a receive that ends with nothing; settlements
 and renewals are free.
@@ -80,7 +80,7 @@ def estimate(plan: CostPlan) -> Estimate:
 
 @dataclass(slots=True)
 class Used:
-    """What a server metered for a pair.
+    """The operations that a server metered for a pair.
 
     Attributes:
         polls: Receives from backlog queues that brought nothing.

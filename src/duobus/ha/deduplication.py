@@ -1,4 +1,4 @@
-"""What a receiver has seen already: a durable, bounded window of message ids (IN8, IN10, TL12; invariant I51).
+"""Messages that a receiver has seen: a durable, bounded window of message ids (IN8, IN10, TL12; invariant I51).
 
 The broker promises each message at least once, and a message that was sent to two namespaces comes twice. Whoever must
 not work twice keeps the ids of what is done. An id is recorded *after* the work: a crash in between repeats the work
@@ -90,7 +90,7 @@ class SeenMessages:
         return self._database.execute("SELECT 1 FROM seen WHERE id = ?", (message_id,)).fetchone() is not None
 
     def result(self, message_id: str) -> bytes | None:
-        """What was recorded with an id; None without a result, or when it was not seen."""
+        """The result that was recorded with an id; None without a result, or when it was not seen."""
         row = self._database.execute("SELECT result FROM seen WHERE id = ?", (message_id,)).fetchone()
         return None if row is None else row[0]
 

@@ -1,4 +1,4 @@
-"""What a pair tells its operator: every event there is, and counts of them."""
+"""The events that a pair reports to its operator, and counts of them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class BacklogCreateFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class BacklogDepth(Event):
-    """What a backlog queue holds; told every ``depth_interval``.
+    """The number of messages in a backlog queue; reported every ``depth_interval``.
 
     Attributes:
         waiting: Messages that wait for the syphon.

@@ -34,7 +34,7 @@ BY_HAND: Final = "marked healthy"
 
 
 class State(Enum):
-    """What is known of one entity of the primary."""
+    """The state of one entity of the primary."""
 
     HEALTHY = "healthy"
     SUSPECT = "suspect"

@@ -1,4 +1,4 @@
-"""What a pair of namespaces is told, checked once."""
+"""The options of a pair of namespaces, checked once."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from duobus.ha.outage_scope import store_away
 
 
 class Verdict(Enum):
-    """What a failed send tells about the primary."""
+    """The conclusion about the primary from a failed send."""
 
     #: The failover interval starts, or goes on.
     OUTAGE = "outage"
@@ -91,7 +91,7 @@ def documented(error: BaseException) -> Verdict:
 
 
 def legacy(error: BaseException) -> Verdict:
-    """As the old .NET library did: time-outs, and every messaging error that is transient, server-busy among them."""
+    """Judge as the old .NET library did: time-outs, and every transient messaging error, server-busy among them."""
     if isinstance(error, (sdk.OperationTimeoutError, TimeoutError, OSError)):
         return Verdict.OUTAGE
     if token_refusal(error) is not None:

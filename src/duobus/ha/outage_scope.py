@@ -37,7 +37,7 @@ _TRIES_A_SLOT: Final = 64
 
 
 class Away(NamedTuple):
-    """What a mark says.
+    """The entity and the fragments that a mark names.
 
     Attributes:
         entity: The entity, or the part of it that has a path of its own.

@@ -1,4 +1,4 @@
-"""What each error of the SDK means for the message that was being sent or settled: one table, for all who ask.
+"""The meaning of each error of the SDK for the message that was being sent or settled: one table, for all who ask.
 
 Who sends on behalf of others (the outbox, the syphon, the jobs on Spark, the dead-letter commands) has to know whether
 to try again, to wait, or to set the message aside for good. The last of these can't be undone by waiting, so that only
@@ -19,7 +19,7 @@ from duobus.ha.outage import condition, token_refusal
 
 
 class Meaning(Enum):
-    """What to do after an error."""
+    """The reaction to an error."""
 
     #: It passes by itself: try again.
     RETRY = "retry"
@@ -38,7 +38,7 @@ class Meaning(Enum):
 
 
 class Row(NamedTuple):
-    """What an error means.
+    """The meaning of an error.
 
     Attributes:
         meaning: If it came as the answer to a message or request.
@@ -358,7 +358,7 @@ _LINK_ERRORS: Final = frozenset({"AMQPLinkError", "AMQPConnectionError", "AMQPSe
 
 
 def meaning(error: BaseException) -> Meaning:
-    """What an error of the SDK, or of a sender over it, means; ``UNKNOWN`` without a row, and never the message."""
+    """The meaning of an error of the SDK, or of a sender over it; ``UNKNOWN`` without a row, and never the message."""
     return _judged(error)[0]
 
 
@@ -368,7 +368,7 @@ def is_message_fault(error: BaseException) -> bool:
 
 
 def explained(error: BaseException) -> str:
-    """What an error says, and what its owner can do about it."""
+    """Explain an error, and what can be done about it."""
     text = str(error) or type(error).__name__
     found, row = _judged(error)
     is_for_owner = found in (Meaning.OWNER, Meaning.MISSING)

@@ -175,7 +175,7 @@ class Undeliverable(Exception):
 
 
 class Restored(NamedTuple):
-    """What the way back makes of a backlog message.
+    """A backlog message that was turned back into the message of the application.
 
     Attributes:
         path: The entity it was meant for.

@@ -124,7 +124,7 @@ class QueueDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TypedValue(msgspec.Struct, frozen=True):
-    """A value whose declared type has to survive: a parameter, or a property of a correlation filter (A.5.4).
+    """A value whose declared type has to survive: a parameter, or a property of a correlation filter.
 
     Attributes:
         type: Local name of its XML schema type: ``string``, ``int``, ``long``, ``double``, ``dateTime`` and so on.

@@ -1,4 +1,4 @@
-"""Subscription rules: which messages a subscription takes, and what it changes on its copy (HTTP contract, part E).
+"""Subscription rules: which messages a subscription takes, and what it changes on its copy (Azure: topic filters).
 
     compile_rule(description)  -> Rule                 once, when a rule is made; every mistake in it is reported here
     RuleSet({source: rules})   kept by the topic's fragment, changed rule by rule
@@ -15,8 +15,8 @@ from duobus.model.overlay import Overlay
 from duobus.rules.effort import EFFORT_MAX, EFFORT_OF_A_MESSAGE
 from duobus.rules.language.literals import amqp_value, typed_value
 from duobus.rules.message_view import MessageView
-from duobus.rules.rule import Rule, compile_rule
-from duobus.rules.ruleset import AlteredCopy, Match, RuleSet
+from duobus.rules.rule import AlteredCopy, Match, Rule, compile_rule
+from duobus.rules.ruleset import RuleSet
 
 __all__ = [
     "compile_rule",

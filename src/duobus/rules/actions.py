@@ -44,7 +44,7 @@ from duobus.rules.values import (
     to_amqp,
 )
 
-#: User property that tells which rule made a copy (E.1).
+#: User property that tells which rule made a copy.
 RULE_NAME: Final = "RuleName"
 
 _ALL_SECTIONS: Final = PROPERTIES_SECTION | APPLICATION_SECTION | ENVELOPE
@@ -330,7 +330,7 @@ _KEYS: Final = frozenset((SESSION_ID, PARTITION_KEY))
 
 
 def _check_size(message: MessageView, overlay: Overlay) -> None:
-    """Hold the copy to the limits of a message that is sent (E.7, Azure: quotas)."""
+    """Hold the copy to the limits of a message that is sent (Azure: quotas)."""
     added = 0
     try:
         for name, value in overlay.application.items():

@@ -155,7 +155,7 @@ def correlates(wanted: Any, found: Any) -> bool:
     """Whether a filter's value equals a message's: strings exactly, numbers by value.
 
     A filter's string also equals a number, boolean or GUID of which it is the text: some clients can send strings
-    only (E.6). The reverse does not hold: a filter's number never equals a string.
+    only. The reverse does not hold: a filter's number never equals a string.
     """
     kind, other = type(wanted), type(found)
     if kind is other or (kind in (int, float) and other in (int, float)):

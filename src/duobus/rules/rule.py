@@ -1,12 +1,14 @@
-"""Rule: a description that was checked and compiled."""
+"""Rule: a description that was checked and compiled; and what the rules of a topic give for a message."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from duobus.errors import ArgumentInvalid, ServiceBusError
 from duobus.model.address import check_subscription_name
 from duobus.model.descriptions import RuleDescription
+from duobus.model.overlay import Overlay
 from duobus.rules.actions import Action
 from duobus.rules.correlation import CorrelationTest, key_of, parse_correlation
 from duobus.rules.language.compiler import Run, compile_filter
@@ -30,6 +32,44 @@ def _never(_: Any) -> bool:
     return False
 
 
+class AlteredCopy:
+    """A copy of its own, which one rule with an action asks for.
+
+    Attributes:
+        source: Number of the subscription's source.
+        rule_name: Of the rule.
+        overlay: What it changes, ``RuleName`` included.
+    """
+
+    __slots__ = ("overlay", "rule_name", "source")
+
+    def __init__(self, source: int, rule_name: str, overlay: Overlay) -> None:
+        self.source = source
+        self.rule_name = rule_name
+        self.overlay = overlay
+
+
+class Match:
+    """What one message gives.
+
+    Attributes:
+        sources: Sources that get one plain copy each, ascending: all their matching rules without action together.
+        altered: Further copies, ordered by source and within one by the order in which its rules were added.
+        errors: Source to the text of its first error, or None when there was none. The message goes to that
+            subscription's dead-letter queue, once, if DeadLetteringOnFilterEvaluationExceptions says so; its other
+            matching rules still deliver.
+    """
+
+    __slots__ = ("altered", "errors", "sources")
+
+    def __init__(
+        self, sources: tuple[int, ...], altered: Sequence[AlteredCopy] = (), errors: dict[int, str] | None = None
+    ) -> None:
+        self.sources = sources
+        self.altered = altered
+        self.errors = errors
+
+
 class Rule:
     """A compiled rule; made by ``compile_rule`` alone, and safe to share between fragments.
 
@@ -38,7 +78,7 @@ class Rule:
         is_true: Takes every message and alters none, whatever kind of filter says so.
         is_false: Takes no message.
         has_action: Each message that it takes gives a copy of its own.
-        is_correlation: Counts against the limit of correlation filters, otherwise of SQL filters (E.7).
+        is_correlation: Counts against the limit of correlation filters, otherwise of SQL filters (Azure: quotas).
         test: MessageView to something true when it matches.
         action: What it changes, or None.
         can_fail: ``test`` may raise EvaluationError, though all sections can be read.
@@ -130,8 +170,8 @@ def _compile_sql(rule: Rule, description: RuleDescription) -> None:
     if not code.can_fail:
         rule.equalities = equalities_of(node, parameters)
     if code.is_constant:
-        # Clients without a True filter of their own write 1=1 for it, and 1=0 for False (A.5.4, Azure: AMQP
-        # request-response operations).
+        # Clients without a True filter of their own write 1=1 for it, and 1=0 for False (Azure: AMQP request-response
+        # operations).
         rule.is_true = code.value is True and rule.action is None
         rule.is_false = code.value is not True
 

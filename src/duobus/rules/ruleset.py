@@ -8,7 +8,6 @@ from typing import Final, TypeVar
 
 from duobus.errors import QuotaExceeded
 from duobus.model.metadata import MessageMetadata
-from duobus.model.overlay import Overlay
 from duobus.rules.effort import EFFORT_MAX, READ_COST, EffortExceeded, Meter, head_size
 from duobus.rules.like import STEP
 from duobus.rules.matching.index import Index
@@ -16,7 +15,7 @@ from duobus.rules.matching.property_cache import NamedMemo
 from duobus.rules.matching.result_cache import Memo
 from duobus.rules.matching.shape_cache import Shapes
 from duobus.rules.message_view import MessageView
-from duobus.rules.rule import Rule
+from duobus.rules.rule import AlteredCopy, Match, Rule
 from duobus.rules.system_properties import APPLICATION_SECTION, ENVELOPE
 from duobus.rules.values import EvaluationError
 
@@ -27,47 +26,9 @@ LONG_FROM: Final = 2_048
 #: Looks at all of a long text that finding the places of its characters costs, for all rules together, at most.
 LETTERS_STRAIN: Final = 256
 
-#: Rules of one topic (E.7). True and false filters count as SQL: they are kinds of it.
+#: Rules of one topic (Azure: quotas). True and false filters count as SQL: they are kinds of it.
 SQL_RULES_MAX: Final = 2000
 CORRELATION_RULES_MAX: Final = 100_000
-
-
-class AlteredCopy:
-    """A copy of its own, which one rule with an action asks for.
-
-    Attributes:
-        source: Number of the subscription's source.
-        rule_name: Of the rule.
-        overlay: What it changes, ``RuleName`` included.
-    """
-
-    __slots__ = ("overlay", "rule_name", "source")
-
-    def __init__(self, source: int, rule_name: str, overlay: Overlay) -> None:
-        self.source = source
-        self.rule_name = rule_name
-        self.overlay = overlay
-
-
-class Match:
-    """What one message gives.
-
-    Attributes:
-        sources: Sources that get one plain copy each, ascending: all their matching rules without action together.
-        altered: Further copies, ordered by source and within one by the order in which its rules were added.
-        errors: Source to the text of its first error, or None when there was none. The message goes to that
-            subscription's dead-letter queue, once, if DeadLetteringOnFilterEvaluationExceptions says so; its other
-            matching rules still deliver (E.4).
-    """
-
-    __slots__ = ("altered", "errors", "sources")
-
-    def __init__(
-        self, sources: tuple[int, ...], altered: Sequence[AlteredCopy] = (), errors: dict[int, str] | None = None
-    ) -> None:
-        self.sources = sources
-        self.altered = altered
-        self.errors = errors
 
 
 class _Entry:

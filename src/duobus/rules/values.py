@@ -206,7 +206,7 @@ _WIDTHS: Final[dict[type, tuple[int, int]]] = {
 
 
 def to_amqp(value: Any, existing: Any = None) -> Any:
-    """Return a value as it is written over ``existing``, the property's present value (E.5).
+    """Return a value as it is written over ``existing``, the property's present value.
 
     It becomes of that one's type where it converts to it without a loss, otherwise it has its own.
     """

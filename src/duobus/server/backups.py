@@ -187,7 +187,7 @@ class Backups:
         for _ in range(HOLDS_MAX):
             self._demand_open()
             self._demand_running()
-            catalog = await self._held(snapshots)
+            catalog = await self._snapshots(snapshots)
             if catalog is not None:
                 return catalog
             await asyncio.sleep(_PAUSE_S)
@@ -195,7 +195,7 @@ class Backups:
             "The stores were never free at the same moment, because something long is done in one of them. Try later."
         )
 
-    async def _held(self, snapshots: list[Snapshot]) -> bytes | None:
+    async def _snapshots(self, snapshots: list[Snapshot]) -> bytes | None:
         loop = asyncio.get_running_loop()
         catalog: list[bytes] = []
 

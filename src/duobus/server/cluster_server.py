@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from duobus.auth.authorizer import Authorizer
-from duobus.broker import MessageBroker, Namespace, ScaleUnit
+from duobus.broker import MessageBroker, Namespace
 from duobus.clock import Clock
 from duobus.cluster.directory import Directory
 from duobus.cluster.forwarding.connections import AmqpClusterConnections
@@ -27,7 +27,6 @@ from duobus.gateway.tls import client_context
 from duobus.model.descriptions import AccessRule, QueueDescription
 from duobus.server.composition import Server
 from duobus.server.config_file import NamespaceConfig
-from duobus.storage.catalog.interface import Catalog
 from duobus.storage.catalog.leases import NodeEntry
 from duobus.storage.catalog.postgres import PostgresCatalog
 from duobus.storage.catalog.postgres_leases import PostgresLeases
@@ -104,6 +103,8 @@ class ClusterServer(Server):
     """
 
     node: ClusterNode
+    unit: ClusteredScaleUnit
+    _catalog: PostgresCatalog
     _context: ssl.SSLContext | None = None
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -113,14 +114,14 @@ class ClusterServer(Server):
         #: What databases hold whose addresses are written otherwise than in the catalog.
         self._held: dict[str, set[int]] = {}
 
-    def _make_catalog(self) -> Catalog:
+    def _make_catalog(self) -> PostgresCatalog:
         assert self.settings.join is not None
         return PostgresCatalog(self.settings.join)
 
-    def _make_unit(self) -> ScaleUnit:
+    def _make_unit(self) -> ClusteredScaleUnit:
         settings = self.settings
         unit = ClusteredScaleUnit(self._catalog, self._store_event, settings.quotas, self._entropy.uuid, self._time)
-        unit.sharded_entities.is_wanted = settings.spread
+        unit.sharded_entities.is_wanted = settings.shards_queues
         return unit
 
     # -- start --------------------------------------------------------------------------------------------------
@@ -134,8 +135,6 @@ class ClusterServer(Server):
     async def _start_stores(self, contents: CatalogContents) -> list[NamespaceRow]:
         """Prepare the catalog, alone; the stores come with their leases."""
         catalog = self._catalog
-        assert isinstance(catalog, PostgresCatalog)
-        assert isinstance(self.unit, ClusteredScaleUnit)
         try:
             for _ in range(_TRIES):
                 if catalog.begin_alone():
@@ -212,7 +211,6 @@ class ClusterServer(Server):
     async def _open_listeners(self, authorizer: Authorizer) -> None:
         settings = self.settings
         assert settings.join is not None
-        assert isinstance(self.unit, ClusteredScaleUnit)
         me = NodeEntry(str(self._entropy.uuid()), "", "", is_leaving=False)
         self.node = ClusterNode(
             me,
@@ -298,7 +296,6 @@ class ClusterServer(Server):
 
     async def _create_in(self, store_id: int) -> None:
         """Create what the configuration asks for and is missing, as far as it belongs into a store that was got."""
-        assert isinstance(self.unit, ClusteredScaleUnit)
         for config in self.settings.namespaces:
             belongs = self.unit.directory.store_for_new
             part = NamespaceConfig(

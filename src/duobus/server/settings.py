@@ -85,7 +85,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         join: The catalog in PostgreSQL that this server shares with others, or None.
         advertise: Host name or address by which the others reach it; ``host`` unless given.
         cluster_ca: Whose certificates the other servers have; None: they are reached without TLS.
-        spread: Partitioned queues that are created here are spread over all stores that servers share.
+        shards_queues: Partitioned queues that are created here are spread over all stores that servers share.
         accept_clock: The machine's clock is right, however far ahead of what was recorded it is.
         warnings: What the operator should read at the start, one text each.
     """
@@ -121,7 +121,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     join: PostgresAddress | None = None
     advertise: str | None = None
     cluster_ca: Path | None = None
-    spread: bool = False
+    shards_queues: bool = False
     accept_clock: bool = False
     warnings: tuple[str, ...] = ()
 
@@ -329,7 +329,7 @@ def _check_join(options: Settings) -> None:
     if options.join is None:
         if options.advertise is not None or options.cluster_ca is not None:
             raise ConfigurationError("--advertise and --cluster-ca are for servers that share a catalog. Give --join.")
-        if options.spread:
+        if options.shards_queues:
             raise ConfigurationError(
                 "--spread is for servers that share a catalog; a lone one spreads anyway. Give --join."
             )

@@ -279,7 +279,7 @@ def _quieten() -> None:
 
 
 class Kept:
-    """What a process keeps open: clients, receivers, senders, by key, closed when they have been idle.
+    """Clients, receivers and senders that a process keeps open, by key, and closes when they have been idle.
 
     Workers are forked from a daemon: what another process opened is dropped without being closed, since its
     connection belongs to that process.

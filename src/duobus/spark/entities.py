@@ -204,7 +204,7 @@ def told(entity: str) -> Iterator[None]:
 
 
 def said(error: BaseException) -> str:
-    """What an error says, in one line without keys."""
+    """The text of an error in one line, without keys."""
     return masked(" ".join(str(getattr(error, "message", "") or error).split()))[:1_000]
 
 

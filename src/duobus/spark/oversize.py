@@ -30,7 +30,7 @@ ROW_LIMIT: Final = "oversize_limit"
 
 
 class OnOversize(Enum):
-    """What the option ``onOversize`` says."""
+    """The value of the option ``onOversize``."""
 
     FAIL = "fail"
     DIVERT = "divert"

@@ -1,4 +1,4 @@
-"""What operations cost: a table read from a file, never a constant.
+"""Prices of operations: a table read from a file, never a constant.
 
 Pure. Money is a decimal with nine places: an amount is computed in billionths as an integer and rounded half up once,
 so that Spark and this module agree to the last place.

@@ -1,4 +1,7 @@
-"""What passes by itself is tried again, in processes that may wait: a broker that restarts, a session that is held."""
+"""Repeat work after errors that pass by themselves, in processes that may wait.
+
+Such errors come of a broker that restarts, or of a session that somebody else holds.
+"""
 
 from __future__ import annotations
 

@@ -12,15 +12,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from duobus.model.descriptions import SUBSCRIPTION, AccessRule
 from duobus.storage.catalog_rows import CatalogContents, EntityRow, MoveRow, NamespaceRow, SlotRow, StoreRow
-
-if TYPE_CHECKING:
-    from duobus.storage.catalog_identity import CatalogMark
 
 #: Kinds of records, the first part of their keys.
 NAMESPACE: Final = "namespace"
@@ -198,9 +195,8 @@ class CopyKeeper:
 
 
 @contextmanager
-def handed_over(mark: CatalogMark | None, store_id: int) -> Iterator[Mapping[str, bytes | None]]:
+def handed_over(copies: CopyKeeper | None, store_id: int) -> Iterator[Mapping[str, bytes | None]]:
     """Lend what a store is to write now of its catalog's rows; what fails is to be written again."""
-    copies = mark.copies if mark is not None else None
     taken = {} if copies is None else copies.take(store_id)
     try:
         yield taken

@@ -64,7 +64,7 @@ class PooledWriter(StoppableWriter):
             if not self.is_taken:
                 self.is_taken = True
                 pool.line.append(self)
-                pool.serve_line()
+                pool.dispatch()
         if pool.line and pool.timer is None:
             pool.watch()
 
@@ -130,13 +130,13 @@ class WriterPool:
     def watch(self) -> None:
         """Have the loop look in a while, if a store stands in line."""
         if self.timer is None and self.line:
-            self.timer = self.loop.call_later(self._slow_s, self._look)
+            self.timer = self.loop.call_later(self._slow_s, self._check_leader)
 
-    def _look(self) -> None:
+    def _check_leader(self) -> None:
         """Look whether what waits has to wait for a slow call."""
         self.timer = None
         with self.lock:
-            self.serve_line()
+            self.dispatch()
         self.watch()
 
     def _announce(self) -> None:
@@ -151,7 +151,7 @@ class WriterPool:
 
     # -- in any thread, with the lock ---------------------------------------------------------------------------
 
-    def serve_line(self) -> None:
+    def dispatch(self) -> None:
         """Give the first stores in line to threads of their own, while nobody leads or the leader is slow."""
         while self.line:
             now_s = self.loop.time()
@@ -202,10 +202,10 @@ class WriterPool:
                 del call, done
                 if not self._is_told:
                     self._is_told = True
-                    self._tell()
+                    self._report()
                 next_writer = self._next(worker, writer)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Have the loop announce outcomes; one that is closed has nobody to tell, and what waits is written anyway."""
         try:
             self.loop.call_soon_threadsafe(self._announce)
@@ -247,7 +247,7 @@ class WriterPool:
         self._leader = worker
         if now_s < writer.apart_until_s:
             self._leader = None
-            self.serve_line()
+            self.dispatch()
         return writer
 
 
@@ -418,9 +418,9 @@ class StoreWatchdog:
             if self._timer.when() <= over_s:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(over_s, self._look)
+        self._timer = self._loop.call_at(over_s, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         if not self._pending_calls or self._pending_calls[0].timeout_s == ENDLESS_S:
             return

@@ -152,7 +152,7 @@ def outcome_of(call: Callable[[], T]) -> tuple[T | None, BaseException | None]:
 # broker is part of somebody else's program, and in the simulation, which has one thread, it stays as it is.
 
 #: The event loop and the store threads hand the interpreter to each other often: at the default of 5 ms a thread
-#: that computes stops a store's commit for that long at every statement (reference/performance.md 3, 6).
+#: that computes stops a store's commit for that long at every statement (decision 0039).
 TURN_S: Final = 0.0002
 #: While a commit of many pieces is prepared and written. Each turn costs some microseconds to hand over, so that small
 #: commits are slower with it (A100 by a seventh).

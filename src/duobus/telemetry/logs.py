@@ -1,7 +1,7 @@
 """Structured logs: one event a line, as text or JSON, with tracking ids and without secrets.
 
 Built on the standard library's ``logging``, so that what asyncio and aiohttp say comes out in the same form.
-Control characters are escaped (T40) and keys, signatures and tokens masked (I66) in every line, whoever wrote it.
+Control characters are escaped and keys, signatures and tokens masked (I66) in every line, whoever wrote it.
 """
 
 from __future__ import annotations

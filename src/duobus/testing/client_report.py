@@ -1,4 +1,4 @@
-"""What clients saw of an outage: what succeeded, failed and how, was delayed, doubled, reordered, or lost.
+"""An outage as clients saw it: what succeeded, failed and how, was delayed, doubled, reordered, or lost.
 
 Told by the clients themselves, call by call; nothing of it is read from a broker.
 """
@@ -51,7 +51,7 @@ class ClientReport:
             self._keys[message_id] = key
 
     def accepted(self, message_id: str) -> None:
-        """It was acknowledged."""
+        """The message was acknowledged."""
         with self._lock:
             self._end_attempt(message_id)
             took_ms = self._clock.monotonic_ms() - self._began_ms.pop(message_id)
@@ -63,7 +63,7 @@ class ClientReport:
             self._unknown.discard(message_id)
 
     def failed(self, message_id: str, why: str) -> None:
-        """It raised; ``why``: the name of the error. Whether the message arrived is not known."""
+        """The send raised; ``why``: the name of the error. Whether the message arrived is not known."""
         with self._lock:
             self._end_attempt(message_id)
             self._failed[why] += 1
@@ -123,7 +123,7 @@ class ClientReport:
             }
 
     def text(self) -> str:
-        """The same in a line for people."""
+        """The summary in a line for people."""
         found = self.summary()
         failed = ", ".join(f"{number} {why}" for why, number in found["failed"].items()) or "none"
         return (

@@ -1,4 +1,4 @@
-"""What a test holds of its broker: namespaces, queues, messages, and time.
+"""The handles that a test has of its broker: namespaces, queues, messages, and time.
 
 The broker is in a thread of this process or, for tests that must not share their interpreter with it, in a process
 of its own that does the same calls when told by lines of JSON.

@@ -35,7 +35,7 @@ _USER: Final = "nobody"
 
 
 class PostgresError(Exception):
-    """There is no PostgreSQL here, or it did what it should not; the text holds the end of its log."""
+    """PostgreSQL is missing here, or did what it should not; the text has the end of its log."""
 
 
 def programs() -> Path:

@@ -87,12 +87,12 @@ class ServerProcess:
 
     @property
     def tls_endpoint(self) -> str:
-        """What the SDK needs as ``custom_endpoint_address``: it ignores the port of the namespace over TLS."""
+        """The value for the SDK's ``custom_endpoint_address``: the SDK ignores the port of the namespace over TLS."""
         return f"sb://localhost:{self._ready['tls_port']}"
 
     @property
     def websocket_endpoint(self) -> str:
-        """What the SDK needs as ``custom_endpoint_address`` for WebSocket; goes with ``ca``, as TLS does."""
+        """The value for the SDK's ``custom_endpoint_address`` with WebSocket; use it with ``ca``, as with TLS."""
         return f"sb://localhost:{self._ready['http_port']}"
 
     @property
@@ -102,7 +102,7 @@ class ServerProcess:
 
     @property
     def log_path(self) -> Path:
-        """What the processes wrote to their standard output and error, all starts in one file."""
+        """The file with the standard output and error of the processes, of all starts."""
         return self._folder / "server.log"
 
     @property

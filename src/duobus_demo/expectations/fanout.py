@@ -54,7 +54,7 @@ class FanoutExpectations:
         self._altered: dict[str, dict[Copy, str]] = {receive_path: {} for receive_path in expected}
         self._revived: Counter[str] = Counter()
         self._completed_over: Counter[str] = Counter()
-        self._held = 0
+        self._unsettled = 0
         self._settled = 0
 
     # -- what receivers do --------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ class FanoutExpectations:
     def hold(self, count: int) -> None:
         """A receiver was given so many more messages, or has lost so many when negative."""
         with self._lock:
-            self._held += count
+            self._unsettled += count
 
     def received(self, receive_path: str, delivery: ReceivedCopy) -> None:
         """A message was handed to the application."""
@@ -82,7 +82,7 @@ class FanoutExpectations:
             self._taken[receive_path].add((delivery.copy, delivery.publication))
             self._completed[receive_path].add(delivery.number)
             self._completed_over[transport] += 1
-            self._held -= 1
+            self._unsettled -= 1
             self._settled += 1
 
     def completion_unknown(self, receive_path: str, delivery: ReceivedCopy) -> None:
@@ -93,9 +93,9 @@ class FanoutExpectations:
     # -- how it stands ------------------------------------------------------------------------------------------
 
     @property
-    def held(self) -> int:
+    def unsettled(self) -> int:
         """Number of messages that receivers have now and have not completed."""
-        return self._held
+        return self._unsettled
 
     @property
     def settled(self) -> int:

@@ -66,7 +66,7 @@ class SessionExpectations:
         self._known: dict[str, Applied] = dict.fromkeys(sessions, Applied())
         self._tried: dict[str, Applied] = {}
         self._last_numbers: dict[str, int] = {}
-        self._held: set[str] = set()
+        self._locked: set[str] = set()
         self._counts: Counter[str] = Counter()
         self._faults: list[str] = []
 
@@ -84,14 +84,14 @@ class SessionExpectations:
                 self._fault("states_lost", f"the state of '{session_id}' is {state!r}, not {allowed[0].encode()!r}")
             self._known[session_id] = found or Applied()
             self._last_numbers.pop(session_id, None)
-            self._held.add(session_id)
+            self._locked.add(session_id)
             self._counts["accepted"] += 1
             return self._known[session_id]
 
     def left(self, session_id: str) -> None:
         """The receiver has given the session up, or lost it."""
         with self._lock:
-            self._held.discard(session_id)
+            self._locked.discard(session_id)
 
     def position(self, message_id: str, session_id: str, number: int, applied: int) -> int:
         """A message came: its place in its session. It has to be the next, or one that was applied before."""
@@ -122,9 +122,9 @@ class SessionExpectations:
     # -- how it stands ------------------------------------------------------------------------------------------
 
     @property
-    def held(self) -> int:
+    def locked(self) -> int:
         """Number of sessions that receivers have now."""
-        return len(self._held)
+        return len(self._locked)
 
     @property
     def is_done(self) -> bool:

@@ -125,14 +125,14 @@ class FanoutScenario:
         self._run.wait_until(look, _PHASE_TIMEOUT_S, f"{number} messages are published")
 
     def _is_busy(self) -> bool:
-        return self._account.in_flight >= UNSETTLED_SENDS_MIN and self._book.held >= COPIES_HELD_MIN
+        return self._account.in_flight >= UNSETTLED_SENDS_MIN and self._book.unsettled >= COPIES_HELD_MIN
 
     def _kill(self, number: int) -> None:
         server = self._server
         self._feed.allow(None)
         self._run.may_receive.set()
         freeze_in_the_middle(self._run, server, self._is_busy)
-        kill: dict[str, Any] = {"unsettled_sends": self._account.in_flight, "locks_held": self._book.held}
+        kill: dict[str, Any] = {"unsettled_sends": self._account.in_flight, "locks_held": self._book.unsettled}
         self._feed.allow(self._feed.taken)
         server.kill()
         self._kills.append(kill)

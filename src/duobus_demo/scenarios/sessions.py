@@ -132,12 +132,12 @@ class SessionsScenario:
         return self._book.is_done and not self._account.missing()
 
     def _is_busy(self) -> bool:
-        return self._account.in_flight >= UNSETTLED_SENDS_MIN and self._book.held >= SESSIONS_HELD_MIN
+        return self._account.in_flight >= UNSETTLED_SENDS_MIN and self._book.locked >= SESSIONS_HELD_MIN
 
     def _kill(self, number: int) -> None:
         server = self._server
         freeze_in_the_middle(self._run, server, self._is_busy)
-        kill: dict[str, Any] = {"unsettled_sends": self._account.in_flight, "locks_held": self._book.held}
+        kill: dict[str, Any] = {"unsettled_sends": self._account.in_flight, "locks_held": self._book.locked}
         server.kill()
         self._kills.append(kill)
         self._watcher.note(

@@ -9,7 +9,7 @@ import (
 )
 
 // short: a receive that gets less than it asked for leaves credit behind. What that brings between two calls the SDK
-// gives back (released, contract 8.6), and it is there for the next call, uncounted.
+// gives back (released), and it is there for the next call, uncounted.
 func short(ctx context.Context) found {
 	client := connect(given.Connection, once)
 	defer client.Close(ctx)

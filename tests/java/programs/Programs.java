@@ -356,7 +356,7 @@ public final class Programs {
     }
   }
 
-  /** An item of the list F.1 of the HTTP contract. */
+  /** An item of the list in docs/reference/http-coverage.md. */
   private Object item(int number) {
     return switch (number) {
       case 3 -> lengths();

@@ -1,4 +1,4 @@
-// HTTP contract F.1: the administration client, unmodified, over TLS with the generated authority.
+// The administration client, unmodified, over TLS with the generated authority.
 
 import { ServiceBusAdministrationClient } from "@azure/service-bus";
 import { failure, given, tell } from "./common.mjs";

@@ -1,4 +1,4 @@
-// HTTP contract F.1: topics, subscriptions and rules with the administration client, unmodified, over TLS.
+// Topics, subscriptions and rules with the administration client, unmodified, over TLS.
 
 import { ServiceBusAdministrationClient } from "@azure/service-bus";
 import { failure, given, tell } from "./common.mjs";

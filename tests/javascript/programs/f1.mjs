@@ -1,4 +1,4 @@
-// The list F.1 of the HTTP contract, as far as it is the administration client's: unmodified, over TLS.
+// The list in docs/reference/http-coverage.md, as far as it is the administration client's: unmodified, over TLS.
 
 import { ServiceBusAdministrationClient, ServiceBusClient } from "@azure/service-bus";
 import { RestError } from "@azure/core-rest-pipeline";

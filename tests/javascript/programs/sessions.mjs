@@ -1,4 +1,4 @@
-// Contract chapter 11: sessions by name and next available, order, state, renewal, deferral, and who is refused.
+// Sessions by name and next available, order, state, renewal, deferral, and who is refused.
 
 import { connect, failure, given, message, seconds, takeAll, tell } from "./common.mjs";
 

@@ -1,4 +1,4 @@
-"""What plain clients ask for and do not get is a detach with an error that Proton can read (contract 6.3 and 17)."""
+"""What plain clients ask for and do not get is a detach with an error that Proton can read."""
 
 from common import GIVEN, connect, failure, tell
 from proton.reactor import Copy

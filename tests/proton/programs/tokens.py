@@ -13,7 +13,7 @@ from proton import Message
 
 
 def signature(key: str) -> str:
-    """A shared access signature for the whole namespace (contract chapter 4)."""
+    """A shared access signature for the whole namespace."""
     resource, expiry = quote_plus("sb://localhost/"), int(time.time()) + 600
     digest = hmac.new(key.encode(), f"{resource}\n{expiry}".encode(), hashlib.sha256).digest()
     signed = quote_plus(base64.b64encode(digest))

@@ -111,11 +111,11 @@ async def _found_again(restoration: DeadLetterRestore) -> tuple[FragmentHandle |
     for _ in range(_WARMINGS):
         fragment, _now = handle.present()
         source = fragment.sources.get(queue.source_no)
-        if source is None or not source.is_cold(count):
+        if source is None or not source.is_paged_out(count):
             break
-        before = source.cold_number
+        before = source.tail_count
         await handle.read_ahead(fragment)
-        if source.cold_number == before:
+        if source.tail_count == before:
             break
     fragment, _now = handle.present()
     source = fragment.sources.get(queue.source_no)

@@ -102,7 +102,7 @@ class DeadLetterService:
         if entity.idle is not None:
             entity.idle.note()
         try:
-            await self._carry(queue, found[0][0], fragment, slots, entity, repair, keeps_reason, result)
+            await self._repair_and_place(queue, found[0][0], fragment, slots, entity, repair, keeps_reason, result)
         finally:
             # What is still here and was not done with, whatever the reason.
             give_back(queue, found[0][0], fragment, [slot for slot in slots if slot.lock == FORWARDING])
@@ -139,7 +139,7 @@ class DeadLetterService:
                 result.skipped[number_of(handle, slot)] = "A receiver holds it, or it is gone."
         return fragment, slots
 
-    async def _carry(
+    async def _repair_and_place(
         self,
         queue: Queue,
         handle: FragmentHandle,

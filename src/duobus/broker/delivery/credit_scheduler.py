@@ -1,7 +1,7 @@
 """CreditScheduler: a receiver's credit is held by the entity, which grants it to fragments that have messages.
 
 A fragment that is ill has no messages to offer, so it holds no receiver up, and nothing is locked for a client that did
-not ask (design 3.7). A lock needs no store; to take messages for good needs a commit, so a receiver that does this
+not ask. A lock needs no store; to take messages for good needs a commit, so a receiver that does this
 grants nothing to a store while the store is late (I29). ``take`` at the message broker is not a synchronous return:
 what comes of it arrives through ``Receiver.deliver``, so that an owner in another process fits.
 """

@@ -1,7 +1,6 @@
-"""Accepting sessions: by name at once, or the next available one, first come, first served (contract 11.2 and 11.3).
+"""Accepting sessions: by name at once, or the next available one, first come, first served (Azure: message sessions).
 
-Who waits stands at the entity, over all of its fragments; who holds a session stands at its one fragment
-(design 3.7).
+Who waits stands at the entity, over all of its fragments; who holds a session stands at its one fragment.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class SessionDeliveryBatch:
         self.slots = slots
         self.parts = parts
 
-    def part_of(self, start: int, number: int, until_ms: int) -> DeliveryBatch:
+    def batch_of(self, start: int, number: int, until_ms: int) -> DeliveryBatch:
         """The messages of one holder, from ``start`` on."""
         slots = self.slots[start : start + number]
         return DeliveryBatch(self.handle, self.prefix, self.first_lock + start, slots, until_ms)
@@ -127,7 +127,7 @@ def hand_out_all(fragment: Fragment, notified: list[SessionLock]) -> list[Sessio
             continue
         asked = find(group)
         if asked is None:
-            if home.part(lock.source_no).fragment is not fragment:
+            if home.of_source(lock.source_no).fragment is not fragment:
                 continue
             asked = turns[group] = []
         lock.is_notified = False
@@ -154,5 +154,5 @@ def _hand_out(
     source_no = asked[0][0].source_no
     first, slots = take_for_sessions(fragment, fragment.sources[source_no], asked)
     home.note_counts(fragment)
-    group.ready.append(SessionDeliveryBatch(home.part(source_no), fragment.prefix, first, slots, asked))
+    group.ready.append(SessionDeliveryBatch(home.of_source(source_no), fragment.prefix, first, slots, asked))
     group.wake()

@@ -1,4 +1,4 @@
-"""SessionService: what there is for those who hold sessions of a fragment (contract chapter 11).
+"""SessionService: what there is for those who hold sessions of a fragment (Azure: message sessions).
 
 None of it but a state needs a commit: locks of sessions live in memory, like those of messages.
 """

@@ -19,10 +19,10 @@ from duobus.model.descriptions import QUEUE, QueueDescription, to_json
 from duobus.storage.catalog_rows import INTENT, EntityRow
 
 if TYPE_CHECKING:
+    from duobus.broker.entities.entity_host import EntityHost
     from duobus.broker.entities.namespace import Namespace
     from duobus.broker.entities.queue import Queue
     from duobus.broker.message_broker import MessageBroker
-    from duobus.broker.scale_unit import ScaleUnit
 
 QueueT = TypeVar("QueueT", bound="Queue")
 
@@ -107,7 +107,7 @@ def plans_of(queue: Queue) -> list[FragmentPlan]:
 
 
 async def create_queues(
-    unit: ScaleUnit,
+    unit: EntityHost,
     home: Namespace,
     wanted: Sequence[QueueDescription],
     refused: Callable[[QueueDescription, ServiceBusError], None],
@@ -121,7 +121,7 @@ async def create_queues(
 
 
 async def _create_batch(
-    unit: ScaleUnit,
+    unit: EntityHost,
     home: Namespace,
     wanted: Sequence[QueueDescription],
     refused: Callable[[QueueDescription, ServiceBusError], None],
@@ -152,7 +152,7 @@ async def _create_batch(
         unit.forwarding.begin(queue)
 
 
-def _begin(unit: ScaleUnit, home: Namespace, about: QueueDescription) -> Queue:
+def _begin(unit: EntityHost, home: Namespace, about: QueueDescription) -> Queue:
     if home.is_taken(about.name):
         raise EntityAlreadyExists(f"The entity '{about.name}' exists already. Choose another name.")
     slots = unit.place(home, about.name, is_partitioned=about.enable_partitioning)
@@ -162,7 +162,7 @@ def _begin(unit: ScaleUnit, home: Namespace, about: QueueDescription) -> Queue:
 
 
 async def _create_singly(
-    unit: ScaleUnit,
+    unit: EntityHost,
     queue: Queue,
     about: QueueDescription,
     refused: Callable[[QueueDescription, ServiceBusError], None],
@@ -187,7 +187,7 @@ async def _create_singly(
     return False
 
 
-# In what the description of an entity that exists differs from what a configuration asks for (design 6).
+# In what the description of an entity that exists differs from what a configuration asks for.
 
 
 def differences(kept: msgspec.Struct, asked: msgspec.Struct) -> list[str]:

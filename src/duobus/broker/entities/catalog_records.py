@@ -10,8 +10,10 @@ from duobus.errors import ServiceBusError, StoreFailed
 from duobus.storage.catalog_records import differences, records_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from duobus.broker.message_broker import MessageBroker
-    from duobus.broker.scale_unit import ScaleUnit
+    from duobus.storage.catalog.interface import Catalog
     from duobus.storage.catalog_rows import CatalogContents
 
 #: How long changes are collected that no other commit of a store goes with, in seconds.
@@ -19,12 +21,18 @@ COLLECT_S: Final = 0.2
 
 
 class RecordKeeping:
-    """Has the stores of a scale unit write what their catalog has, beside the traffic and seldom."""
+    """Has the stores of a scale unit write what their catalog has, beside the traffic and seldom.
 
-    __slots__ = ("_task", "_timer", "_unit")
+    Args:
+        catalog: Of all entities.
+        brokers: Store id to message broker; stores come and go in it.
+    """
 
-    def __init__(self, unit: ScaleUnit) -> None:
-        self._unit = unit
+    __slots__ = ("_brokers", "_catalog", "_task", "_timer")
+
+    def __init__(self, catalog: Catalog, brokers: Mapping[int, MessageBroker]) -> None:
+        self._catalog = catalog
+        self._brokers = brokers
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -34,7 +42,7 @@ class RecordKeeping:
         Raises:
             StoreFailed: The store failed on this.
         """
-        copies = self._unit.catalog.mark.copies
+        copies = self._catalog.mark.copies
         if copies is None:
             return
         copies.hurry = self._hurry
@@ -44,7 +52,7 @@ class RecordKeeping:
 
     def store_opened(self, broker: MessageBroker) -> None:
         """A store that was away is there: what it owes is written soon."""
-        copies = self._unit.catalog.mark.copies
+        copies = self._catalog.mark.copies
         if copies is not None and (copies.is_owing(broker.store_id) or not copies.knows(broker.store_id)):
             self._hurry()
 
@@ -54,7 +62,7 @@ class RecordKeeping:
             self._timer.cancel()
         if self._task is not None:
             await self._task
-        if self._unit.catalog.mark.copies is not None:
+        if self._catalog.mark.copies is not None:
             await self._keep_all()
 
     def _hurry(self) -> None:
@@ -70,21 +78,21 @@ class RecordKeeping:
         self._task = asyncio.get_running_loop().create_task(self._keep_all(), name="keep-records")
 
     async def _keep_all(self) -> None:
-        for broker in list(self._unit.brokers.values()):
+        for broker in list(self._brokers.values()):
             if broker.state == "open":
                 # One that fails on this is reopened, and owes it still.
                 with suppress(StoreFailed, ServiceBusError):
                     await self._keep(broker)
 
     async def _keep(self, broker: MessageBroker) -> None:
-        copies = self._unit.catalog.mark.copies
+        copies = self._catalog.mark.copies
         if copies is None:
             return
         if not copies.knows(broker.store_id):
             kept = await broker.use(broker.store.records)
             if kept is None:
                 return
-            contents = self._unit.catalog.read()
+            contents = self._catalog.read()
             copies.begin(broker.store_id, differences(broker.store_id, records_of(contents), kept))
         if copies.is_owing(broker.store_id):
             await broker.use(broker.store.keep_records)

@@ -149,7 +149,7 @@ def demand_status(entity: Destination) -> None:
 
 
 def check_targets(home: Namespace, description: QueueDescription, kept: QueueDescription | None = None) -> None:
-    """Refuse an entity that is to forward to what does not exist (HTTP contract A.7).
+    """Refuse an entity that is to forward to what does not exist (Azure: autoforwarding).
 
     What it forwards to already (``kept``) may be gone: its other properties can be changed. An entity may forward to
     itself or in a circle: the limit of hops ends that.
@@ -231,7 +231,8 @@ def sub_batch(batch: SendBatch, indices: Sequence[int], made: SendBatch) -> Send
     return made
 
 
-# Sending via an entity to another (contract 12.4): the message is stored here, and goes there when it is durable.
+# Sending via an entity to another: the message is stored here, and goes there when it is durable (Azure: transaction
+# processing).
 #
 # So a transaction commits in one store, whatever the stores of those to which it sends, and a message to another entity
 # is as safe as one to its own.

@@ -25,7 +25,7 @@ LOOK_MIN_S, LOOK_MAX_S = 1.0, 3600.0
 
 
 def last_access_ms(queue: Queue) -> int:
-    """When a queue was sent to, received from or looked into last (HTTP contract A.5.1); 0 for never.
+    """When a queue was sent to, received from or looked into last (``AccessedAt``); 0 for never.
 
     Whoever has a receiver or a session open uses it now.
     """
@@ -64,7 +64,7 @@ class IdleDeletion:
     def begin(self, queue: Queue) -> None:
         """A queue is new, has new properties, or is there again after a start: its time begins."""
         about = queue.description
-        # What forwards is never idle (HTTP contract A.7).
+        # What forwards is never idle (Azure: autoforwarding).
         limit_ms = about.auto_delete_on_idle_ms if about.forward_to is None else None
         known = 0 if queue.idle is None else queue.idle.accessed_ms
         clock = queue.idle = LastUse(limit_ms, self._time(), known)
@@ -73,7 +73,7 @@ class IdleDeletion:
         if limit_ms is not None:
             self._arm(clock.last_ms + limit_ms)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Delete what has been idle for too long, and set the timer for the next look."""
         now_ms = self._time().now_ms()
         earliest = None
@@ -113,7 +113,7 @@ class IdleDeletion:
         self.stop()
         self._due_ms = due_ms
         delay_s = min(max((due_ms - self._time().now_ms()) / 1000, LOOK_MIN_S), LOOK_MAX_S)
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self.look)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self.check)
 
     def stop(self) -> None:
         """Look no more, until told to."""

@@ -1,4 +1,4 @@
-"""What duplicate detection knows a message by (AMQP contract 13.2): its message id, with the id's type.
+"""What duplicate detection knows a message by: its message id, with the id's type.
 
 On a partitioned entity the key beside it counts, too: session id or partition key. A message with neither is placed by
 its id (PE10, I25), so that all its duplicates meet in one fragment.

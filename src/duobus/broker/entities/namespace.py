@@ -33,7 +33,7 @@ class RemoteEntities(Protocol):
     def is_sharded(self, namespace: str, path: str) -> bool:
         """Whether it names a sharded queue."""
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Read anew what the catalog names."""
 
     def arrived(self, origin: Origin, epoch: int) -> None:
@@ -99,7 +99,7 @@ class Namespace:
         return self._find(address) is not None or (address.subscription is None and address.key in self.unbuilt)
 
     def is_taken(self, path: str) -> bool:
-        """Whether an entity has this name; queues and topics share one name space (HTTP contract A.6.3)."""
+        """Whether an entity has this name; queues and topics share one name space."""
         key = path.lower()
         return key in self.queues or key in self.topics or key in self.unbuilt
 

@@ -1,4 +1,4 @@
-"""Which fragment a message goes to: by its key, or for keyless messages in turn (design 3.2 and 3.5)."""
+"""Which fragment a message goes to: by its key, or for keyless messages in turn (decision 0004)."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ async def _clear_sessions(
         while wanted and left > 0:
             number = min(left, REMOVED_MAX)
             counts, wanted = wanted[:number], wanted[number:]
-            command = PurgeCounts(handle, source_no, _Reply(), counts=counts, before_ms=before_ms)
+            command = PurgeCounts(handle, source_no, None, counts=counts, before_ms=before_ms)
             await _do(command, cleared, number)
             left -= len(command.slots)
         if left <= 0:
@@ -161,7 +161,7 @@ async def _purge_fragment(
             await _clear_available(handle, source_no, sub_queue, cleared, NEVER, NEVER, end, is_time_over)
         is_clean = await _clear_others(handle, source_no, sub_queues, cleared, end, is_time_over)
         source = _source_of(handle, source_no)
-        is_clean = is_clean and not (source.cold_number and source.cold_first < end and MAIN in sub_queues)
+        is_clean = is_clean and not (source.tail_count and source.tail_first < end and MAIN in sub_queues)
     cleared.locked += sum(slot.count < end and sub_queue_of(slot.state) in sub_queues for slot in source.locks.values())
 
 
@@ -179,21 +179,19 @@ async def _clear_available(
     left = limit
     while left > 0 and not is_time_over():
         source = _source_of(handle, source_no)
-        body_key = source.sub_queues[sub_queue]
-        if body_key.available() <= 0:
-            cold = source.cold_number
-            if sub_queue != MAIN or not cold:
+        queued = source.sub_queues[sub_queue]
+        if queued.available() <= 0:
+            in_tail = source.tail_count
+            if sub_queue != MAIN or not in_tail:
                 return
             fragment = handle.fragment
             assert fragment is not None
             await handle.read_ahead(fragment)
-            if source.cold_number == cold and body_key.available() <= 0:
+            if source.tail_count == in_tail and queued.available() <= 0:
                 # Somebody else's page is on its way, or there is no room for one: not now.
                 return
             continue
-        command = PurgeAvailable(
-            handle, source_no, _Reply(), sub_queue=sub_queue, limit=left, before_ms=before_ms, end=end
-        )
+        command = PurgeAvailable(handle, source_no, None, sub_queue=sub_queue, limit=left, before_ms=before_ms, end=end)
         await _do(command, cleared, command.limit)
         left -= len(command.slots)
         if not command.slots:
@@ -220,7 +218,7 @@ async def _clear_others(
             if is_time_over():
                 return False
             counts = wanted[first : first + REMOVED_MAX]
-            await _do(PurgeCounts(handle, source_no, _Reply(), counts=counts), cleared, len(counts))
+            await _do(PurgeCounts(handle, source_no, None, counts=counts), cleared, len(counts))
     return is_clean
 
 
@@ -242,8 +240,7 @@ def _source_of(handle: FragmentHandle, source_no: int) -> Source:
 
 async def _do(command: PurgeCommand, cleared: PurgeResult, at_most: int) -> None:
     """Do one slice; its removal is durable on return."""
-    reply = command.reply
-    assert isinstance(reply, _Reply)
+    reply = command.reply = _Reply()
     command.handle.submit(command)
     await reply.answer()
     if command.error is not None:

@@ -42,7 +42,7 @@ from duobus.model.metadata import MessageMetadata
 if TYPE_CHECKING:
     from duobus.clock import BrokerTime
 
-#: A sequence number is fragment number (16 bits), then count (design decision 7).
+#: A sequence number is fragment number (16 bits), then count (Azure: message sequencing).
 COUNT_BITS = 48
 COUNT_MASK = (1 << COUNT_BITS) - 1
 
@@ -187,7 +187,7 @@ class Queue:
         }
 
     def change(self, description: QueueDescription) -> None:
-        """Take on new properties: for what is sent, locked and renewed from now on; held locks stay (design 3.11)."""
+        """Take on new properties: for what is sent, locked and renewed from now on; held locks stay."""
         self.description = description
         settings = self.settings()
         for handle in self.fragments:
@@ -220,7 +220,7 @@ class Queue:
         if self.description.requires_duplicate_detection and not batch.ping:
             identify(batch, is_partitioned=self.is_partitioned)
 
-    def demand_whole(self) -> None:
+    def demand_all_online(self) -> None:
         """Raise StoreUnavailable unless every fragment is there: management acts on all of them or none (I31)."""
         for handle in self.fragments:
             if not handle.online:
@@ -413,7 +413,7 @@ class Queue:
         away: StoreUnavailable | None = None
         numbers = sorted(self._by_number)
         if session_id is not None and self.acceptor is not None:
-            numbers = [self._home_of(session_id).number]
+            numbers = [self._fragment_of(session_id).number]
         for number in numbers:
             handle = self._by_number[number]
             if number < first_fragment:
@@ -440,7 +440,7 @@ class Queue:
     async def batch_delete(self, sub_queue: int, limit: int, before_ms: int, session_id: str | None = None) -> int:
         """Remove available messages that were enqueued before an instant; how many. See ``clearing.batch_delete``."""
         self._note_use()
-        handles = self.fragments if session_id is None else [self._home_of(session_id)]
+        handles = self.fragments if session_id is None else [self._fragment_of(session_id)]
         return await clearing.batch_delete(handles, self.source_no, sub_queue, limit, before_ms, session_id)
 
     async def purge(self, sub_queues: Sequence[int], is_time_over: Callable[[], bool]) -> PurgeResult:
@@ -448,7 +448,7 @@ class Queue:
         self._note_use()
         return await clearing.purge(self.fragments, self.source_no, sub_queues, is_time_over)
 
-    def _home_of(self, session_id: str) -> FragmentHandle:
+    def _fragment_of(self, session_id: str) -> FragmentHandle:
         """The one fragment where all of a session lies, there or not (I25)."""
         return self.fragments[slot_of(string_key(session_id), len(self.fragments))]
 

@@ -57,8 +57,8 @@ from duobus.rules.ruleset import CORRELATION_RULES_MAX, SQL_RULES_MAX
 from duobus.storage.catalog_rows import DELETING, INTENT, LIVE, EntityRow, SlotRow
 
 if TYPE_CHECKING:
+    from duobus.broker.entities.entity_host import EntityHost
     from duobus.broker.entities.namespace import Namespace
-    from duobus.broker.scale_unit import ScaleUnit
 
 
 class TopicLife:
@@ -66,7 +66,7 @@ class TopicLife:
 
     __slots__ = ("_subscriptions", "_unit")
 
-    def __init__(self, unit: ScaleUnit) -> None:
+    def __init__(self, unit: EntityHost) -> None:
         self._unit = unit
         #: Rows of subscriptions that the start has found, by namespace and path of the topic.
         self._subscriptions: dict[tuple[str, str], list[EntityRow]] = {}
@@ -217,12 +217,12 @@ class TopicLife:
         """
         topic = self._unit.namespace(namespace).topic(about.name)
         wanted = check_topic_update(topic.about, about, profile)
-        topic.demand_whole()
+        topic.demand_all_online()
         wanted = msgspec.structs.replace(wanted, updated_at_ms=self._unit.now_ms())
         self._write(topic, topic.entity_id, to_json(wanted))
         topic.change_topic(wanted)
         for entity in (topic, *topic.subscriptions.values()):
-            self._unit.tell(entity)
+            self._unit.notify(entity)
         self._unit.idle_watch.begin(topic)
         return topic
 
@@ -235,7 +235,7 @@ class TopicLife:
                 the deletion is finished when it is back.
         """
         topic = self._unit.namespace(namespace).topic(path)
-        topic.demand_whole()
+        topic.demand_all_online()
         self.take_away(topic)
         await self._unit.clear(topic)
 
@@ -261,7 +261,7 @@ class TopicLife:
         wanted = Subscription(topic, 0, about)
         check_targets(unit.namespace(namespace), wanted.description)
         _demand_filters([*topic.subscriptions.values(), wanted])
-        topic.demand_whole()
+        topic.demand_all_online()
         subscription = self._begin_subscription(topic, about)
         try:
             await self._create_sources(subscription)
@@ -287,11 +287,11 @@ class TopicLife:
         wanted = check_subscription_update(subscription.about, about, profile)
         described = Subscription(subscription.topic, 0, wanted).description
         check_targets(self._unit.namespace(namespace), described, subscription.description)
-        subscription.demand_whole()
+        subscription.demand_all_online()
         subscription.change_subscription(self._written(subscription, wanted))
         self._unit.idle_watch.begin(subscription)
         self._unit.forwarding.begin(subscription, subscription.source_no)
-        self._unit.tell(subscription)
+        self._unit.notify(subscription)
         return subscription
 
     async def delete_subscription(self, namespace: str, path: str, name: str) -> None:
@@ -300,7 +300,7 @@ class TopicLife:
         Raises: as ``delete_topic``.
         """
         subscription = self.subscription(namespace, path, name)
-        subscription.demand_whole()
+        subscription.demand_all_online()
         self.take_away(subscription)
         await self._unit.clear(subscription)
 
@@ -361,7 +361,7 @@ class TopicLife:
             unit.catalog.begin_delete(entity.source_no)
             entity.topic.detach(entity)
             unit.forwarding.end(entity, entity.source_no)
-            unit.tell(entity)
+            unit.notify(entity)
             for part in entity.fragments:
                 fragment_host.forget_source(part, entity.source_no)
             return
@@ -373,12 +373,12 @@ class TopicLife:
             subscription.is_deleted = True
             subscription.idle = None
             unit.forwarding.end(subscription, subscription.source_no)
-            unit.tell(subscription)
+            unit.notify(subscription)
         unit.forwarding.end(entity)
-        unit.tell(entity)
+        unit.notify(entity)
 
     def withdraw(self, entity: Topic | Subscription) -> None:
-        """Begin the deletion of what could not be created; see ``ScaleUnit.withdraw``."""
+        """Begin the deletion of what could not be created; see ``EntityHost.withdraw``."""
         catalog = self._unit.catalog
         if isinstance(entity, Subscription):
             catalog.withdraw(entity.source_no, withdrawn_path(entity.path, entity.source_no))

@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from duobus.broker.entities.destination import sub_batch
 from duobus.model.batches import Mailbox, SendBatch
 
 if TYPE_CHECKING:
-    from duobus.broker.forwarding.forwarder import Forwarder
     from duobus.broker.fragment_handle import FragmentHandle
+    from duobus.fragment.commands import Group
     from duobus.fragment.fragment import Fragment
     from duobus.fragment.message import QueuedMessage
+    from duobus.fragment.transfer import RemoveTransferred
+
+
+class BatchSender(Protocol):
+    """What a batch or a query on its way belongs to, and what hears of the outcome: a forwarder.
+
+    Attributes:
+        path: Of the destination.
+        handle: The fragment whose messages are forwarded.
+    """
+
+    path: str
+    handle: FragmentHandle
+
+    @property
+    def namespace(self) -> str:
+        """Of the destination."""
+
+    def answered(self, in_flight: InFlightBatch, answer: Group | RemoveTransferred) -> None:
+        """The destination has answered, or its store has."""
+
+    def resolved(self, question: InDoubtQuery) -> None:
+        """Every fragment of the destination has said which messages it has."""
 
 
 class ForwardBatch:
@@ -58,22 +81,22 @@ class PendingForward(Mailbox):
         life: The fragment that it is of, in the life that it had then.
     """
 
-    __slots__ = ("_forwarder", "life")
+    __slots__ = ("_sender", "life")
 
-    def __init__(self, forwarder: Forwarder, life: Fragment) -> None:
+    def __init__(self, sender: BatchSender, life: Fragment) -> None:
         super().__init__()
-        self._forwarder = forwarder
+        self._sender = sender
         self.life = life
 
     @property
     def destination(self) -> tuple[str, str]:
         """Namespace and path of where it goes."""
-        return self._forwarder.namespace, self._forwarder.path
+        return self._sender.namespace, self._sender.path
 
     @property
     def is_current(self) -> bool:
         """Whether the fragment lives on, and is this server's."""
-        handle = self._forwarder.handle
+        handle = self._sender.handle
         return handle.fragment is self.life and handle.now_ms_if_leased() is not None
 
 
@@ -89,9 +112,9 @@ class InFlightBatch(PendingForward):
     __slots__ = ("forward_batch", "is_known", "queue")
 
     def __init__(
-        self, forwarder: Forwarder, queue: DestinationQueue, forward_batch: ForwardBatch, life: Fragment
+        self, sender: BatchSender, queue: DestinationQueue, forward_batch: ForwardBatch, life: Fragment
     ) -> None:
-        super().__init__(forwarder, life)
+        super().__init__(sender, life)
         self.queue = queue
         self.forward_batch = forward_batch
         self.is_known = False
@@ -100,7 +123,7 @@ class InFlightBatch(PendingForward):
         """See Mailbox."""
         answers, self.ready = self.ready, []
         for answer in answers:
-            self._forwarder.answered(self, answer)
+            self._sender.answered(self, answer)
 
 
 class InDoubtQuery(PendingForward):
@@ -112,14 +135,14 @@ class InDoubtQuery(PendingForward):
 
     __slots__ = ("number",)
 
-    def __init__(self, forwarder: Forwarder, life: Fragment, number: int) -> None:
-        super().__init__(forwarder, life)
+    def __init__(self, sender: BatchSender, life: Fragment, number: int) -> None:
+        super().__init__(sender, life)
         self.number = number
 
     def wake(self) -> None:
         """See Mailbox."""
         if len(self.ready) == self.number:
-            self._forwarder.heard(self)
+            self._sender.resolved(self)
 
 
 class NullMailbox(Mailbox):

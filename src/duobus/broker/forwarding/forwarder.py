@@ -174,7 +174,7 @@ class Forwarder:
         if self.channel != TRANSFER and self._origin.description.status in (DISABLED, RECEIVE_DISABLED):
             return False
         try:
-            entity = ends.find(self._service.home_of(self._origin), self.path)
+            entity = ends.find(self._service.namespace_of(self._origin), self.path)
         except ServiceBusError as error:
             return self._without_destination(fragment, source, error)
         if entity is not self._entity:
@@ -233,17 +233,17 @@ class Forwarder:
         if self.channel == TRANSFER:
             waits = self.path.lower() in source.transfers
         else:
-            waits = transfer.has_available(source, self.channel) or source.cold_number > 0
+            waits = transfer.has_available(source, self.channel) or source.tail_count > 0
         if not waits:
             self._refused_since.pop(None, None)
             return False
-        # What was sent via this entity to one that does not exist has no time to wait (contract 12.4).
+        # What was sent via this entity to one that does not exist is given up at once.
         is_final = self.channel == TRANSFER and isinstance(error, EntityNotFound)
         if not is_final and not (ends.is_retriable(error) and self._is_overdue(None)):
             self._later(is_pause=True)
             return False
         slots = self._take(fragment, source)
-        self._divert(self._sorted_out(fragment, source, slots), ends.reason_of(error), str(error))
+        self._dead_letter(self._sorted_out(fragment, source, slots), ends.reason_of(error), str(error))
         return bool(slots)
 
     # -- what earlier lives may have sent -----------------------------------------------------------------------
@@ -256,7 +256,7 @@ class Forwarder:
             self._settle(fragment, ())
             return
         try:
-            entity = ends.locate(self._service.home_of(self._origin), self.path)
+            entity = ends.locate(self._service.namespace_of(self._origin), self.path)
         except EntityNotFound:
             # It is gone with all that it had.
             self._settle(fragment, ())
@@ -271,7 +271,7 @@ class Forwarder:
         for handle in entity.fragments:
             handle.submit(QueryForwarded(handle, SOURCE, question, origin=origin))
 
-    def heard(self, question: InDoubtQuery) -> None:
+    def resolved(self, question: InDoubtQuery) -> None:
         """The destination has answered, or somebody else that it cannot."""
         if question is not self._question or not question.is_current:
             return
@@ -324,7 +324,7 @@ class Forwarder:
         for slot in slots:
             metadata = transfer.onward(slot, number, path, life_ms)
             if transfer.hops_of(metadata) > transfer.HOPS_MAX:
-                self._divert([slot], transfer.HOPS_EXCEEDED, transfer.HOPS_TEXT)
+                self._dead_letter([slot], transfer.HOPS_EXCEEDED, transfer.HOPS_TEXT)
                 continue
             payload = transfer.onward_payload(slot)
             if len(payload) <= SMALL_BYTES and is_ping(payload):
@@ -332,7 +332,7 @@ class Forwarder:
                 continue
             why = ends.fault(entity, payload, metadata)
             if why is not None:
-                self._divert([slot], *why)
+                self._dead_letter([slot], *why)
                 continue
             good.append(slot)
             payloads.append(payload)
@@ -502,7 +502,7 @@ class Forwarder:
                 queue.forward_batches.appendleft(part)
             return
         if not is_temporary and (not ends.is_retriable(error) or self._is_overdue(queue.handle)):
-            self._divert(forward_batch.slots, ends.reason_of(error), str(error))
+            self._dead_letter(forward_batch.slots, ends.reason_of(error), str(error))
             return
         if forward_batch.is_keyless and not isinstance(error, QuotaExceeded):
             self._later(is_pause=True)
@@ -516,7 +516,7 @@ class Forwarder:
         now_ms = self.handle.now_ms_if_leased()
         return now_ms is not None and now_ms - self._refused_since.setdefault(who, now_ms) >= TIMEOUT_MS
 
-    def _divert(self, slots: list[QueuedMessage], reason: str, description: str) -> None:
+    def _dead_letter(self, slots: list[QueuedMessage], reason: str, description: str) -> None:
         """Messages that cannot go on are to be found in the transfer dead-letter queue."""
         source = None if self._life is None else self._life.sources.get(self.source_no)
         if source is not None and self.channel == MAIN and (source.in_doubt_below or source.elsewhere):

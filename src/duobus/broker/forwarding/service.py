@@ -99,7 +99,7 @@ class ForwardingService:
         self._dedups: dict[FragmentHandle, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def home_of(self, entity: ForwardSource) -> Namespace:
+    def namespace_of(self, entity: ForwardSource) -> Namespace:
         """The namespace in which an entity finds its destinations."""
         return self._find_home(entity.namespace)
 
@@ -233,9 +233,9 @@ class ForwardingService:
         """A fragment has entries in its forward dedup, which are to be forgotten some time."""
         self._dedups[handle] = None
         if self._timer is None and not self._is_stopped:
-            self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+            self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._forget_due)
 
-    def _sweep(self) -> None:
+    def _forget_due(self) -> None:
         """Have each forward dedup forget what its origins do not have any more."""
         self._timer = None
         dedups, self._dedups = self._dedups, {}
@@ -264,11 +264,11 @@ class ForwardingService:
         if handle.fragment is None:
             return []
         source = handle.fragment.sources[origin[2]]
-        return [count for count in counts if count not in source.by_count and not source.is_cold(count)]
+        return [count for count in counts if count not in source.by_count and not source.is_paged_out(count)]
 
 
 def transfer_message_count(queue: Queue) -> int:
-    """Messages that are to be forwarded and have not left yet (TransferMessageCount, HTTP contract A.7)."""
+    """Messages that are to be forwarded and have not left yet (TransferMessageCount; Azure: Service Bus REST API)."""
     number = 0
     about = queue.description
     for handle in queue.fragments:

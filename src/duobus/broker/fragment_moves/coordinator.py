@@ -20,8 +20,8 @@ from duobus.errors import (
 from duobus.storage.catalog_rows import MoveRow
 
 if TYPE_CHECKING:
+    from duobus.broker.entities.entity_host import EntityHost
     from duobus.broker.entities.queue import Queue
-    from duobus.broker.scale_unit import ScaleUnit
 
 #: Moves that a server tells of, the latest first.
 MOVES_SHOWN_MAX: Final = 100
@@ -32,7 +32,7 @@ class FragmentMoves:
 
     __slots__ = ("_is_stopped", "_left", "_running", "_shown", "_task", "_unit")
 
-    def __init__(self, unit: ScaleUnit) -> None:
+    def __init__(self, unit: EntityHost) -> None:
         self._unit = unit
         self._task: asyncio.Task[None] | None = None
         self._running: FragmentMove | None = None

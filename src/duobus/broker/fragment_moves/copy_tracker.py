@@ -234,26 +234,32 @@ class CopyTracker:
         return sum(len(source.noted) for source in self.sources.values())
 
 
+def _is_next(put: Put, row: StoredMessage) -> bool:
+    return put.first_count + len(put.payloads) == row.count and put.enqueued_ms == row.enqueued_ms
+
+
 def puts_of(rows: Sequence[Found], origins: Sequence[int]) -> list[Put]:
     """Rows as they are written to the other store; neighbours of one source and time share a Put."""
     puts: list[Put] = []
-    open_put: dict[int, Put] = {}
+    # With the lists of it that still grow.
+    open_put: dict[int, tuple[Put, list[bytes], list[int] | None]] = {}
     for (source, row), origin in zip(rows, origins, strict=True):
-        put = open_put.get(source.source_key)
-        end = -1 if put is None else put.first_count + len(put.payloads)
-        if put is None or end != row.count or put.enqueued_ms != row.enqueued_ms:
-            put = open_put[source.source_key] = Put(source.target_key, row.count, row.enqueued_ms, [], {})
-            put.origins = [] if source.source_no else None
+        found = open_put.get(source.source_key)
+        if found is not None and _is_next(found[0], row):
+            put, payloads, put_origins = found
+        else:
+            payloads, put_origins = [], [] if source.source_no else None
+            put = Put(source.target_key, row.count, row.enqueued_ms, payloads, {})
+            open_put[source.source_key] = put, payloads, put_origins
+            put.origins = put_origins
             # Their counts were used up long ago, in the other store.
             put.is_reserved = True
             puts.append(put)
         if row.state or row.deliveries or row.metadata is not None:
             assert put.all_metadata is not None
-            put.all_metadata[len(put.payloads)] = (row.state, row.deliveries, row.metadata)
-        payloads, put_origins = put.payloads, put.origins
-        assert isinstance(payloads, list)
+            put.all_metadata[len(payloads)] = (row.state, row.deliveries, row.metadata)
         payloads.append(row.payload)
-        if isinstance(put_origins, list):
+        if put_origins is not None:
             put_origins.append(origin)
     return puts
 

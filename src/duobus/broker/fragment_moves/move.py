@@ -175,11 +175,11 @@ class FragmentMove:
             commit.puts += puts
             commit.sources += touched
 
-        await self._carry(fill)
+        await self._add_writes(fill)
         self.messages += len(rows)
         await self._read_back(rows)
 
-    async def _carry(self, fill: Callable[[CommitBatch], None]) -> None:
+    async def _add_writes(self, fill: Callable[[CommitBatch], None]) -> None:
         def fenced(commit: CommitBatch) -> None:
             commit.epochs.append((self._row.fragment_key, self._row.epoch))
             fill(commit)
@@ -208,7 +208,7 @@ class FragmentMove:
             pending = source.take_pending()
             wanted = sorted(pending.changed | pending.late)
             if pending.removed:
-                await self._carry(
+                await self._add_writes(
                     partial(_remove, [(source.target_key, first, last) for first, last in pending.removed])
                 )
             for start in range(0, len(wanted), ROWS_AT_ONCE):
@@ -236,7 +236,7 @@ class FragmentMove:
             commit.sources += touched
 
         if rows:
-            await self._carry(fill)
+            await self._add_writes(fill)
             await self._read_back(rows)
 
     async def _copy_ids(self, source: SourceCopyTracker) -> None:
@@ -247,7 +247,7 @@ class FragmentMove:
             blocks = await self._origin.use(load)
             if not blocks:
                 return
-            await self._carry(partial(_remember, source.target_key, blocks))
+            await self._add_writes(partial(_remember, source.target_key, blocks))
             load = partial(self._target.store.load_ids, source.target_key, blocks[0].first_count, len(blocks))
             if _told(await self._target.use(load)) != _told(blocks):
                 raise MoveAborted("the memory of duplicate detection was not read back as it was written")
@@ -335,7 +335,7 @@ class FragmentMove:
             commit.sources += [(one.source_key, one.next_count, one.highest_delivered, one.counters) for one in rows]
             commit.outdated += [(one.target_key, one.outdated) for one in tracker.sources.values() if one.outdated]
 
-        await self._carry(fill)
+        await self._add_writes(fill)
 
     async def _switch(self) -> None:
         """Have the catalog say where it is. While the catalog cannot tell, nobody may use it anywhere."""

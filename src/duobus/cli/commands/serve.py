@@ -106,6 +106,7 @@ SIGTERM or Ctrl-C drains and stops; a second one ends --drain-delay, or stops at
 @click.option("--metrics-token-file", type=_FILE, help="Answer /metrics only to who sends the token in this file.")
 @click.option(
     "--store-patience",
+    "store_timeout_s",
     type=click.FloatRange(0.1, 3600),
     default=STORE_TIMEOUT_S,
     show_default=True,
@@ -127,7 +128,12 @@ SIGTERM or Ctrl-C drains and stops; a second one ends --drain-delay, or stops at
 )
 @click.option("--advertise", help="Host name or address by which other servers reach this one; --host unless given.")
 @click.option("--cluster-ca", type=_FILE, help="Reach the other servers by TLS; whose certificates they have, PEM.")
-@click.option("--spread", is_flag=True, help="Spread partitioned queues that are created here over all joined stores.")
+@click.option(
+    "--spread",
+    "shards_queues",
+    is_flag=True,
+    help="Spread partitioned queues that are created here over all joined stores.",
+)
 @click.option("--accept-clock", is_flag=True, help="Believe the clock although it is far ahead of the last start.")
 @click.option("--ready-file", type=_FILE, help="Write ports and connection strings here once clients can connect.")
 @click.option(
@@ -158,14 +164,14 @@ def command(
     strict_api_version: bool,
     bearer_tokens: Path | None,
     metrics_token_file: Path | None,
-    store_patience: float,
+    store_timeout_s: float,
     drain_delay: float,
     allow_drills: bool,
     backup_to: Path | None,
     join: str | None,
     advertise: str | None,
     cluster_ca: Path | None,
-    spread: bool,
+    shards_queues: bool,
     accept_clock: bool,
     ready_file: Path | None,
     log_format: str,
@@ -199,14 +205,14 @@ def command(
                 ),
                 bearer_tokens=bearer_tokens,
                 metrics_token_file=metrics_token_file,
-                store_timeout_s=store_patience,
+                store_timeout_s=store_timeout_s,
                 drain_delay_s=drain_delay,
                 allow_drills=allow_drills,
                 backup_to=backup_to,
                 join=None if join is None else catalog_place(join),
                 advertise=advertise,
                 cluster_ca=cluster_ca,
-                spread=spread,
+                shards_queues=shards_queues,
                 accept_clock=accept_clock,
                 ready_file=ready_file,
                 log_format=log_format,

@@ -75,11 +75,10 @@ def _command(name: str, job: Any) -> click.Command:
 
     run.__doc__ = job.HELP
     epilog = f"\b\nExample:\n  {job.EXAMPLE.replace(' --', chr(10) + '    --')}"
-    made: Any = click.command(name=name, epilog=epilog, help=job.HELP)(run)
-    made.params += click_options(job.OPTIONS, connects=getattr(job, "CONNECTS", False)) + _shared()
+    made = click.command(name=name, epilog=epilog, help=job.HELP)(run)
+    made.params += [*click_options(job.OPTIONS, connects=getattr(job, "CONNECTS", False)), *_shared()]
     if not getattr(job, "NEEDS_SPARK", True):
         made.params = [option for option in made.params if option.name not in ("master", "conf", "runs_path")]
-    assert isinstance(made, click.Command)
     return made
 
 

@@ -185,19 +185,19 @@ class AmqpClusterConnections:
         self._rules = rules
         self._loop = asyncio.get_running_loop()
         self._log = Log("forwarding")
-        self._wires: dict[tuple[str, str], AmqpClusterConnection] = {}
+        self._connections: dict[tuple[str, str], AmqpClusterConnection] = {}
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
         # Until when a server is not tried again, and why.
         self._shunned: dict[tuple[str, str], tuple[float, str]] = {}
 
-    async def wire(self, address: str, namespace: str) -> AmqpClusterConnection:
+    async def get(self, address: str, namespace: str) -> AmqpClusterConnection:
         """See sender.ClusterConnections."""
         key = address, namespace.lower()
-        found = self._wires.get(key)
+        found = self._connections.get(key)
         if found is not None and not found.is_gone:
             return found
         async with self._locks.setdefault(key, asyncio.Lock()):
-            found = self._wires.get(key)
+            found = self._connections.get(key)
             if found is not None and not found.is_gone:
                 return found
             until_s, why = self._shunned.get(key, (0.0, ""))
@@ -210,18 +210,18 @@ class AmqpClusterConnections:
                 self._shunned[key] = self._loop.time() + PAUSE_S, str(error)
                 self._log.warning("messages wait for a server", server=address, reason=str(error))
                 raise
-            self._wires[key] = made
+            self._connections[key] = made
             return made
 
     def _clear(self) -> None:
         """Forget what has ended: addresses of servers that are no more."""
         now_s = self._loop.time()
-        self._wires = {key: wire for key, wire in self._wires.items() if not wire.is_gone}
+        self._connections = {key: connection for key, connection in self._connections.items() if not connection.is_gone}
         self._shunned = {key: entry for key, entry in self._shunned.items() if entry[0] > now_s}
         self._locks = {
             key: lock
             for key, lock in self._locks.items()
-            if lock.locked() or key in self._wires or key in self._shunned
+            if lock.locked() or key in self._connections or key in self._shunned
         }
 
     async def _make(self, address: str, namespace: str) -> AmqpClusterConnection:
@@ -235,27 +235,27 @@ class AmqpClusterConnections:
             idle_time_out_ms=IDLE_MS,
             mechanisms=(ANONYMOUS,),
         )
-        wire = AmqpClusterConnection(self._loop, self._clock, settings, key)
+        connection = AmqpClusterConnection(self._loop, self._clock, settings, key)
         try:
             async with asyncio.timeout(CONNECT_S):
-                await connect(wire, address, self._context)
-                await asyncio.shield(wire.ready)
+                await connect(connection, address, self._context)
+                await asyncio.shield(connection.ready)
         except SSLCertVerificationError as error:
-            wire.fail("its certificate is not good")
+            connection.fail("its certificate is not good")
             raise ConnectionError(untrusted(address, error)) from error
         except ConnectionError as error:
-            wire.fail(str(error))
+            connection.fail(str(error))
             raise ConnectionError(f"the server at {address}: {error}") from error
         except (OSError, TimeoutError) as error:
-            wire.fail(type(error).__name__)
+            connection.fail(type(error).__name__)
             raise ConnectionError(f"the server at {address} cannot be reached ({type(error).__name__})") from error
         except BaseException:
-            wire.fail("it is not needed any more")
+            connection.fail("it is not needed any more")
             raise
-        return wire
+        return connection
 
     def close(self) -> None:
         """See sender.ClusterConnections."""
-        for wire in self._wires.values():
-            wire.fail("this server stops")
-        self._wires.clear()
+        for connection in self._connections.values():
+            connection.fail("this server stops")
+        self._connections.clear()

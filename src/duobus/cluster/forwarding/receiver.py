@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from duobus.broker.entities import destination as ends
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from duobus.broker.entities.queue import Queue
     from duobus.broker.fragment_handle import FragmentHandle
     from duobus.broker.message_broker import MessageBroker
-    from duobus.cluster.scale_unit import ClusteredScaleUnit
+    from duobus.broker.scale_unit import ScaleUnit
     from duobus.fragment.forward_dedup import Origin
     from duobus.model.metadata import MessageMetadata
 
@@ -149,12 +150,18 @@ class FragmentAnswers(Mailbox):
 
 
 class ForwardReceiver:
-    """The entities of this server as destinations of others."""
+    """The entities of this server as destinations of others.
 
-    __slots__ = ("_states", "_unit")
+    Args:
+        unit: Whose entities.
+        is_here: Whether the store of the entity with this number is served by this server.
+    """
 
-    def __init__(self, unit: ClusteredScaleUnit) -> None:
+    __slots__ = ("_is_here", "_states", "_unit")
+
+    def __init__(self, unit: ScaleUnit, is_here: Callable[[int], bool]) -> None:
         self._unit = unit
+        self._is_here = is_here
         self._states: dict[Destination, _DestinationState] = {}
         unit.follow(self._changed)
 
@@ -310,7 +317,7 @@ class ForwardReceiver:
         Raises:
             StoreUnavailable: The origin is not here, or not wholly yet.
         """
-        if self._unit.directory.store_of_id(origin[0]) not in self._unit.adopted:
+        if not self._is_here(origin[0]):
             raise StoreUnavailable("The entity is not at this server. Ask for its owner again.")
         return self._unit.forwarding.gone(origin, counts)
 

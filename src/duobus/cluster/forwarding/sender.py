@@ -38,8 +38,9 @@ from duobus.telemetry.logs import Log
 
 if TYPE_CHECKING:
     from duobus.broker.forwarding.batches import InDoubtQuery, InFlightBatch
+    from duobus.cluster.directory import Directory
     from duobus.cluster.forwarding.receiver import ForwardReceiver, OriginRegistration
-    from duobus.cluster.scale_unit import ClusteredScaleUnit
+    from duobus.cluster.owners import StoreOwners
     from duobus.fragment.forward_dedup import Origin
 
 #: Pauses before a batch in doubt is sent again, in seconds: the first, and the longest of its doublings.
@@ -70,7 +71,7 @@ class ClusterConnection(Protocol):
 class ClusterConnections(Protocol):
     """What connects to other servers."""
 
-    async def wire(self, address: str, namespace: str) -> ClusterConnection:
+    async def get(self, address: str, namespace: str) -> ClusterConnection:
         """The connection to a server for a namespace, made when there is none.
 
         Raises:
@@ -79,19 +80,6 @@ class ClusterConnections(Protocol):
 
     def close(self) -> None:
         """End all of them."""
-
-
-class OwnerDirectory(Protocol):
-    """Who has what, among servers that share a catalog."""
-
-    def where(self, namespace: str, key: str) -> str:
-        """HERE, MOVING, UNKNOWN, or the address of the server that has the entity."""
-
-    def owner_of(self, store_id: int) -> str:
-        """HERE, MOVING, or the address of the server that has the store."""
-
-    def look_again(self) -> Awaitable[None]:
-        """Read the catalog again."""
 
 
 class _RemoteDescription:
@@ -115,7 +103,7 @@ class RemoteBroker:
     def submit(self, command: Group | QueryForwarded) -> None:
         """Send a batch, which is a RecordForwarded and its Run, or a query."""
         in_flight: Any = command.reply
-        self._remote.carry(in_flight, command, is_in_doubt=False)
+        self._remote.submit(in_flight, command, is_in_doubt=False)
 
 
 class RemoteFragment:
@@ -181,7 +169,7 @@ class _RemoteTask:
         """What is asked of the destination's owner."""
         raise NotImplementedError
 
-    def heard(self, reply: ForwardReply) -> bool:
+    def answered(self, reply: ForwardReply) -> bool:
         """The owner has done it; False when more is to be asked."""
         return True
 
@@ -237,7 +225,7 @@ class _RemoteQuery(_RemoteTask):
         """See _RemoteTask."""
         return ReceivedQuery(number, registration_no, self.first)
 
-    def heard(self, reply: ForwardReply) -> bool:
+    def answered(self, reply: ForwardReply) -> bool:
         """See _RemoteTask."""
         self.ask.taken += reply.taken
         if len(reply.taken) < ASKED_MAX:
@@ -268,26 +256,33 @@ class _Route:
 
 
 class RemoteForwarder:
-    """What is forwarded to entities of other servers."""
+    """What is forwarded to entities of other servers.
+
+    Args:
+        receiver: Takes what turns out to be for an entity of this server.
+        directory: Gives the newest directory of all entities.
+    """
 
     __slots__ = (
         "_absent",
         "_asking",
         "_broker",
         "_connections",
+        "_directory",
         "_entities",
         "_gone",
         "_log",
         "_looks",
         "_owners",
+        "_receiver",
         "_routes",
         "_tasks",
-        "_unit",
     )
 
-    def __init__(self, unit: ClusteredScaleUnit) -> None:
-        self._unit = unit
-        self._owners: OwnerDirectory | None = None
+    def __init__(self, receiver: ForwardReceiver, directory: Callable[[], Directory]) -> None:
+        self._receiver = receiver
+        self._directory = directory
+        self._owners: StoreOwners | None = None
         self._connections: ClusterConnections | None = None
         self._broker = RemoteBroker(self)
         self._log = Log("forwarding")
@@ -301,7 +296,7 @@ class RemoteForwarder:
         self._gone: dict[Origin, set[int]] = {}
         self._asking: set[Origin] = set()
 
-    def connect(self, owners: OwnerDirectory, connections: ClusterConnections) -> None:
+    def connect(self, owners: StoreOwners, connections: ClusterConnections) -> None:
         """From now on there are other servers."""
         self._owners = owners
         self._connections = connections
@@ -334,11 +329,11 @@ class RemoteForwarder:
 
     def knows(self, namespace: str, path: str) -> bool:
         """See namespace.RemoteEntities."""
-        return self._unit.directory.store_of(namespace, path.lower()) is not None
+        return self._directory().store_of(namespace, path.lower()) is not None
 
     def is_sharded(self, namespace: str, path: str) -> bool:
         """See namespace.RemoteEntities."""
-        return (namespace.lower(), path.lower()) in self._unit.directory.sharded
+        return (namespace.lower(), path.lower()) in self._directory().sharded
 
     def _where(self, namespace: str, key: str) -> str:
         return MOVING if self._owners is None else self._owners.where(namespace, key)
@@ -350,19 +345,19 @@ class RemoteForwarder:
             if len(self._absent) >= ABSENT_MAX:
                 self._absent.clear()
             self._absent[key] = self._looks, now_s
-            self._spawn(self.look())
+            self._spawn(self.refresh())
             return False
         return self._looks > missed[0]
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """See namespace.RemoteEntities."""
         if self._owners is not None:
-            await self._owners.look_again()
+            await self._owners.refresh()
         self._looks += 1
 
     # -- carrying -----------------------------------------------------------------------------------------------
 
-    def carry(self, in_flight: Any, command: Group | QueryForwarded, *, is_in_doubt: bool) -> None:
+    def submit(self, in_flight: Any, command: Group | QueryForwarded, *, is_in_doubt: bool) -> None:
         """Send a batch to its destination; the in-flight batch gets the group back as it does from a message broker.
 
         The same for a question.
@@ -430,33 +425,36 @@ class RemoteForwarder:
     async def _run_here(self, route: _Route, job: _RemoteTask) -> ServiceBusError | None:
         """The destination has come to this server."""
         route.registration_no = None
-        receiver = self._unit.receiver
-        registration: OriginRegistration = receiver.register(route.namespace, route.path, route.origin, route.epoch)
-        return await job.run_here(receiver, registration)
+        registration: OriginRegistration = self._receiver.register(
+            route.namespace, route.path, route.origin, route.epoch
+        )
+        return await job.run_here(self._receiver, registration)
 
     async def _ship(self, route: _Route, job: _RemoteTask, where: str) -> ServiceBusError | None:
         """Send it to the server at ``where``."""
         assert self._connections is not None
-        wire = await self._connections.wire(where, route.namespace)
-        if route.registration_no is None or route.registration_no[0] is not wire:
+        connection = await self._connections.get(where, route.namespace)
+        if route.registration_no is None or route.registration_no[0] is not connection:
             origin, epoch, path = route.origin, route.epoch, route.path
             landed = await self._answer(
-                route, where, wire.ask(lambda number: RegisterOrigin(number, origin, epoch, path))
+                route, where, connection.ask(lambda number: RegisterOrigin(number, origin, epoch, path))
             )
             error = landed.error()
             if error is not None:
                 return error
-            route.registration_no = wire, landed.registration_no
+            route.registration_no = connection, landed.registration_no
         registration_no = route.registration_no[1]
         while True:
             # Nothing may happen between this look and the sending.
             job.demand_current()
-            reply = await self._answer(route, where, wire.ask(lambda number: job.request(number, registration_no)))
+            reply = await self._answer(
+                route, where, connection.ask(lambda number: job.request(number, registration_no))
+            )
             error = reply.error()
             if isinstance(error, StoreUnavailable):
                 # The registration may have ended.
                 route.registration_no = None
-            if error is not None or job.heard(reply):
+            if error is not None or job.answered(reply):
                 return error
 
     async def _answer(self, route: _Route, where: str, answer: asyncio.Future[ForwardReply]) -> ForwardReply:
@@ -477,7 +475,7 @@ class RemoteForwarder:
 
     def arrived(self, origin: Origin, epoch: int) -> None:
         """See namespace.RemoteEntities."""
-        self._unit.receiver.arrived(origin, epoch)
+        self._receiver.arrived(origin, epoch)
 
     # -- what origins have --------------------------------------------------------------------------------------
 
@@ -505,7 +503,7 @@ class RemoteForwarder:
     async def _still(self, origin: Origin, counts: list[int]) -> list[int]:
         assert self._owners is not None
         assert self._connections is not None
-        store_id = self._unit.directory.store_of_id(origin[0])
+        store_id = self._directory().store_of_id(origin[0])
         if store_id is None:
             # The entity was deleted with all that was in it.
             return counts if self._is_absent(origin[0]) else []
@@ -513,10 +511,10 @@ class RemoteForwarder:
         if where == MOVING:
             return []
         if where == HERE:
-            return self._unit.receiver.gone(origin, counts)
-        wire = await self._connections.wire(where, self._unit.directory.namespace_of_id(origin[0]))
+            return self._receiver.gone(origin, counts)
+        connection = await self._connections.get(where, self._directory().namespace_of_id(origin[0]))
         async with asyncio.timeout(LOOK_S * 10):
-            reply = await wire.ask(lambda number: OriginQuery(number, origin, counts))
+            reply = await connection.ask(lambda number: OriginQuery(number, origin, counts))
         return [] if reply.error() is not None else reply.gone
 
     def _spawn(self, work: Any) -> None:

@@ -76,7 +76,7 @@ class HttpOwnerDirectory(Protocol):
     def is_member(self) -> bool:
         """Whether this server can reach what it shares with the others."""
 
-    def look_again(self) -> Awaitable[None]:
+    def refresh(self) -> Awaitable[None]:
         """Read the catalog again."""
 
 
@@ -113,7 +113,7 @@ class HttpProxy:
             return None if PROXIED in request.headers else await self._list(request, target)
         whole = None if PROXIED in request.headers else self._whole_of(request, target)
         if whole is not None:
-            return await self._of_shares(request, target, *whole)
+            return await self._of_shards(request, target, *whole)
         address = await self._address(request, target)
         if address is None:
             return None
@@ -143,7 +143,7 @@ class HttpProxy:
         sharded = self._owners.sharded_queue_of(self._authorizer.namespace_of(request.host).name, key)
         return None if sharded is None else (call, sharded)
 
-    async def _of_shares(
+    async def _of_shards(
         self, request: web.Request, target: Target, call: Call | None, sharded: ShardedQueueMap
     ) -> web.StreamResponse:
         """The answer of a share; or, where nothing is asked of messages, the entry of all of them."""
@@ -186,7 +186,7 @@ class HttpProxy:
         address = find(namespace, target.lower, may_be_new=False)
         if address == "?":
             # It may have been created a moment ago, by another server.
-            await self._owners.look_again()
+            await self._owners.refresh()
             address = find(namespace, target.lower, may_be_new=request.method == "PUT")
         return None if address == "?" else address
 
@@ -202,7 +202,7 @@ class HttpProxy:
         namespace = self._authorizer.namespace_of(request.host).name
         for _ in range(LIST_TRIES):
             # Another server may have changed something a moment ago.
-            await self._owners.look_again()
+            await self._owners.refresh()
             found = ListPage(self._owners.listed(namespace, kind), page)
             if not found.paths:
                 return None

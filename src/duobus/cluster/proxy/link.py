@@ -14,8 +14,8 @@ from duobus.gateway.amqp.links.link import ANY_RIGHT, Claim, Endpoint, summarize
 from duobus.model.descriptions import Right
 
 if TYPE_CHECKING:
+    from duobus.cluster.owners import OwnerDirectory
     from duobus.cluster.proxy.upstream import UpstreamConnection
-    from duobus.cluster.router import OwnerDirectory
     from duobus.gateway.amqp.peer import Peer
 
 _MASK: Final = 0xFFFFFFFF
@@ -265,7 +265,7 @@ class ProxiedLink(Endpoint):
             first = uplink.send_run(self._prefix, start, [b""] * number, event.payloads, event.settled)
         if not event.settled:
             session.note_sent(first, event.first_delivery_id, event.payloads)
-            self._peer.carry(sum(map(len, event.payloads)))
+            self._peer.note_bytes(sum(map(len, event.payloads)))
         self._owners.proxied_messages += number
         self._write()
 
@@ -296,7 +296,7 @@ class ProxiedLink(Endpoint):
         first = uplink.send_one(self._tag(1), payload, event.settled, event.message_format, state)
         if not event.settled:
             session.note_sent(first, event.first_delivery_id, event.payloads)
-            self._peer.carry(len(payload))
+            self._peer.note_bytes(len(payload))
         self._owners.proxied_messages += 1
         self._write()
 
@@ -312,7 +312,7 @@ class ProxiedLink(Endpoint):
 
     def flow(self) -> None:
         """The client has changed its credit, or wants to drain: it is the owner's to say what there is."""
-        self._give_held()
+        self._forward_pending()
         if self.uplink is not None and self._is_accepted:
             self.uplink.grant(self.link.credit, drain=self.link.drain)
             self._write()
@@ -353,9 +353,9 @@ class ProxiedLink(Endpoint):
         for index, (tag, payload) in enumerate(zip(tags, event.payloads, strict=True)):
             owner_id = (event.first_delivery_id + index) & _MASK
             self._held.append((owner_id, tag, payload, event.message_format, event.settled))
-        self._give_held()
+        self._forward_pending()
 
-    def _give_held(self) -> None:
+    def _forward_pending(self) -> None:
         while self._held and self.link.credit > 0 and self.link.is_attached:
             owner_id, tag, payload, message_format, settled = self._held.popleft()
             client_id = self.link.send_one(tag if settled else tag or b"\0", payload, settled, message_format)
@@ -377,7 +377,7 @@ class ProxiedLink(Endpoint):
 
     def resume(self) -> None:
         """The client's socket takes more again."""
-        self._give_held()
+        self._forward_pending()
 
     def needs(self) -> tuple[Claim, ...]:
         """See Endpoint; the owner looks at it, too."""

@@ -319,7 +319,7 @@ class UpstreamConnection(ServerConnection):
 
     def _give_back(self, size: int) -> None:
         if size and not self._peer.is_gone:
-            self._peer.carry(-size)
+            self._peer.note_bytes(-size)
 
     def abort(self) -> None:
         """The client is gone."""

@@ -22,9 +22,9 @@ from duobus.gateway.amqp.links.via_link import ViaLink
 
 if TYPE_CHECKING:
     from duobus.amqp import Link, Session, Transfers
+    from duobus.cluster.owners import OwnerDirectory
     from duobus.cluster.proxy.link import ProxiedSession
     from duobus.cluster.proxy.upstream import UpstreamConnection
-    from duobus.cluster.router import OwnerDirectory
     from duobus.gateway.amqp.peer import Peer
 
 

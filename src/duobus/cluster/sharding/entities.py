@@ -228,7 +228,7 @@ class ShardedQueues:
         queue = home.queues.pop(key, None)
         if queue is not None:
             queue.is_deleted = True
-            self._unit.tell(queue)
+            self._unit.notify(queue)
 
     async def _see_to(self, row: EntityRow, whole: EntityRow | None) -> None:
         """Make, change or delete one shard in a store of this server."""
@@ -249,4 +249,4 @@ class ShardedQueues:
             if differences(share.description, about):
                 unit.catalog.update_description(row.entity_id, to_json(about))
                 share.change(about)
-                unit.tell(share)
+                unit.notify(share)

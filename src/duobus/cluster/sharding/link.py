@@ -24,8 +24,8 @@ from duobus.model.address import Address, not_found
 from duobus.model.descriptions import QUEUE
 
 if TYPE_CHECKING:
+    from duobus.cluster.owners import OwnerDirectory
     from duobus.cluster.proxy.upstream import UpstreamConnection
-    from duobus.cluster.router import OwnerDirectory
     from duobus.gateway.amqp.peer import Peer
 
 #: In the properties of an attach: messages are for another entity (Azure: transaction processing).
@@ -95,7 +95,7 @@ class ShardLink(ProxiedLink):
             self.is_busy = self.is_busy or str(state.error.condition) == ServerBusy.condition
 
     @property
-    def held(self) -> int:
+    def pending(self) -> int:
         """What came from the owner and the client has no credit for."""
         return len(self._held)
 

@@ -43,8 +43,8 @@ from duobus.model.address import Address, not_found
 from duobus.model.descriptions import QUEUE
 
 if TYPE_CHECKING:
+    from duobus.cluster.owners import OwnerDirectory
     from duobus.cluster.proxy.upstream import UpstreamConnection
-    from duobus.cluster.router import OwnerDirectory
     from duobus.gateway.amqp.peer import Peer
 
 

@@ -33,7 +33,7 @@ class ShardedReceiver(ShardedLink):
         """The client has changed its credit, or wants to drain."""
         for shard_link in self.open_branches:
             shard_link.resume()
-            if shard_link.held and not self._removes:
+            if shard_link.pending and not self._removes:
                 shard_link.give_back()
         self.match()
         if self.link.echo and not self.link.drain:
@@ -49,7 +49,7 @@ class ShardedReceiver(ShardedLink):
         if not self._is_accepted or self.is_over:
             return
         branches = self.open_branches
-        granted = sum(shard_link.granted + shard_link.held for shard_link in branches)
+        granted = sum(shard_link.granted + shard_link.pending for shard_link in branches)
         free = self.link.credit - granted
         ready = [
             shard_link

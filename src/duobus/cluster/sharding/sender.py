@@ -117,7 +117,7 @@ class ShardedSender(ShardedLink):
             self._reject(what.ids, what.settled, error)
             return
         self._number += len(what.ids)
-        self.peer.carry(sum(map(len, what.payloads)))
+        self.peer.note_bytes(sum(map(len, what.payloads)))
         self._waiting.setdefault(shard_link.index, deque()).append(what)
         self._flush(shard_link)
 
@@ -160,7 +160,7 @@ class ShardedSender(ShardedLink):
                 self._tag(number)
                 first = uplink.send_run(self._prefix, start, [b""] * number, payloads, what.settled)
             if what.settled:
-                self.peer.carry(-sum(map(len, payloads)))
+                self.peer.note_bytes(-sum(map(len, payloads)))
             else:
                 shard_link.unanswered += number
                 for index, (delivery_id, payload) in enumerate(zip(ids, payloads, strict=True)):
@@ -214,5 +214,5 @@ class ShardedSender(ShardedLink):
         self._waiting.clear()
         self._number = 0
         if size and not self.peer.is_gone:
-            self.peer.carry(-size)
+            self.peer.note_bytes(-size)
         super()._close()

@@ -14,8 +14,8 @@ from duobus.codec.sections import APPLICATION_PROPERTIES, application_properties
 from duobus.errors import QuotaExceeded, StoreUnavailable
 
 if TYPE_CHECKING:
+    from duobus.cluster.owners import OwnerDirectory
     from duobus.cluster.proxy.upstream import UpstreamConnection
-    from duobus.cluster.router import OwnerDirectory
     from duobus.gateway.amqp.peer import Peer
 
 #: Requests that wait for one owner; more are refused.

@@ -1,9 +1,10 @@
 """First deliveries of a source with sessions, which are not read in order of count: what rides of them in a commit.
 
 A queue without sessions hands out in order of count, so its mark, the highest count delivered, speaks of everything
-below (design 3.9). Here the mark is the last count up to which everything was delivered or is gone. Where all sessions
-are held and read it keeps up with what comes, and no first delivery needs a record of its own. A message that nobody
-wants holds it up; then each delivery above it is written with the next commit, as a redelivery is.
+below. Here the mark is the last count up to which everything was delivered or is gone (decision 0018). Where all
+sessions are held and read, the mark keeps up with what comes, and no first delivery needs a record of its own. A
+message that nobody wants holds the mark up; then each delivery above it is written with the next commit, as a
+redelivery is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One message session: its available messages, and the lock of whoever holds it (contract chapter 11)."""
+"""One message session: its available messages, and the lock of whoever holds it (Azure: message sessions)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Session:
     """One session that has messages or a holder.
 
     Attributes:
-        session_id: Its name; may be empty (contract 11.1).
+        session_id: Its name; may be empty.
         counts: Heap of the counts of its available messages; some may be outdated.
         available: How many are not.
         lock: Of its holder, or None.

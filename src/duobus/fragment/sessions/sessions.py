@@ -1,4 +1,4 @@
-"""Message sessions of one source: which session has which messages, who holds it, and its state (contract chapter 11).
+"""Message sessions of one source: which session has which messages, who holds it, and its state.
 
 A message of a session stands in its session's heap of counts instead of in the list that all share. Sessions that
 have messages and no holder stand in one heap, by their oldest message: accepting the next one costs no search,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Heaps with more outdated entries than this are made again.
 COMPACT_FROM: Final = 1024
 #: How long a holder without unsettled messages keeps its link after the end of its lock, unless somebody else accepts
-#: the session (contract chapter E, 11.5). Clients that wait for messages with a limit of their own, 5 s in the
+#: the session. Clients that wait for messages with a limit of their own, 5 s in the
 #: service's own tests, come to an end within it; a client that has forgotten its link loses it soon.
 GRACE_MS: Final = 10_000
 _STATE: Final = attrgetter("state")
@@ -292,7 +292,7 @@ def returned(fragment: Fragment, source: Source, expected: list[Session]) -> Non
 
 
 def accept(fragment: Fragment, source: Source, session_id: str, owner: LockOwner, now_ms: int) -> SessionLock | None:
-    """Lock a session, whether it has messages or not (contract 11.3); None when somebody has it."""
+    """Lock a session, whether it has messages or not; None when somebody has it."""
     sessions = sessions_of(source)
     session = sessions.by_id.get(session_id)
     if session is None:
@@ -379,7 +379,7 @@ def end(
     for number in held:
         slot = source.locks.pop(number, None)
         if slot is not None:
-            fragment.give_back(source, slot, now_ms, counted=counted, keeping=keeping)
+            fragment.return_message(source, slot, now_ms, counted=counted, keeping=keeping)
     if session.available:
         tell_of(fragment, source, session)
     sessions.drop_if_idle(session)

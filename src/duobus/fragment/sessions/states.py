@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from duobus.fragment.sessions.session import SessionLock
     from duobus.fragment.source import Source
 
-#: Contract chapter 15: bytes of one state.
+#: Bytes of one state.
 STATE_BYTES_MAX: Final = 256 * 1024
-#: States of one source: what the service allows an entity (reliability 4.1).
+#: States of one source: what the service allows an entity.
 STATES_MAX: Final = 1_000_000
 
 

@@ -2,8 +2,8 @@
 
 Source 0 is the topic itself: it counts the messages, knows their ids, and keeps those that are scheduled, or that are
 sent via the topic to another entity. Every subscription is a source of its own. All copies of a message are decided
-together and written in one commit (I24); its body is kept once (``stores/bodies.py``), and what a rule changes lies
-beside it (design decision 8, 3.12).
+together and written in one commit (I24); its body is kept once (``storage/sqlite/shared_bodies.py``), and what a rule
+changes lies beside it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Copies:
         source: Of the subscription.
         put: What is written of them.
         size: Their payload bytes.
-        slots: The messages; None when they are plain, since what goes cold at once never needs any.
+        slots: The messages; None when they are plain, since what stays in the store only never needs any.
     """
 
     __slots__ = ("put", "size", "slots", "source")
@@ -457,8 +457,8 @@ def _keep(
 ) -> None:
     """Keep a message at the topic itself.
 
-    A scheduled one is filtered when its time has come (HTTP contract E.1), and one that is sent via the topic is
-    forwarded to its destination (contract 12.4).
+    A scheduled one is filtered when its time has come, and one that is sent via the topic is
+    forwarded to its destination.
     """
     slot = QueuedMessage(count, payload, now_ms)
     slot.metadata = metadata
@@ -495,7 +495,7 @@ def release(fragment: Fragment, copies: list[Copies]) -> None:
         source, put = part.source, part.put
         if part.slots is not None:
             fragment.release_with_metadata(source, part.slots)
-        elif source.cold_number:
+        elif source.tail_count:
             source.page_out(put.first_count, len(put.payloads), part.size)
         else:
             fragment.release_plain(source, _slots(put), part.size)

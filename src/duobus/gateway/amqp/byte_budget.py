@@ -69,7 +69,7 @@ class ByteBudget:
         if self.is_over:
             self._note_while_over(holder, is_stored=carried_before > 0 and carried == 0)
         elif self.used > self.limit:
-            self._pass()
+            self._note_excess()
 
     def keep(self, size: int) -> bool:
         """Count bytes of an open transaction; False, and they are not counted, when there is no room for them."""
@@ -78,7 +78,7 @@ class ByteBudget:
         self.kept += size
         self.used += size
         if self.used > self.limit and not self.is_over:
-            self._pass()
+            self._note_excess()
         return True
 
     def drop(self, size: int) -> None:
@@ -88,16 +88,16 @@ class ByteBudget:
         if self.is_over and self.used <= self._resume_at:
             self._resume(list(self._held))
 
-    def _pass(self) -> None:
+    def _note_excess(self) -> None:
         """The limit was passed."""
         self.is_over = True
-        self._give_turn()
-        self._tell(list(self._held))
+        self._exempt_next()
+        self._notify(list(self._held))
 
     def _resume(self, holders: list[Holder]) -> None:
         self.is_over = False
         self.turn = None
-        self._tell(holders)
+        self._notify(holders)
 
     def _note_while_over(self, holder: Holder, *, is_stored: bool) -> None:
         if self.used <= self._resume_at:
@@ -109,10 +109,10 @@ class ByteBudget:
                 # It goes on with its next message after everybody else.
                 self._held[holder] = self._held.pop(holder)
         if self.turn is None:
-            self._give_turn()
-        self._tell([holder])
+            self._exempt_next()
+        self._notify([holder])
 
-    def _give_turn(self) -> None:
+    def _exempt_next(self) -> None:
         if self._partial + self.kept <= self._resume_at:
             # Enough is on its way to a store.
             return
@@ -120,6 +120,6 @@ class ByteBudget:
         if self.turn is not None:
             self.turn.see_to_reading()
 
-    def _tell(self, holders: list[Holder]) -> None:
+    def _notify(self, holders: list[Holder]) -> None:
         for holder in holders:
             holder.see_to_reading()

@@ -49,7 +49,7 @@ from duobus.model.metadata import MessageMetadata, SessionMetadata, has_session_
 from duobus.model.overlay import Overlay
 
 PING_CONTENT_TYPE: Final = batches.CONTENT_TYPE
-#: Contract chapter 15.
+#: What a client is told at most (Azure: quotas).
 ID_LENGTH_MAX: Final = 128
 
 ENQUEUED_TIME: Final = Symbol("x-opt-enqueued-time")

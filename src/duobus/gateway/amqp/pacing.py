@@ -57,7 +57,7 @@ class SlowStart:
         """Messages were written for the client."""
         self._is_proving = True
 
-    def heard(self) -> bool:
+    def on_progress(self) -> bool:
         """The client has settled, or renewed its credit; True when that has made the pace full."""
         if not self._is_proving or self.is_full:
             return False

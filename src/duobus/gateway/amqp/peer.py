@@ -134,7 +134,7 @@ class Peer(asyncio.Protocol):
         for event in events:
             _HANDLERS[type(event)](self, event)
         if self.engine.partial_bytes != self._partial:
-            self.carry(0)
+            self.note_bytes(0)
         if self.engine.is_cut and not self._goes_on:
             self._goes_on = True
             self.server.loop.call_later(REST_S, self._go_on)
@@ -193,7 +193,7 @@ class Peer(asyncio.Protocol):
             self._listener.resume()
         self.write_soon()
 
-    def carry(self, size: int) -> None:
+    def note_bytes(self, size: int) -> None:
         """Count bytes of messages that are on their way to a store; negative when they have arrived."""
         self._carried += size
         self._partial = 0 if self.is_gone else self.engine.partial_bytes
@@ -215,7 +215,7 @@ class Peer(asyncio.Protocol):
 
     # -- the end of a turn --------------------------------------------------------------------------------------
 
-    def look_at(self, endpoint: Endpoint | SessionWriter) -> None:
+    def schedule(self, endpoint: Endpoint | SessionWriter) -> None:
         """A link's mailbox has something; it is looked at once, at the end of the turn."""
         self._looking.append(endpoint)
         self.write_soon()
@@ -224,9 +224,9 @@ class Peer(asyncio.Protocol):
         """Write at the end of the turn what the engine has to say by then: one write per connection and turn."""
         if not self._write_scheduled:
             self._write_scheduled = True
-            self.server.loop.call_soon(self._end_turn)
+            self.server.loop.call_soon(self._end_iteration)
 
-    def _end_turn(self) -> None:
+    def _end_iteration(self) -> None:
         self._write_scheduled = False
         looking, self._looking = self._looking, []
         for endpoint in looking:
@@ -251,7 +251,7 @@ class Peer(asyncio.Protocol):
         if events:
             self._handle_all(events)
         if self._turn is not None or self.server.budget.turn is self:
-            self._watch_turn(monotonic_ms)
+            self._watch_exemption(monotonic_ms)
         self.transactions.tick(monotonic_ms)
         if self._listener is not None:
             self._listener.tick(monotonic_ms)
@@ -275,7 +275,7 @@ class Peer(asyncio.Protocol):
         elif self.grants.drop_expired(now_ms):
             detach_unauthorized(self, now_ms)
 
-    def _watch_turn(self, monotonic_ms: int) -> None:
+    def _watch_exemption(self, monotonic_ms: int) -> None:
         """Others wait for whoever has the turn in the byte budget; it may not take its time."""
         if self.server.budget.turn is not self or self._carried:
             self._turn = None
@@ -374,11 +374,11 @@ class Peer(asyncio.Protocol):
         """Run a task that ends with the connection at the latest; ``size`` bytes are held as long as it runs."""
         task = self.server.loop.create_task(work)
         self._tasks[task] = size
-        self.carry(size)
+        self.note_bytes(size)
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        self.carry(-self._tasks.pop(task))
+        self.note_bytes(-self._tasks.pop(task))
         if not task.cancelled() and task.exception() is not None:
             self.server.log.error("request failed", error=repr(task.exception()))
         self.write_soon()

@@ -92,7 +92,7 @@ class AmqpServer:
         self.loop = asyncio.get_running_loop()
         self._server_id = str(entropy.uuid())
         self._empty: asyncio.Future[None] | None = None
-        self._sweep: asyncio.TimerHandle | None = self.loop.call_later(SWEEP_S, self._sweep_now)
+        self._sweep: asyncio.TimerHandle | None = self.loop.call_later(SWEEP_S, self._check_connections)
         unit.follow(self._entity_changed)
 
     def forget(self, peer: Peer) -> None:
@@ -166,11 +166,11 @@ class AmqpServer:
             error.condition, f"{error}{error.mark(path)}{suffix}", {Symbol("com.microsoft:tracking-id"): tracking_id}
         )
 
-    def _sweep_now(self) -> None:
+    def _check_connections(self) -> None:
         now_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()
         for peer in list(self.peers):
             peer.tick(now_ms, monotonic_ms)
-        self._sweep = self.loop.call_later(SWEEP_S, self._sweep_now)
+        self._sweep = self.loop.call_later(SWEEP_S, self._check_connections)
 
     def _entity_changed(self, queue: Queue) -> None:
         for peer in list(self.peers):
@@ -206,7 +206,7 @@ class AmqpServer:
             await asyncio.sleep(POLL_S)
 
     async def close(self, limit_s: float) -> None:
-        """Contract chapter 16: answer, detach every link, close every connection, wait a little for their close."""
+        """Answer, detach every link, close every connection, wait a little for their close."""
         self.is_closing = True
         self.unit.unfollow(self._entity_changed)
         if self.peers:

@@ -74,7 +74,7 @@ class HttpApi:
         await self._service.close()
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request; whatever happens, with an answer of the contract's form."""
+        """Answer one request; whatever happens, with an answer of the service's form."""
         name = ""
         # As it came: what aiohttp makes of it is decoded already.
         text = request.raw_path
@@ -107,4 +107,4 @@ class HttpApi:
 
 
 async def expect_nothing(request: web.Request) -> None:
-    """Leave ``Expect: 100-continue`` to whoever reads the body (B.1)."""
+    """Leave ``Expect: 100-continue`` to whoever reads the body."""

@@ -82,7 +82,7 @@ class Guard:
         return self._demand(text, target.lower, target.raw, namespace, right)
 
     def demand_for(self, text: str, segments: Sequence[str], namespace: NamespaceRules, right: Right) -> None:
-        """The same for a token that stands elsewhere, and another resource: the target of a forward (A.7)."""
+        """The same for a token that stands elsewhere, and another resource: the target of a forward."""
         self._demand(text, segments, segments, namespace, right)
 
     def _demand(

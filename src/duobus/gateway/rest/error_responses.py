@@ -113,7 +113,7 @@ class Answers:
     def missing(self, error: EntityNotFound, namespace: str, entity: str) -> web.Response:
         """Return the answer to a request for messages of an entity that is not there.
 
-        410 on sending and receiving: 404 is for a lock that is lost (B.1).
+        410 on sending and receiving: 404 is for a lock that is lost.
         """
         return self.refusal(error, namespace, entity, 410, 41000)
 

@@ -54,7 +54,7 @@ async def read_body(request: web.Request, limit: int, room: BodyBudget) -> bytes
     if not request.body_exists:
         return b""
     if request.headers.get("Expect", "").lower() == "100-continue" and request.version == HttpVersion11:
-        # Only now: who may not come in, or brings too much, is told before it sends anything (B.1).
+        # Only now: who may not come in, or brings too much, is told before it sends anything.
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
     content = request.content

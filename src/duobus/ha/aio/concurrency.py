@@ -1,4 +1,4 @@
-"""What runs side by side, for the modules of this package; its twin of the same names does the same with threads.
+"""Tasks, locks and signals for the modules of this package; the twin has the same names and uses threads.
 
 The twins are generated (``make twins``), and what differs between asyncio and threads is gathered here: whatever is to
 run beside the caller is given as a function with its arguments, never as a coroutine.
@@ -74,7 +74,7 @@ class Task:
 
     @property
     def is_over(self) -> bool:
-        """It has ended."""
+        """Whether the task has ended."""
         return self._task.done()
 
     async def ended(self) -> None:

@@ -81,7 +81,7 @@ class IdempotentReceiver:
         await prompt(self._receiver).close()
 
     def result(self, message: ServiceBusReceivedMessage) -> bytes | None:
-        """What the work on a message came to, if it is done and its result was kept."""
+        """The result of the work on a message, if the work is done and its result was kept."""
         identifier = identifier_of(message, self._identifier)
         return None if identifier is None else self._seen.result(identifier)
 

@@ -85,7 +85,7 @@ class PairedSender:
 
     @property
     def client_identifier(self) -> str:
-        """As the SDK's sender has it."""
+        """The identifier of the client, as the SDK's sender has it."""
         return self._primary.client_identifier
 
     @property

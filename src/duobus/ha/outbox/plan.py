@@ -1,4 +1,4 @@
-"""What an outbox sends next: order per key, retries, back-off, and messages that can never be sent (invariant I53).
+"""The next messages of an outbox: order per key, retries, back-off, messages that can never be sent (invariant I53).
 
 Pure: messages that are on disk and what became of sends go in with ``now_ms``, and the next messages to send come out.
 

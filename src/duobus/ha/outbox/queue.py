@@ -36,7 +36,7 @@ _log = logging.getLogger("duobus.ha")
 
 
 class Depth(NamedTuple):
-    """What an outbox holds.
+    """How much an outbox holds.
 
     Attributes:
         messages: That wait to be sent.
@@ -117,7 +117,7 @@ class Outbox:
 
     @property
     def depth(self) -> Depth:
-        """What it holds now."""
+        """How much the outbox holds now."""
         with self._lock:
             return Depth(self._plan.messages, self._plan.size, len(self._set_aside))
 

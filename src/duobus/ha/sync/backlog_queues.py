@@ -228,7 +228,7 @@ def short_lock(lock: object) -> timedelta | None:
 
 
 def short_lock_text(queue: str, lock: timedelta) -> str:
-    """What a lock that is too short means, and what to do."""
+    """Explain what a lock that is too short means, and what to do."""
     return (
         f"The lock of the backlog queue {queue!r} lasts {lock.total_seconds():g} seconds instead of "
         f"{LOCK.total_seconds():g}: what a syphon holds longer comes again, and is delivered twice. Set its lock "

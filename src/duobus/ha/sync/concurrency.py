@@ -1,4 +1,4 @@
-"""What runs side by side, with threads: the counterpart of ``duobus.ha.aio.concurrency``.
+"""Tasks, locks and signals, with threads: the counterpart of ``duobus.ha.aio.concurrency``.
 
 Both modules are written by hand.
 

@@ -1,4 +1,4 @@
-"""Values with a declared type, as they come with a rule: parameters and properties of correlation filters (A.5.4)."""
+"""Values with a declared type, as they come with a rule: parameters and properties of correlation filters."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
 
 
 def parse_typed(name: str, value: TypedValue) -> Any:
-    """Return the value as expressions see it; a type that is not known is a string (A.5.4).
+    """Return the value as expressions see it; a type that is not known is a string.
 
     Raises:
         ArgumentInvalid: The text is none of its type, or too long; the error names what it is the value of.

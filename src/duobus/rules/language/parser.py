@@ -34,9 +34,9 @@ from duobus.rules.values import INT64_HIGHEST
 if TYPE_CHECKING:
     from lark import Lark, Token, UnexpectedInput
 
-#: Levels of nesting in one expression: compiling it and evaluating it go as deep (E.3).
+#: Levels of nesting in one expression: compiling it and evaluating it go as deep.
 DEPTH_MAX: Final = 64
-#: SET and REMOVE statements of one action (E.7).
+#: SET and REMOVE statements of one action (Azure: quotas).
 STATEMENTS_MAX: Final = 32
 #: Characters of a token that an error quotes.
 _QUOTED_MAX: Final = 40

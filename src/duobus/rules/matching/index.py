@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from duobus.rules.message_view import MessageView
 
 
-# What has to be equal for a filter to match: by that it is found in the index instead of being tried (E.6).
+# What has to be equal for a filter to match: by that it is found in the index instead of being tried.
 #
 # Conditions joined by AND are looked at: ``property = constant``, or one ``property IN (constants)``. The filter itself
 # is still evaluated on whatever message the index finds it for, so an equality may be left out here, never invented.

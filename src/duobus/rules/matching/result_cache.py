@@ -16,7 +16,7 @@ from duobus.rules.system_properties import APPLICATION_SECTION, PROPERTIES_SECTI
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from duobus.rules.ruleset import Match
+    from duobus.rules.rule import Match
 
 #: Bytes that the memo of one topic takes, about; what goes beyond makes it start again.
 BYTES_MAX: Final = 131_072

@@ -27,7 +27,7 @@ from duobus.rules.message_view import casefold_name
 from duobus.rules.property_reader import APPLICATION, NO_PROPERTIES, PROPERTIES
 
 if TYPE_CHECKING:
-    from duobus.rules.ruleset import Match
+    from duobus.rules.rule import Match
 
 #: Masks for sections of one length and number of properties; beyond, they start again.
 MASKS_MAX: Final = 4

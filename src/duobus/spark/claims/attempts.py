@@ -1,7 +1,7 @@
 """How many runs of a query have begun a batch: a batch that fails for ever is given up after so many.
 
-The count is kept beside the checkpoint, not in it: the offset of a batch must stay as it was written (spark-pipeline
-2.4). It is written before a batch is handed to tasks, so a crash counts.
+The count is kept beside the checkpoint, not in it: the offset of a batch must stay as it was written.
+The count is written before a batch is handed to tasks, so a crash counts.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Seen(NamedTuple):
 
 
 class Due(NamedTuple):
-    """What is to be settled now.
+    """The messages that are to be settled now.
 
     Attributes:
         batch: Whose.
@@ -53,7 +53,7 @@ def text_of(offset: ClaimOffset) -> str:
 
 
 class ClaimEngine:
-    """What a source runner knows of its claims.
+    """The claims of a source runner, and what is known of each.
 
     Args:
         at: The namespace.

@@ -1,4 +1,4 @@
-"""What is kept of messages that are held under a lock, and how they are settled together."""
+"""LockHandle: the part of a locked message that is kept; and how such messages are settled together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOCK_S_MIN: Final = 15.0
 
 
 class LockHandle(NamedTuple):
-    """What is kept of a message that is held; its body is not.
+    """The part of a locked message that is kept; the body is not.
 
     Attributes:
         number: Its sequence number.

@@ -61,7 +61,7 @@ class Limits(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """What came.
+    """The messages that were received.
 
     Attributes:
         handles: Of the messages.

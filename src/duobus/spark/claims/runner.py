@@ -20,7 +20,7 @@ _log = logging.getLogger("duobus.spark")
 
 
 class Access(Protocol):
-    """What a claim needs of the broker. Everything may be called again after it failed."""
+    """The operations of the broker that a claim needs. Everything may be called again after it failed."""
 
     def receive(self, limit: int, wait_ms: int) -> Claim:
         """Receive and hold messages, at most ``limit``, waiting for the first one at most so long."""
@@ -54,7 +54,7 @@ class Access(Protocol):
 
 
 class ClaimPlan(NamedTuple):
-    """What tasks are made of.
+    """The plan from which tasks are made.
 
     Attributes:
         claim: The deferred messages of a batch.

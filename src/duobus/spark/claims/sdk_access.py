@@ -1,4 +1,4 @@
-"""What the claim protocol needs of the broker, through the official SDK; for one process."""
+"""The operations of the broker that the claim protocol needs, through the official SDK; for one process."""
 
 from __future__ import annotations
 

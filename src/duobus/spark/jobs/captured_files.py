@@ -54,7 +54,7 @@ def captured(spark: SparkSession, path: str) -> DataFrame:
 
 
 def faults_in(spark: SparkSession, files: list[str], needed: tuple[str, ...]) -> list[str]:
-    """What is wrong with some files of captured messages, of the first few that have a fault.
+    """Find what is wrong with some files of captured messages, of the first few that have a fault.
 
     Args:
         spark: The session.
@@ -78,7 +78,7 @@ def _faults(batches: Iterator[pa.RecordBatch], needed: tuple[str, ...]) -> Itera
 
 
 def fault_of(file: str, needed: tuple[str, ...] = tuple(TYPES)) -> str | None:
-    """What is wrong with a file of captured messages; None if nothing is, or it is where only Spark can read.
+    """Find what is wrong with a file of captured messages; None if nothing is, or it is where only Spark can read.
 
     Args:
         file: Its address.

@@ -35,7 +35,7 @@ _COUNTS: Final = ("messages", "bytes", "operations")
 
 @dataclass(frozen=True, slots=True)
 class CompactConfig:
-    """What to compact.
+    """Settings of ``compact``.
 
     Attributes:
         metering: Data folders of servers, or folders with their metering files; local, or whatever Spark reads.

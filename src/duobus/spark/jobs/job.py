@@ -1,4 +1,4 @@
-"""What jobs have in common: their settings, how they tell where they are, and the summary that they return."""
+"""The common part of all jobs: settings, reports of progress, and the summary that a job returns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TOLD: Final = 500
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
-    """What Spark raises for work that failed: not all of it is an error of PySpark's own."""
+    """The errors that Spark raises for work that failed: not all of it is an error of PySpark's own."""
     from pyspark.errors import PySparkException
 
     try:
@@ -44,7 +44,7 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 
 def cause_of(error: BaseException) -> str:
-    """What an error of Spark says, without its plans and the stack of the JVM around it."""
+    """The text of an error of Spark, without its plans and the stack of the JVM around it."""
     java = getattr(error, "java_exception", None)
     text = str(getattr(error, "desc", None) or (error if java is None else java.getMessage()))
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -53,7 +53,7 @@ _ALL: Final = "all"
 
 @dataclass(frozen=True, slots=True)
 class ReconcileConfig:
-    """What to reconcile.
+    """Settings of ``reconcile``.
 
     Attributes:
         a: Folders of captured Parquet of the one namespace.
@@ -202,7 +202,7 @@ def reconcile(spark: SparkSession, config: ReconcileConfig) -> dict[str, Any]:
 
 
 def key_of(side: str) -> Column:
-    """What a message is known by: its id, or its place where it has none. Two nulls would be equal otherwise."""
+    """The key of a message: its id, or its place where it has none. Two nulls would be equal otherwise."""
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
     # No id begins with a null character: Service Bus takes ids as text that people write.

@@ -38,7 +38,7 @@ _DAY: Final = re.compile(r"/day=(\d{4}-\d\d-\d\d)/([^/]+)$")
 
 @dataclass(frozen=True, slots=True)
 class UsageConfig:
-    """What to compute.
+    """Settings of ``usage``.
 
     Attributes:
         compacted: Folder of compacted metering records.

@@ -1,4 +1,4 @@
-"""What goes out for a row: the message, and where it belongs.
+"""The message that is sent for a row, and where it belongs.
 
 The columns are those that the source gives, so that what was read can be written again.
 Those that a broker assigns are taken and left out; a column that is none of them is an error, since a misspelt one

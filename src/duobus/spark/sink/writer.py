@@ -70,7 +70,7 @@ SINK_OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SinkSettings:
-    """What a writer carries to its tasks.
+    """The settings that a writer carries to its tasks.
 
     Attributes:
         place: Which namespace.
@@ -95,7 +95,7 @@ class SinkSettings:
 
 @dataclass(frozen=True, slots=True)
 class Sent(WriterCommitMessage):
-    """What a task did.
+    """The result of a task.
 
     Attributes:
         rows: It was given.

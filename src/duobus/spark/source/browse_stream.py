@@ -77,7 +77,7 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             pause(POLL_S)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
-        """What lies between two offsets."""
+        """The partitions for the messages between two offsets."""
         before, after = self._read(start), self._read(end)
         ranges = [
             Range(

@@ -79,7 +79,7 @@ class RefusingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class ClaimPartition(InputPartition):
-    """What one task reads."""
+    """The messages that one task reads."""
 
     def __init__(self, pieces: list[Piece]) -> None:
         super().__init__(pieces)

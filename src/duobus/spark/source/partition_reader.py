@@ -1,4 +1,4 @@
-"""What a task of a stream does: look at the messages of its part, any number of times, and change nothing."""
+"""A task of a stream: look at the messages of its part, any number of times, and change nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _log = logging.getLogger("duobus.spark")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What tasks need to know beside their part; travels to them in a pickle.
+    """The settings that tasks need beside their part; they travel in a pickle.
 
     Attributes:
         place: The namespace.

@@ -44,7 +44,7 @@ def local_folder(location: str) -> Path | None:
 
 
 def newest_claims(checkpoint: Path) -> list[ClaimOffset] | None:
-    """What the newest batch of a query has claimed, if it is committed; None when it is not.
+    """The claims of the newest batch of a query, if the batch is committed; None when it is not.
 
     Raises:
         CheckpointError: A file of the checkpoint cannot be read.
@@ -96,7 +96,7 @@ class Ended(BaseException):
 
 
 class Ending:
-    """What the process of a source does when Spark ends it; in other processes nothing is changed.
+    """The work of a source's process when Spark ends it; in other processes nothing is changed.
 
     Args:
         work: Done once, in ``ENDING_S`` seconds at most.

@@ -59,7 +59,7 @@ class Range(NamedTuple):
 
 
 class RangePartition(InputPartition):
-    """What one task reads."""
+    """The range that one task reads."""
 
     def __init__(self, ranges: list[Range]) -> None:
         super().__init__(ranges)

@@ -1,4 +1,4 @@
-"""What both modes of the source begin with: options checked as a whole, and what tasks are told of them."""
+"""The common beginning of both modes of the source: options checked as a whole, and what tasks are told of them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _checked(given: Mapping[str, str]) -> Parsed:
 
 
 def reading_of(options: Parsed, schema: StructType) -> Reading:
-    """What tasks need to know."""
+    """The settings that tasks need."""
     place = place_of(options)
     return Reading(
         place,

@@ -254,13 +254,13 @@ class NewRows:
             elif put.all_metadata or put.equal_metadata is not None:
                 self._add_mixed(put)
             elif put.payloads:
-                self._add_ordinary(put)
+                self._add_plain(put)
 
     def pieces(self) -> list[bytes]:
         """The data of the COPY."""
         return [*self._pieces, _TRAILER]
 
-    def _add_ordinary(self, put: Put) -> None:
+    def _add_plain(self, put: Put) -> None:
         first_id = put.source_key << COUNT_BITS | put.first_count
         payloads = put.payloads
         number = len(payloads)

@@ -475,7 +475,10 @@ class PostgresStore(MessagingStore):
         if told is not None:
             write = postgres_schema.WRITE_BELONGING.format(*told, numbers_sum(told))
             texts = [postgres_schema.CREATE_BELONGING, write, *texts]
-        with handed_over(mark, self._store_id) as records, self._operation(doing) as link:
+        with (
+            handed_over(mark.copies if mark is not None else None, self._store_id) as records,
+            self._operation(doing) as link,
+        ):
             if records and mark is not None:
                 texts = [*table_rows.write_records(mark.revision, records), *texts]
             old = self._meta

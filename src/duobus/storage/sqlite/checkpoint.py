@@ -27,7 +27,7 @@ from duobus.errors import StoreFailed
 from duobus.storage.sqlite import log_space as log_room
 from duobus.storage.writers import Writer
 
-#: Seconds between looks while much is written: reference/performance.md measured 50 ms.
+#: Seconds between looks while much is written (decision 0027).
 INTERVAL_S = 0.05
 #: So many times as long while little is; a burst that comes then must not make the log much longer than its limit.
 _SLOWER_MAX = 4

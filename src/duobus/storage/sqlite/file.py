@@ -154,7 +154,7 @@ class StoreFile:
         disk = os.statvfs(self._path.parent)
         return used, disk.f_bavail * disk.f_frsize
 
-    def forget_freed(self) -> None:
+    def release_free_pages(self) -> None:
         """See ``freed.forget``; called by the thread of the checkpoints."""
         if self._file is not None:
             forget(self._file)

@@ -414,7 +414,7 @@ class SqliteStore(MessagingStore):
                 self._aside_failure = str(failure)
                 raise failure from error
             if self._ahead.is_forgetting_due():
-                self._file.forget_freed()
+                self._file.release_free_pages()
         # Both are -1 when another checkpoint was running.
         return max(in_log, 0) * page_size, max(in_log - copied, 0) * page_size
 
@@ -554,7 +554,7 @@ class SqliteStore(MessagingStore):
         with self._operation(doing) as db:
             mark = self.mark
             told = mark.told(self._belonging, is_prepared=self.is_prepared) if mark is not None else None
-            with handed_over(mark, self._store_id) as records:
+            with handed_over(mark.copies if mark is not None else None, self._store_id) as records:
                 db.execute("BEGIN IMMEDIATE")
                 if told is not None:
                     table_rows.write_belonging(db, told)

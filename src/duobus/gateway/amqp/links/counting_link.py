@@ -49,17 +49,17 @@ class CountingLink(OutgoingLink):
             return
         number = self.available()
         if number:
-            self._tell(number)
+            self._send_count(number)
             self.link.flow()
 
-    def _tell(self, number: int) -> None:
+    def _send_count(self, number: int) -> None:
         self.link.available = min(number, _TOLD_MAX)
         self._has_told = number > 0
 
     def _answer_drain(self) -> None:
         # It was asked for because something was there: not a receive that has ended with nothing (I59).
         self._is_asked = False
-        self._tell(self.available())
+        self._send_count(self.available())
         super()._answer_drain()
 
     def ask_no_more(self) -> None:

@@ -102,7 +102,7 @@ class IncomingLink(Mailbox, Endpoint):
         """See Mailbox."""
         if not self.is_waiting:
             self.is_waiting = True
-            self._peer.look_at(self)
+            self._peer.schedule(self)
 
     # -- in -----------------------------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class IncomingLink(Mailbox, Endpoint):
                 raise NotImplementedYet("Deliveries are not resumed: send without a state, or in a transaction.")
             try:
                 is_batch = event.message_format == BATCH_FORMAT
-                batch = self._whole(delivery_id, payload, is_batch=is_batch)
+                batch = self._atomic(delivery_id, payload, is_batch=is_batch)
                 throttle = self._throttle
                 if batch is not None and throttle is not None and not throttle.admit_whole(batch.n):
                     raise throttle.refusal()
@@ -279,7 +279,7 @@ class IncomingLink(Mailbox, Endpoint):
     def _batch(self, delivery_id: int, payload: bytes, settled: bool) -> None:
         """One batch transfer: its inner messages are stored as a whole or not at all."""
         try:
-            batch = self._whole(delivery_id, payload, is_batch=True)
+            batch = self._atomic(delivery_id, payload, is_batch=True)
         except ServiceBusError as error:
             self._reject(delivery_id, 1, settled, error)
             return
@@ -295,7 +295,7 @@ class IncomingLink(Mailbox, Endpoint):
         batch.unsettled = not settled
         self._send(batch)
 
-    def _whole(self, delivery_id: int, payload: bytes, *, is_batch: bool) -> SendBatch | None:
+    def _atomic(self, delivery_id: int, payload: bytes, *, is_batch: bool) -> SendBatch | None:
         """One transfer as something that is stored as a whole; None when nothing of it is to be stored.
 
         Raises:
@@ -319,7 +319,7 @@ class IncomingLink(Mailbox, Endpoint):
 
     def _send(self, batch: SendBatch) -> None:
         self._owed += 1 if batch.atomic else batch.n
-        self._peer.carry(batch.bytes_total)
+        self._peer.note_bytes(batch.bytes_total)
         if self.is_via and not batch.ping:
             self.queue.send_via(batch)
         else:
@@ -360,7 +360,7 @@ class IncomingLink(Mailbox, Endpoint):
                 accepted.append((first, first if batch.atomic else first + batch.n - 1))
             else:
                 parts += [first + index for index in indices]
-        self._peer.carry(-freed)
+        self._peer.note_bytes(-freed)
         if sent:
             self._peer.meter(self.queue, SEND, sent, sent_bytes, sent_operations)
         if not self._peer.is_gone and not self.queue.has_moved:

@@ -148,7 +148,7 @@ class OutgoingLink(Mailbox, Endpoint):
         """See Mailbox."""
         if not self.is_waiting:
             self.is_waiting = True
-            self._peer.look_at(self)
+            self._peer.schedule(self)
 
     @property
     def owes(self) -> bool:
@@ -200,7 +200,7 @@ class OutgoingLink(Mailbox, Endpoint):
 
     def proved(self) -> None:
         """The client has shown that it reads what it is sent."""
-        if self._pace.heard():
+        if self._pace.on_progress():
             self._peer.allow_output()
 
     def _ask(self) -> None:

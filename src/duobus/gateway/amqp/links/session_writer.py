@@ -116,7 +116,7 @@ class SessionWriter(SessionGroup):
         """See Mailbox."""
         if not self._is_waiting:
             self._is_waiting = True
-            self._peer.look_at(self)
+            self._peer.schedule(self)
 
     def deliver_answers(self) -> None:
         """Write what the broker settled or handed out; called once a turn."""
@@ -176,7 +176,7 @@ class SessionWriter(SessionGroup):
                         letter.untils += [until_ms] * number
                 else:
                     letter.add(self._heads, batch, start, at)
-                    endpoint.keep(batch.part_of(at, number, until_ms))
+                    endpoint.keep(batch.batch_of(at, number, until_ms))
                     start = end
                 at = end
             letter.add(self._heads, batch, start, at)
@@ -213,7 +213,7 @@ class SessionWriter(SessionGroup):
                 continue
             at = 0
             for lock, number, until_ms in item.parts:
-                lock.owner.mailbox.keep(item.part_of(at, number, until_ms))  # type: ignore[attr-defined]
+                lock.owner.mailbox.keep(item.batch_of(at, number, until_ms))  # type: ignore[attr-defined]
                 at += number
 
     # -- settlement ---------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class SessionWriter(SessionGroup):
             command.ranges.append((first_lock, number))
             command.answer_to.append((first_id, run))
             number_of_all += number
-        if self.pace.heard():
+        if self.pace.on_progress():
             self._peer.allow_output()
         self._owing = None
         for command in commands.values():

@@ -67,7 +67,7 @@ PURGE_MS = 5_000
 #: Sessions of one page of get-message-sessions (Python asks for 100).
 SESSIONS_PAGE_MAX = 1000
 #: The instant that asks for sessions with active messages or a state, whenever that was set (Azure: AMQP
-#: request-response operations and chapter E); later ones are no times of .NET.
+#: request-response operations; docs/reference/errata.md); later ones are no times of .NET.
 ACTIVE_SESSIONS_MS = 253_402_300_799_000
 
 #: Where a condition's HTTP status is another over AMQP (Azure: AMQP request-response operations).

@@ -76,7 +76,7 @@ class Discharge:
 class CoordinatorLink(Mailbox, Endpoint):
     """One link to the coordinator; it ends, and rolls back, every transaction that it declared."""
 
-    __slots__ = ("_discharges", "_link", "_peer", "_remote", "_under_way", "is_waiting", "segments")
+    __slots__ = ("_discharges", "_in_progress", "_link", "_peer", "_remote", "is_waiting", "segments")
 
     is_coordinator = True
     # What an open transaction has done it did with a right that may be gone, and is rolled back.
@@ -92,14 +92,14 @@ class CoordinatorLink(Mailbox, Endpoint):
         # What a store has not decided yet. A dict, for simulations must do the same every time.
         self._discharges: dict[Group, Discharge] = {}
         # Those among them that were not given up.
-        self._under_way: dict[Group, None] = {}
+        self._in_progress: dict[Group, None] = {}
         # What other servers have not answered yet.
         self._remote: dict[OpenTransaction, int | None] = {}
 
     @property
     def owes(self) -> bool:
         """Whether discharges are on their way to a store, and their outcomes not told yet."""
-        return bool(self._under_way or self._remote)
+        return bool(self._in_progress or self._remote)
 
     def start(self) -> None:
         """Give the first credit, as soon as other servers do what transactions on their entities need."""
@@ -113,7 +113,7 @@ class CoordinatorLink(Mailbox, Endpoint):
         """See Mailbox."""
         if not self.is_waiting:
             self.is_waiting = True
-            self._peer.look_at(self)
+            self._peer.schedule(self)
 
     # -- in -----------------------------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class CoordinatorLink(Mailbox, Endpoint):
             if self._link.credit <= REMOTE_CREDIT // 2:
                 self._link.grant(REMOTE_CREDIT)
         elif self._link.credit <= CREDIT // 2:
-            self._link.grant(CREDIT - len(self._under_way) - len(self._remote))
+            self._link.grant(CREDIT - len(self._in_progress) - len(self._remote))
 
     def _do(self, payload: bytes, delivery_id: int, *, settled: bool) -> DeliveryState | None:
         """Do what a message to the coordinator asks for; None when its answer comes later."""
@@ -197,10 +197,10 @@ class CoordinatorLink(Mailbox, Endpoint):
         peer = self._peer
         group = Group(entry.transaction.take(), self)
         size = peer.transactions.let_go(entry)
-        peer.carry(size)
+        peer.note_bytes(size)
         until_ms = peer.server.clock.monotonic_ms() + DISCHARGE_MS
         self._discharges[group] = Discharge(entry, delivery_id, size, until_ms)
-        self._under_way[group] = None
+        self._in_progress[group] = None
         handle = entry.transaction.handle
         if handle is None:
             # It has done nothing, so there is nothing to write.
@@ -223,10 +223,10 @@ class CoordinatorLink(Mailbox, Endpoint):
         answers, self.ready = self.ready, []
         for group in answers:
             discharge = self._discharges.pop(group)
-            self._peer.carry(-discharge.size)
+            self._peer.note_bytes(-discharge.size)
             if group.error is None and group.members:
                 self._peer.transactions.committed(discharge.entry, group.members)
-            if self._under_way.pop(group, self) is self:
+            if self._in_progress.pop(group, self) is self:
                 # Given up: the link was detached for it.
                 continue
             delivery_id = discharge.delivery_id
@@ -249,8 +249,8 @@ class CoordinatorLink(Mailbox, Endpoint):
 
     def tick(self, monotonic_ms: int) -> None:
         """Give up on a discharge whose store fell ill and does not come back: nobody knows what became of it."""
-        if any(monotonic_ms >= self._discharges[group].until_ms for group in self._under_way):
-            self._under_way.clear()
+        if any(monotonic_ms >= self._discharges[group].until_ms for group in self._in_progress):
+            self._in_progress.clear()
             error = InternalError(
                 "The messaging store failed while it wrote the transaction, and did not come back in time to tell "
                 "whether it holds it: all of it or nothing is done. Look before you do it again."

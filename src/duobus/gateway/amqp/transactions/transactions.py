@@ -184,7 +184,7 @@ class Transactions:
         if batch is None:
             return
         # What was unfinished until now is counted as such no more.
-        self._peer.carry(0)
+        self._peer.note_bytes(0)
         self._keep(entry, batch.bytes_total + WORK_BYTES * batch.n)
         with _Dooming(self, entry):
             transaction = entry.transaction

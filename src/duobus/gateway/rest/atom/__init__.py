@@ -1,1 +1,1 @@
-"""The management API: Atom XML over HTTP (HTTP contract, part A)."""
+"""The management API: Atom XML over HTTP (Azure: Service Bus REST API)."""

@@ -1,4 +1,4 @@
-"""The management API: what each request for it is answered (HTTP contract, part A)."""
+"""The management API: what each request for it is answered (Azure: Service Bus REST API)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Management:
             ServiceBusError: It is refused; the caller says so.
         """
         resource = resource_of(target)
-        # The namespace's name and kind are for everybody with a good token (A.5.8).
+        # The namespace's name and kind are for everybody with a good token.
         right = None if resource.kind == resources.NAMESPACE else Right.MANAGE
         home = self._unit.namespace(namespace.name)
         is_read = request.method in {"GET", "HEAD"}
@@ -141,7 +141,7 @@ class Management:
     def _is_there(self, resource: Resource, target: Target, home: Namespace) -> bool:
         """Whether there is a queue or topic to describe."""
         if target.lower[-1:] == ("$deadletterqueue",):
-            # There is one, but no description of it (A.2).
+            # There is one, but no description of it.
             return False
         try:
             self._entities.find(home, resource)
@@ -150,7 +150,7 @@ class Management:
         return True
 
     def _nothing(self, place: RequestOrigin) -> web.Response:
-        """The answer to a GET of a queue or topic that does not exist: a feed without entries, and 200 (A.8)."""
+        """The answer to a GET of a queue or topic that does not exist: a feed without entries, and 200."""
         empty = documents.feed(_NOT_LISTED, (), url=place.url(""), following=None, updated_at_ms=self._now_ms())
         return _response(Done(200, empty, documents.FEED_TYPE))
 
@@ -158,7 +158,7 @@ class Management:
         try:
             return self._entities.listed(home, resource)
         except EntityNotFound:
-            # What belongs to something that is missing is an empty list (A.2).
+            # What belongs to something that is missing is an empty list.
             return ()
 
     def _list(self, title: str, things: Sequence[Thing], target: Target, place: RequestOrigin) -> web.Response:
@@ -225,7 +225,7 @@ class Management:
         thing = self._entities.find(home, resource)
         self._options.demand_version(target.query, is_partitioned(thing))
         await self._entities.delete(home, thing)
-        # 200 and nothing else: Python takes neither 202 nor 204 (A.2).
+        # 200 and nothing else: Python takes neither 202 nor 204.
         return Done(200, "", "")
 
     async def _put(
@@ -241,7 +241,7 @@ class Management:
         is_update = "If-Match" in request.headers
         if home.remote_entities is not None and b"Forward" in body:
             # Another server may have created the target a moment ago.
-            await home.remote_entities.look()
+            await home.remote_entities.refresh()
 
         def check(wanted: Forwarding, is_partitioned: bool) -> None:
             self._options.demand_version(target.query, is_partitioned)
@@ -266,7 +266,7 @@ class Management:
 
 
 def lacking(resource: Resource, method: str) -> Lacking:
-    """What a request is told whose token has not the right Manage, in the service's words and places (A.8).
+    """What a request is told whose token has not the right Manage, in the service's words and places.
 
     Programs look for these words, the second SubCode within those for parts of topics among them. The SDK for Go shows
     the first line of an answer, where the service has them too.

@@ -31,7 +31,7 @@ class RequestOrigin:
         self._is_own = is_own
 
     def url(self, path: str) -> str:
-        """Return the absolute URL of a path. Not percent-encoded: the JavaScript SDK shows it as it is (A.4)."""
+        """Return the absolute URL of a path. Not percent-encoded: the JavaScript SDK shows it as it is."""
         return f"{self.scheme}://{self.host}/{path}"
 
     def told(self, target: str | None, sent: str | None) -> str | None:

@@ -169,7 +169,7 @@ def _filters_of(topic: Topic) -> Filters:
 
 
 def demand_all(entity: Queue) -> None:
-    """Raise StoreUnavailable while a fragment is away: all of them must take part in a change (A.5.5)."""
+    """Raise StoreUnavailable while a fragment is away: all of them must take part in a change."""
     for handle in entity.fragments:
         if not handle.online:
             raise handle.unavailable()

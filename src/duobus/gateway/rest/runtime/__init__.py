@@ -1,1 +1,1 @@
-"""The runtime API: sending, receiving and settling over HTTP (HTTP contract, part B)."""
+"""The runtime API: sending, receiving and settling over HTTP (Azure: Service Bus REST API)."""

@@ -1,4 +1,4 @@
-"""The runtime API: what each request for messages is answered (HTTP contract, part B)."""
+"""The runtime API: what each request for messages is answered (Azure: Service Bus REST API)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Messages:
     async def answer(
         self, call: Call, request: web.Request, target: Target, place: RequestOrigin, namespace: NamespaceRules
     ) -> web.StreamResponse:
-        """Answer one request; checks in the contract's order: token, right, entity, status, then the rest.
+        """Answer one request; checks in the service's order: token, right, entity, status, then the rest.
 
         Raises:
             ServiceBusError: It is refused; the caller says so.

@@ -1,4 +1,4 @@
-"""Taking one message for one request: a standing request at the entity, for as long as the client waits (B.1)."""
+"""Taking one message for one request: a standing request at the entity, for as long as the client waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMEOUT_MAX_S: Final = 60.0
 LAST_CHANCE_S: Final = 5.0
 #: The same when it has been taken out of the store already: as long as a commit may take.
 REMOVAL_S: Final = 60.0
-#: How often a request that waits is asked whether its token is still good (T14 allows 5 s).
+#: How often a request that waits is asked whether its token is still good.
 CHECK_S: Final = 2.0
 
 
@@ -109,6 +109,6 @@ async def _arrival(waiting: ResultWaiter) -> None:
 
 
 def give_back(queue: Queue, batch: DeliveryBatch) -> None:
-    """Undo a delivery that nobody got to see: unlocked, and not counted (B.1)."""
+    """Undo a delivery that nobody got to see: unlocked, and not counted."""
     ranges = [(batch.first_lock, len(batch.slots))]
     batch.fragment.unlock(queue.source_no, batch.prefix, ranges, counted=False)

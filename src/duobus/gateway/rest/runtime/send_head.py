@@ -1,7 +1,7 @@
 """The head of a plain send, read at once where the general HTTP server would make a request object of it.
 
 Nothing is refused here. What is not of the one form below, character for character, is None, and the general server
-reads it by all the rules of HTTP: so both can never disagree about where a request ends (RFC 9112, chapter 11).
+reads it by all the rules of HTTP: so both can never disagree about where a request ends (RFC 9112, section 11).
 """
 
 from __future__ import annotations

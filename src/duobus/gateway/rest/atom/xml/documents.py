@@ -63,7 +63,7 @@ def error_body(status: int, detail: str) -> str:
 
 
 def namespace_info(name: str, sku: str, created_at_ms: int) -> str:
-    """Return the elements of ``NamespaceInfo``, in the cloud's order (A.5.8)."""
+    """Return the elements of ``NamespaceInfo``, in the cloud's order."""
     units = xml.number("MessagingUnits", 1) if sku == "Premium" else ""
     return (
         xml.element("Alias", name)

@@ -1,4 +1,4 @@
-"""What an entry tells beside its description: counts, sizes and whether all of it can be reached (A.5.5)."""
+"""What an entry tells beside its description: counts, sizes and whether all of it can be reached."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fragment_kit import NUMBER, START_MS, Driver
 
-from duobus.fragment import paged_tail as cold_tail
+from duobus.fragment import paged_tail
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.housekeeping import Housekeeping
 from duobus.fragment.message import MAIN, RESERVED
@@ -32,12 +32,12 @@ def rows(driver: Driver, first: int = 1, limit: int = 100) -> list[StoredMessage
 
 
 def tail(source: Source) -> tuple[int, int, int, int]:
-    return source.cold_first, source.cold_end, source.cold_number, source.cold_bytes
+    return source.tail_first, source.tail_end, source.tail_count, source.tail_bytes
 
 
 def fetch(driver: Driver, found: list[StoredMessage]) -> list[bytes]:
     """Dispose of cold messages as their message broker does; payloads of those that are."""
-    work = cold_tail.fetched(driver.fragment, 0, found)
+    work = paged_tail.fetched(driver.fragment, 0, found)
     expired = [slot for keeping in work for slot in keeping.expired]  # type: ignore[attr-defined]
     assert {slot.lock for slot in expired} <= {RESERVED}
     assert all(driver.source.by_count[slot.count] is slot for slot in expired)
@@ -63,14 +63,14 @@ def test_a_cold_message_ends_at_its_own_time_and_no_other_does() -> None:
     driver.send(b"ordinary")
     assert driver.fragment.deadline == START_MS + LIFE_MS
     driver.pass_time(LIFE_MS - 1)
-    assert driver.source.cold_due == []
+    assert driver.source.tail_due == []
     driver.pass_time(1)
-    assert driver.source.cold_due == [2]
+    assert driver.source.tail_due == [2]
     assert driver.fragment.deadline == START_MS + 5 * LIFE_MS
     assert fetch(driver, rows(driver, 2)) == [b"short"]
     assert driver.stored().keys() == {1, 3, 4}
     assert tail(driver.source) == (2, 5, 2, len(b"longordinary"))
-    assert driver.source.cold_due == []
+    assert driver.source.tail_due == []
     assert driver.source.numbers[MAIN] == 3
     driver.pass_time(4 * LIFE_MS)
     assert fetch(driver, rows(driver, 2)) == [b"long"]
@@ -81,15 +81,15 @@ def test_those_that_are_due_behind_the_last_row_come_with_the_next_fetch() -> No
     driver = with_tail()
     driver.send(b"a", b"b", b"c", ttl_ms=LIFE_MS)
     driver.pass_time(LIFE_MS)
-    assert driver.source.cold_due == [2, 3, 4]
+    assert driver.source.tail_due == [2, 3, 4]
     assert fetch(driver, rows(driver, 2, 2)) == [b"a", b"b"]
-    assert driver.source.cold_due == [4]
+    assert driver.source.tail_due == [4]
     assert fetch(driver, rows(driver, 4)) == [b"c"]
-    driver.source.cold_due = [5]
+    driver.source.tail_due = [5]
     # A store that has none of them is not asked again.
     assert fetch(driver, []) == []
-    assert driver.source.cold_due == []
-    assert driver.source.cold_number == 0
+    assert driver.source.tail_due == []
+    assert driver.source.tail_count == 0
 
 
 def test_what_came_into_memory_meanwhile_is_not_disposed_of_twice() -> None:
@@ -97,7 +97,7 @@ def test_what_came_into_memory_meanwhile_is_not_disposed_of_twice() -> None:
     driver.send(b"a", b"b", ttl_ms=LIFE_MS)
     driver.pass_time(LIFE_MS)
     found = rows(driver, 2)
-    cold_tail.page_in(driver.fragment, 0, found[:1], is_last=False)
+    paged_tail.page_in(driver.fragment, 0, found[:1], is_last=False)
     assert fetch(driver, found) == [b"b"]
 
 
@@ -108,7 +108,7 @@ def test_a_new_life_knows_when_cold_messages_end_without_reading_them() -> None:
     driver.source.expiring.clear()
     driver.fragment.deadline = 1 << 60
     for row in rows(driver, 2):
-        cold_tail.note_expiry(driver.fragment, 0, row)
+        paged_tail.note_expiry(driver.fragment, 0, row)
     assert driver.source.expiring == [(START_MS + LIFE_MS, 2)]
     assert driver.fragment.deadline == START_MS + LIFE_MS
 
@@ -118,10 +118,10 @@ def test_a_page_brings_ordinary_messages_and_others_in_their_place() -> None:
     driver.send(b"22")
     driver.send(b"333", ttl_ms=LIFE_MS)
     driver.send(b"4")
-    assert cold_tail.page_in(driver.fragment, 0, rows(driver, 2, 2), is_last=False) == 0
+    assert paged_tail.page_in(driver.fragment, 0, rows(driver, 2, 2), is_last=False) == 0
     assert tail(driver.source) == (4, 5, 1, 1)
     assert driver.source.memory_bytes == len(b"warm22333")
-    assert cold_tail.page_in(driver.fragment, 0, rows(driver, 4), is_last=True) == 0
+    assert paged_tail.page_in(driver.fragment, 0, rows(driver, 4), is_last=True) == 0
     assert tail(driver.source)[2:] == (0, 0)
     assert driver.source.memory_bytes == driver.source.bytes == len(b"warm223334")
     assert [slot.payload for _, slot in driver.lock(9)] == [b"warm", b"22", b"333", b"4"]
@@ -133,10 +133,10 @@ def test_a_page_keeps_how_often_a_message_was_delivered() -> None:
     (first, _), _ = driver.lock(2)
     driver.settle(ABANDON, first)
     fresh = Driver()
-    fresh.source.next_count, fresh.source.cold_first = 3, 1
-    fresh.source.cold_number = fresh.source.numbers[MAIN] = 2
-    fresh.source.cold_bytes = fresh.source.bytes = 2
-    cold_tail.page_in(fresh.fragment, 0, rows(driver), is_last=True)
+    fresh.source.next_count, fresh.source.tail_first = 3, 1
+    fresh.source.tail_count = fresh.source.numbers[MAIN] = 2
+    fresh.source.tail_bytes = fresh.source.bytes = 2
+    paged_tail.page_in(fresh.fragment, 0, rows(driver), is_last=True)
     assert {slot.payload: slot.deliveries for _, slot in fresh.lock(2)} == {b"a": 1, b"b": 0}
 
 
@@ -145,7 +145,7 @@ def test_what_the_store_could_not_read_of_the_tail_counts_no_more_and_that_is_wr
     driver.send(b"22")
     driver.send(b"333")
     driver.fragment.dirty.clear()
-    assert cold_tail.page_in(driver.fragment, 0, rows(driver, 2, 1), is_last=True) == 1
+    assert paged_tail.page_in(driver.fragment, 0, rows(driver, 2, 1), is_last=True) == 1
     assert (driver.source.numbers[MAIN], driver.source.bytes) == (2, len(b"warm22"))
     assert tail(driver.source)[2:] == (0, 0)
     assert driver.fragment.dirty == {0}
@@ -160,7 +160,7 @@ def test_recovery_counts_what_it_found_beside_what_there_was(requires_session: b
     metadata = MessageMetadata(session_id="s").encode() if requires_session else None
     (dead,) = rows(dead_lettered())
     fragment.recover(0, [dead, StoredMessage(2, START_MS, 0, 1, b"active", metadata)])
-    cold_tail.recovered(fragment, 0)
+    paged_tail.recovered(fragment, 0)
     if requires_session:
         assert (source.missing, source.numbers, source.bytes) == (5, [1, 1, 0, 0, 0], len(b"deadactive"))
     else:

@@ -1,0 +1,52 @@
+"""What is asked of a server's knowledge of the others: who has an entity or a store. ``ClusterNode`` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from duobus.cluster.shards import ShardedQueueMap
+
+
+class EntityOwners(Protocol):
+    """Who has which entity, among servers that share a catalog."""
+
+    def where(self, namespace: str, key: str) -> str:
+        """HERE, MOVING, UNKNOWN, or the address ``host:port`` of the server that has the entity."""
+
+    def refresh(self) -> Awaitable[None]:
+        """Read the catalog again; several that ask at a time are answered at once."""
+
+
+class StoreOwners(EntityOwners, Protocol):
+    """Who has which entity, and which store."""
+
+    def owner_of(self, store_id: int) -> str:
+        """HERE, MOVING, or the address of the server that has the store."""
+
+
+class OwnerDirectory(EntityOwners, Protocol):
+    """Who has which entity, and what links of clients to other servers need beside that.
+
+    Attributes:
+        node_id: This server's name among the others.
+        context: For TLS connections to others, or None for plain ones.
+        proxied_links, proxied_messages: Counted, for the metrics.
+    """
+
+    node_id: str
+    context: SSLContext | None
+    proxied_links: int
+    proxied_messages: int
+
+    def sharded_queue_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
+        """A sharded queue over several stores, or None."""
+
+    def address_of(self, store_id: int) -> str:
+        """MOVING, or the address ``host:port`` of the server that has a store, this one too."""
+
+    def numbers(self) -> Iterable[tuple[str, float]]:
+        """Name and value of each metric of this server among the others."""

@@ -21,6 +21,12 @@ from duobus.ha.events import Diverted, FailoverEngaged, OutboxWaits, PrimaryHeal
 from duobus.ha.failover import State
 from duobus.ha.outbox.queue import Outbox
 
+#: The SDK leaves sockets unclosed whose opening is given up.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
+]
+
 #: Messages of each sender of an outbox while the store is away.
 NUMBER = 5
 
@@ -94,8 +100,7 @@ async def test_what_lies_in_a_lost_store_is_diverted_after_the_interval_and_all_
         assert_all_in_order(place, one)
 
 
-@pytest.mark.parametrize("kind", ["asyncio", "threads"])
-@pytest.mark.parametrize("how", ["fail", "stall"])
+@pytest.mark.parametrize(("how", "kind"), [("fail", "threads"), ("stall", "asyncio")])
 @bounded
 async def test_replication_goes_on_with_the_namespace_whose_store_is_there(
     place: Drilled, how: str, kind: str, tmp_path: Path

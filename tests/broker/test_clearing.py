@@ -86,6 +86,16 @@ def test_what_an_earlier_command_of_the_commit_disposes_of_is_left_and_counted()
     assert driver.source.bytes == driver.source.memory_bytes == 0
 
 
+def test_a_place_that_was_left_in_the_list_is_passed_over_and_counted_no_more() -> None:
+    driver = Driver()
+    driver.send(b"a", b"b", b"c", b"d")
+    assert cleared(driver, PurgeCounts("handle", 0, Box(), counts=[2])) == [b"b"]
+    assert driver.waiting() == 3
+    assert cleared(driver, available(limit=2)) == [b"a", b"c"]
+    assert driver.waiting() == 1
+    assert driver.source.sub_queues[MAIN].stale == 0
+
+
 def test_what_stands_in_no_list_is_removed_and_the_others_are_counted_as_before() -> None:
     driver = Driver()
     driver.send(b"deferred", b"free")

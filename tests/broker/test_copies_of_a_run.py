@@ -188,6 +188,7 @@ def test_what_is_scheduled_waits_at_the_topic_under_its_own_number() -> None:
         (11, 1, [b"a", b"c"]),
     ]
     assert commit.puts[0].all_metadata == {0: (SCHEDULED, 0, metadata.encode())}
+    assert fragment.sources[0].numbers == [0, 0, 0, 0, 1]
     fragment.release(run, 5)
     assert {count: slot.payload for count, slot in fragment.sources[0].by_count.items()} == {2: b"later"}
     assert waiting(fragment, 1) == [(1, 1, b"a"), (2, 3, b"c")]
@@ -263,3 +264,64 @@ def test_what_a_commit_adds_to_a_topic_is_counted_until_the_store_has_told_of_al
     commit.shared = {10: 77}
     fanout.committed(fragment, fragment.topic, commit)
     assert fragment.topic.bytes == 77
+
+
+def acting(fragment: Fragment, action: str, sql_filter: str = "color = 'red'") -> None:
+    """Give the first subscription a rule with an action in place of its own."""
+    assert fragment.topic is not None
+    about = RuleDescription(name="r", filter_type="Sql", sql_filter=sql_filter, sql_action=action)
+    fragment.topic.shared.rules.put(1, [compile_rule(about)])
+
+
+def test_copies_that_an_action_changes_keep_their_numbers_and_what_was_sent_with_them() -> None:
+    for extra in (None, {index: MessageMetadata(partition_key=f"key {index}") for index in range(3)}):
+        fragment = topic("red")
+        acting(fragment, "SET done = 1")
+        run, commit = publish(fragment, message("red"), message("blue"), message("red", b"3"), extra=extra)
+        (put,) = commit.puts
+        assert list(put.origins or ()) == [1, 3]
+        fragment.release(run, 5)
+        found = list(fragment.sources[1].by_count.values())
+        assert all(slot.metadata is not None and slot.metadata.changes is not None for slot in found)
+        keys = [slot.metadata.partition_key for slot in found if slot.metadata is not None]
+        assert keys == ([None, None] if extra is None else ["key 0", "key 2"])
+
+
+def test_messages_alike_in_a_row_all_reach_their_one_subscription() -> None:
+    fragment = topic("red", "blue")
+    _, commit = publish(fragment, message("red"), message("red"), message("blue"), message("green"))
+    assert [(put.source_key, list(put.origins or ())) for put in commit.puts] == [(11, [1, 2]), (12, [3])]
+
+
+def test_a_run_of_which_nothing_is_left_gives_nobody_anything() -> None:
+    fragment = topic("red")
+    fragment.sources[0] = Source(10, 0, SourceSettings(duplicate_window_ms=1_000))
+    for copies in (1, 0):
+        batch = SendBatch(0, [message("red")], True, Box())
+        batch.ids = [b"id"]
+        commit = CommitBatch(1, 5)
+        fragment.apply(Run(fragment.handle, 0, batch, None, None), 5, commit)
+        assert len(commit.puts) == copies
+
+
+def test_what_rules_did_for_a_message_that_was_tried_out_is_done_and_counted_once() -> None:
+    fragment = topic("red")
+    assert fragment.topic is not None
+    pattern = "%" + "aa_" * 150 + "aabbaab"
+    abouts = [
+        RuleDescription(name=f"r{one}", filter_type="Sql", sql_filter=f"p LIKE '{pattern}{'a' * one}%'")
+        for one in range(20)
+    ]
+    abouts.append(RuleDescription(name="all"))
+    rules = fragment.topic.shared.rules
+    rules.put(1, [compile_rule(about) for about in abouts])
+    payload = build_message(None, {"p": "aab" * 10_000 + "b" * 50 + "aab" * 30}, data=b"m")
+    run = Run(fragment.handle, 0, SendBatch(0, [payload], True, Box()), None, None)
+    assert rules.may_exceed([payload], len(payload))
+    assert fragment.check(run, 5) is None
+    effort = run.effort
+    assert effort > 0
+    commit = CommitBatch(1, 5)
+    fragment.apply(run, 5, commit)
+    assert (run.effort, run.matches) == (effort, None)
+    assert [list(put.origins or ()) for put in commit.puts] == [[1]]

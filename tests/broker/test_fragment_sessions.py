@@ -255,6 +255,13 @@ def test_a_link_that_closes_within_the_grace_leaves_nothing_behind(one: Sessions
     assert one.driver.fragment.ended == []
 
 
+def test_a_source_whose_sessions_nobody_has_accepted_says_so(one: Sessions) -> None:
+    one.send("a", b"1")
+    assert not one.source.sessions.was_held
+    one.held("a")
+    assert one.source.sessions.was_held
+
+
 def test_only_the_last_holder_of_a_session_may_come_back_within_the_grace(one: Sessions) -> None:
     first = one.held("a")
     one.driver.pass_time(LOCK_MS)

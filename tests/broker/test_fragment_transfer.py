@@ -137,6 +137,15 @@ def test_messages_sent_via_a_queue_wait_apart_from_its_own_and_survive_a_crash()
     assert (driver.source.transferring, set(driver.source.transfers)) == (1, {"third"})
 
 
+def test_of_what_was_sent_via_a_queue_no_more_is_taken_than_was_asked_for() -> None:
+    driver = Driver()
+    driver.commit(driver.run(*[b"0123456789"] * 4, route=TransferRoute(to="other")))
+    assert len(transfer.take_transfers(driver.source, "other", 9, 11)) == 2
+    assert len(transfer.take_transfers(driver.source, "other", 1, 100)) == 1
+    assert len(transfer.take_transfers(driver.source, "other", 9, 1)) == 1
+    assert transfer.take_transfers(driver.source, "other", 9, 100) == []
+
+
 def test_a_repeat_is_taken_over_once_also_after_a_crash() -> None:
     driver = Driver()
     driver.commit(*arrival(driver, b"a", b"b", counts=[3, 4]))

@@ -313,3 +313,28 @@ def test_a_copy_that_is_not_ordinary_is_not_folded_and_keeps_what_it_is(tmp_path
         [(b"first", 0, None), (b"second", 0, None)],
     ]
     broker.store.close()
+
+
+@pytest.mark.parametrize("what", ["metadata", "times"])
+def test_copies_are_folded_only_where_all_of_them_are_alike(tmp_path: Path, what: str) -> None:
+    broker = Broker(sqlite_store(tmp_path))
+    topic = Topic(broker, 2)
+    batch = broker.batch()
+    topic.home.next_count += 2
+    batch.sources.append((topic.home.source_key, topic.home.next_count, 0, b""))
+    for number, source in enumerate(topic.sources):
+        put = broker.put(batch, source, [b"first", b"second"])
+        put.enqueued_ms, put.origins = NOW_MS, [-1, -2]
+        if what == "metadata":
+            put.equal_metadata = [b"session", b"session"]
+        else:
+            put.enqueued_ms += number
+    broker.commit(batch)
+    assert number_folded(broker) == 0
+    broker.reopen()
+    for number, source in enumerate(topic.sources):
+        found = broker.store.load(source.source_key, 1, 9)
+        assert [row.payload for row in found] == [b"first", b"second"]
+        assert {row.metadata for row in found} == ({b"session"} if what == "metadata" else {None})
+        assert {row.enqueued_ms for row in found} == {NOW_MS + (number if what == "times" else 0)}
+    broker.store.close()

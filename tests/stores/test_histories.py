@@ -111,6 +111,20 @@ def test_a_block_whose_checksum_does_not_hold_is_left_out_and_reported(tmp_path:
     broker.store.close()
 
 
+def test_a_page_with_a_damaged_block_has_no_more_than_were_asked_for(tmp_path: Path) -> None:
+    broker = Broker(sqlite_store(tmp_path))
+    (source,) = broker.add()
+    for _ in range(4):
+        send(broker, source, 1, b"x")
+    broker.store.close()
+    other = apsw.Connection(str(tmp_path / "store" / "f0.db"))
+    other.execute("UPDATE histories SET ids = ? WHERE id = (SELECT min(id) FROM histories)", (b"z",))
+    other.close()
+    broker.open()
+    assert [first for first, *_ in blocks(broker, source, limit=2)] == [2, 3]
+    broker.store.close()
+
+
 def test_a_file_made_before_there_were_histories_gets_its_table(tmp_path: Path) -> None:
     broker = Broker(sqlite_store(tmp_path))
     (source,) = broker.add()

@@ -117,7 +117,7 @@ class Topic(Queue):
                 handle.submit(run)
 
     def numbers(self) -> tuple[list[int], int]:
-        """Messages per kind, of which a topic has scheduled ones only (HTTP contract A.5.2), and bytes of all."""
+        """Messages per kind, of which a topic has scheduled ones only, and bytes of all."""
         totals, size = super().numbers()
         for handle in self.fragments:
             if handle.fragment is not None and handle.fragment.topic is not None:
@@ -254,7 +254,7 @@ def _as_queue(topic: TopicDescription) -> QueueDescription:
 
 
 def _as_received(topic: TopicDescription, subscription: SubscriptionDescription) -> QueueDescription:
-    """What a subscription is to those who receive from it: the topic's time to live is the most (A.5.3)."""
+    """What a subscription is to those who receive from it: the topic's time to live is the most."""
     found = _of_queue(subscription)
     found["name"] = subscription_path(topic.name, subscription.name)
     found["default_message_time_to_live_ms"] = _shorter(
@@ -284,7 +284,7 @@ def subscription_path(topic: str, name: str) -> str:
 
 
 def count_filters(subscriptions: Iterable[Subscription]) -> tuple[int, int]:
-    """How many SQL and correlation filters these subscriptions have (HTTP contract E.7)."""
+    """How many SQL and correlation filters these subscriptions have; each kind has a limit (Azure: quotas)."""
     rules = correlations = 0
     for subscription in subscriptions:
         rules += len(subscription.rules)

@@ -7,7 +7,7 @@ server has no dead-letter service the command line follows it with the SDK.
 from __future__ import annotations
 
 import json
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
 import msgspec
 
@@ -209,7 +209,7 @@ def _flag(members: dict[str, Any], name: str, default: bool) -> bool:
     return found
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _NUMBER_MAX
 
 
@@ -219,5 +219,4 @@ def _number(members: dict[str, Any], name: str, default: int) -> int:
         return default
     if not _is_number(found):
         raise ArgumentInvalid(f"'{name}' must be a whole number from 0 to {_NUMBER_MAX}.")
-    assert isinstance(found, int)
     return found

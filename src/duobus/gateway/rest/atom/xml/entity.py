@@ -82,7 +82,7 @@ def read_queue(
 ) -> QueueDescription:
     """Return the queue that a request describes; nothing of it is checked against limits yet.
 
-    What is left out has its default, on an update too (A.2), except what cannot change: that stays as it is (A.8.1),
+    What is left out has its default, on an update too, except what cannot change: that stays as it is,
     and so do properties that have no element. ``kept`` is the queue so far, None for one that is to be created, and
     ``partitions`` are its fragments, unless they are those of the tier.
 
@@ -185,7 +185,7 @@ def write_queue(
     A queue that forwards is never idle, as it has a receiver, the broker; what AutoDeleteOnIdle was set to is told all
     the same.
 
-    ``is_answer``: to a request that has created or changed it, which tells neither use nor counts (A.5.3).
+    ``is_answer``: to a request that has created or changed it, which tells neither use nor counts.
     """
     told = _sent_to(queue, numbers, partitions) | _received(QUEUE, queue, numbers, place)
     return _write(QUEUE, queue, numbers, told, is_answer=is_answer)
@@ -201,7 +201,7 @@ def write_topic(
 ) -> str:
     """Return the elements of a topic, in the cloud's order; see ``write_queue``.
 
-    Only scheduled messages wait at a topic (A.5.2).
+    Only scheduled messages wait at a topic.
     """
     told = _sent_to(topic, numbers, partitions) | {
         "CountDetails": RuntimeInfo(scheduled=numbers.scheduled),
@@ -217,7 +217,7 @@ def write_subscription(
 ) -> str:
     """Return the elements of a subscription, in the cloud's order; see ``write_queue``.
 
-    One that was not used yet was accessed when it was created, unlike a queue (A.5.3).
+    One that was not used yet was accessed when it was created, unlike a queue.
     """
     told = _received(SUBSCRIPTION, subscription, numbers, place)
     told["AccessedAt"] = max(subscription.accessed_at_ms, numbers.accessed_ms) or subscription.created_at_ms

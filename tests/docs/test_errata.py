@@ -12,13 +12,15 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "errata.md"
 NONE = "—"
+#: What the first column of a table is called.
+HEADERS = {"about", "client"}
 
 
 def rows() -> list[list[str]]:
     """The cells of each line of the tables."""
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
-    return [row for row in cells if row[0] != "about"]
+    return [row for row in cells if row[0] not in HEADERS]
 
 
 @cache
@@ -42,3 +44,8 @@ def test_the_test_that_a_line_of_the_errata_names_exists(row: list[str]) -> None
 
 def test_both_contracts_are_there_whole() -> None:
     assert len(rows()) >= 40
+
+
+@pytest.mark.parametrize("client", ["Java 1.2.18", "Java 3.6.7", "Qpid JMS"])
+def test_each_client_that_was_run_by_hand_has_lines_with_tests(client: str) -> None:
+    assert [row for row in rows() if row[0] == client and row[2] != NONE]

@@ -94,6 +94,30 @@ async def test_a_settlement_at_a_subscription_and_a_send_via_its_topic_are_done_
 
 
 @in_loop
+@pytest.mark.parametrize("is_partitioned", [False, True], ids=["plain", "partitioned"])
+async def test_a_session_that_began_with_its_coordinator_sends_to_others_via_the_subscription_it_receives_from(
+    *, is_partitioned: bool
+) -> None:
+    async with serving(DESTINATION, stores=2) as server:
+        await create(server, enable_partitioning=is_partitioned)
+        plain = await connected(server)
+        assert await plain.send(await plain.sender("t"), b"input") == ACCEPTED
+        client = await connected(server)
+        controller = await coordinator(client)
+        receiver, other = await client.receiver(SUBSCRIPTION, credit=1), await client.sender("p")
+        delivery, _ = await client.receive(receiver)
+        txn = await declare(client, controller)
+        await settle(client, txn, delivery, ACCEPTED)
+        assert await send(client, other, txn, b"output") == TransactionalState(txn, ACCEPTED)
+        assert await discharge(client, controller, txn) == ACCEPTED
+        await arrived(server, "p", 1)
+        assert await bodies(plain, "p") == [b"output"]
+        assert (copies(server), waiting(server)) == (0, 0)
+        subscription = server.unit.namespace("ns").topics["t"].subscriptions["s"]
+        assert transfer_message_count(subscription) == 0
+
+
+@in_loop
 async def test_what_waits_at_a_topic_for_its_destination_is_there_after_a_restart(tmp_path: Path) -> None:
     durable = {"data": tmp_path, "ephemeral": False}
     async with serving(DESTINATION, **durable) as server:
@@ -112,6 +136,30 @@ async def test_what_waits_at_a_topic_for_its_destination_is_there_after_a_restar
         )
         await arrived(server, "p", 1)
         assert (copies(server), waiting(server)) == (0, 0)
+
+
+@in_loop
+async def test_what_waits_at_a_subscription_for_its_destination_is_there_after_a_restart(tmp_path: Path) -> None:
+    durable = {"data": tmp_path, "ephemeral": False}
+    async with serving(DESTINATION, **durable) as server:
+        await create(server)
+        client = await connected(server)
+        controller = await coordinator(client)
+        await client.receiver(SUBSCRIPTION)
+        other = await client.sender("p")
+        txn = await declare(client, controller)
+        assert await send(client, other, txn, b"output") == TransactionalState(txn, ACCEPTED)
+        await set_status(server, "Disabled")
+        assert await discharge(client, controller, txn) == ACCEPTED
+        assert active(server, "p") == 0
+    async with serving(DESTINATION, **durable) as server:
+        await set_status(server, "Active")
+        await arrived(server, "p", 1)
+        assert (copies(server), waiting(server)) == (0, 0)
+        client = await connected(server)
+        assert await client.send(await client.sender("t"), message(b"published")) == ACCEPTED
+        _, payload = await client.receive(await client.receiver(SUBSCRIPTION, credit=1))
+        assert payload.endswith(b"published")
 
 
 @in_loop

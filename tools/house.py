@@ -70,7 +70,7 @@ GERUNDS: Final = frozenset(_GERUNDS.split())
 #: Numbers that comments cite, and the page that has to have them.
 NUMBERED: Final = (
     (re.compile(r"\b(I[1-9]\d?)\b(?=[ ,;:.)\]`'\"/]|$)", re.MULTILINE), "docs/reference/invariants.md"),
-    (re.compile(r"\b((?:PN|PE|TL|IN)\d{1,2})\b"), "docs/reference/requirements.md"),
+    (re.compile(r"\b((?:PN|PE|TL|IN|SP)\d{1,2})\b"), "docs/reference/requirements.md"),
 )
 _CITED_DECISION: Final = re.compile(r"\bdecision (00\d\d)\b")
 #: Documents that are not in the repository: a number in them leads nowhere.

@@ -1,8 +1,9 @@
-"""Send, receive and settle through both ways, and kill an owner: ``python -m prototypes.remote_fragment``."""
+"""Send, receive and settle through all ways, and kill an owner: ``python -m prototypes.remote_fragment``."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -13,7 +14,7 @@ from benchmarks.load import workloads
 from benchmarks.load.exchange import Limits
 from benchmarks.peers import LOG_SEGMENTS
 from prototypes.remote_fragment.drill import drills
-from prototypes.remote_fragment.servers import PROXIED, REMOTE, Servers
+from prototypes.remote_fragment.servers import PROXIED, REMOTE, RUNS, Servers
 
 #: The server that the clients are connected to; the other one owns half of each queue.
 FRONT, OTHER = 0, 1
@@ -51,8 +52,12 @@ class _Cpu(workloads.Observer):
 
 def measure(servers: Servers, names: list[str], rounds: int, messages: int) -> dict[str, dict[str, list[Figures]]]:
     """Each workload through each way, in turn."""
+    own = next(store for store in servers.queues if servers.owner_of(store) == FRONT)
+    other = next(store for store in servers.queues if servers.owner_of(store) == OTHER)
     ways = {
-        "plain queue at its owner": servers.target(servers.owner_of(1), servers.queues[1]),
+        "plain, of this server": servers.target(FRONT, servers.queues[own]),
+        "plain, of the other one": servers.target(FRONT, servers.queues[other]),
+        RUNS: servers.target(FRONT, RUNS),
         PROXIED: servers.target(FRONT, PROXIED),
         REMOTE: servers.target(FRONT, REMOTE),
     }
@@ -80,9 +85,10 @@ def show(found: dict[str, dict[str, list[Figures]]]) -> None:
                 f"{name:9} {way:24} {of['rate']:7,.0f}  ({min(rates):,.0f} - {max(rates):,.0f})   {of['latency_ms']:7.2f}"
                 f"   {of['front_us']:17.1f}  {of['other_us']:5.1f}  {of['database_us']:8.1f}"
             )
-        ratios = [b.rate / a.rate for a, b in zip(ways[PROXIED], ways[REMOTE], strict=True)]
-        spread = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        print(f"{name:9} {REMOTE} : {PROXIED} = {median(ratios):.2f}  ({spread})")
+        for way in (PROXIED, RUNS):
+            ratios = [b.rate / a.rate for a, b in zip(ways[way], ways[REMOTE], strict=True)]
+            spread = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+            print(f"{name:9} {REMOTE} : {way} = {median(ratios):.2f}  ({spread})")
 
 
 def main(words: list[str] | None = None) -> int:
@@ -92,6 +98,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--messages", type=int, default=40_000, help="messages of each run (40,000)")
     parser.add_argument("--workloads", default="A100,C1x1,C4x4", help="names with commas between")
     parser.add_argument("--only", choices=("measure", "drill"), help="one of the two parts")
+    parser.add_argument("--json", help="file for the figures of every round")
     parser.add_argument("--quick", action="store_true", help="one small round; its figures mean nothing")
     options = parser.parse_args(words)
     if options.quick:
@@ -102,7 +109,10 @@ def main(words: list[str] | None = None) -> int:
         Servers(Path(folder), segments=segments) as servers,
     ):
         if options.only != "drill":
-            show(measure(servers, options.workloads.split(","), options.rounds, options.messages))
+            found = measure(servers, options.workloads.split(","), options.rounds, options.messages)
+            show(found)
+            if options.json:
+                Path(options.json).write_text(json.dumps(found))
         if options.only == "measure":
             return 0
         return drills(servers)

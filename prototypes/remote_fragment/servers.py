@@ -13,16 +13,16 @@ from typing import Final, Self
 from benchmarks.passing import LOOK_S, SERVERS, START_S, Pair
 from prototypes.remote_fragment.serve import PORTS
 
-#: The same sharded queue in both ways.
-PROXIED, REMOTE = "proxied", "remote"
+#: The same sharded queue in today's way, in today's way with one change (``runs.py``), and by remote fragments.
+PROXIED, RUNS, REMOTE = "proxied", "runs", "remote"
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Servers(Pair):
-    """Two servers, a store for each, and the two queues."""
+    """Two servers, a store for each, and the queues."""
 
     def __init__(self, folder: Path, *, segments: int) -> None:
-        super().__init__(folder, options=("--spread",), partitioned=(PROXIED, REMOTE), segments=segments)
+        super().__init__(folder, options=("--spread",), partitioned=(PROXIED, RUNS, REMOTE), segments=segments)
 
     def __enter__(self) -> Self:
         super().__enter__()

@@ -144,8 +144,8 @@ def test_nothing_is_missing_of_a_page_that_others_follow() -> None:
     driver = with_tail()
     driver.send(b"22")
     driver.send(b"333")
-    assert cold_tail.page_in(driver.fragment, 0, rows(driver, 2, 1), is_last=False) == 0
-    assert driver.source.cold_number == 1
+    assert paged_tail.page_in(driver.fragment, 0, rows(driver, 2, 1), is_last=False) == 0
+    assert driver.source.tail_count == 1
 
 
 def test_what_the_store_could_not_read_of_the_tail_counts_no_more_and_that_is_written() -> None:

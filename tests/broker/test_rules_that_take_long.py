@@ -8,7 +8,7 @@ from typing import Any
 from broker_kit import Hall, answers, batch, simulated_over, turns
 from fragment_kit import Box
 
-from duobus.broker import DEAD_LETTER, MAIN, SOURCE, Group
+from duobus.broker import DEAD_LETTER, MAIN, SOURCE, Group, address
 from duobus.codec import build_message
 from duobus.errors import QuotaExceeded
 from duobus.fragment.send import Run
@@ -101,6 +101,18 @@ async def test_messages_that_are_refused_for_what_they_take_do_not_take_it_all_a
     assert sorted(str(type(error).__name__) for error in answers(mixed)) == ["NoneType", "NoneType", "QuotaExceeded"]
     assert "Make long properties shorter" in str(next(error for error in answers(mixed) if error))
     assert await stored(hall, "all") == 2
+
+
+@simulated
+async def test_what_is_sent_via_the_topic_to_another_entity_is_no_work_for_its_rules(hall: Hall) -> None:
+    await make(hall, TOO_MANY)
+    topic = hall.unit.namespace("n").topics["t"]
+    sent = batch(heavy(b"1"))
+    address(sent, topic, "q")
+    topic.send_via(sent)
+    await turns(40)
+    assert answers(sent) == [None]
+    assert await stored(hall, "all") == 0
 
 
 @simulated

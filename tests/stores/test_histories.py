@@ -39,6 +39,17 @@ def test_blocks_come_back_in_order_after_reopening_in_pages(broker: Broker) -> N
     assert broker.store.load_ids(77, 0, 10) == []
 
 
+def test_all_blocks_of_a_commit_are_kept(broker: Broker) -> None:
+    sources = broker.add(source_nos=(0, 1))
+    batch = broker.batch()
+    for source in sources:
+        batch.histories.append(IdBlock(source.source_key, source.next_count, 5, b"%d" % source.source_no))
+        broker.put(batch, source, [b"m"])
+    broker.commit(batch)
+    broker.reopen()
+    assert [blocks(broker, source) for source in sources] == [[(1, 5, b"0")], [(1, 5, b"1")]]
+
+
 def test_blocks_stay_when_their_messages_are_removed(broker: Broker) -> None:
     (source,) = broker.add()
     send(broker, source, 3, b"abc")

@@ -57,7 +57,7 @@ compile: $(STAMP) ## The compiled twin into .build/compiled (PYTHONPATH=.build/c
 # The simulation looks into the fragment and changes it, so there the fragment stays Python.
 test-compiled: compile ## The tests of what is compiled, against the compiled twin
 	PYTHONPATH=$(CURDIR)/.build/compiled $(BIN)/python -m pytest -q -n 2 $(COMPILED_TESTS)
-	PYTHONPATH=$(CURDIR)/.build/compiled-engine $(BIN)/python -m pytest -q -n 2 tests/simulation
+	PYTHONPATH=$(CURDIR)/.build/compiled-engine $(BIN)/python -m pytest -q -n 2 tests/unit/simulation
 
 demo: $(STAMP) ## Send, kill the broker three times, count: nothing may be lost (ARGS='--json')
 	$(BIN)/duobus demo $(ARGS)
@@ -92,7 +92,7 @@ stores: $(STAMP) ## Measure what a store that stalls costs the others, and four 
 	$(BIN)/python -m benchmarks.stores $(ARGS)
 
 entities: $(STAMP) ## Create, list and restart a broker with 10,000 entities (ENTITIES=1000)
-	DUOBUS_ENTITIES=$(or $(ENTITIES),10000) $(BIN)/python -m pytest -q tests/server/test_many_entities.py
+	DUOBUS_ENTITIES=$(or $(ENTITIES),10000) $(BIN)/python -m pytest -q tests/integration/server/test_many_entities.py
 
 backlog: $(STAMP) ## Measure a deep backlog: BACKLOG=2000000 messages; some 3 GB of disk
 	$(BIN)/python -m benchmarks.backlog --messages $(or $(BACKLOG),2000000) $(ARGS)
@@ -132,7 +132,7 @@ faults: $(STAMP) ## Let faults of processes and disks strike under SDK traffic, 
 
 cuts: $(STAMP) ## Cut servers from PostgreSQL and from each other, kill and stop them, 10 minutes (MINUTES=...); as root on Linux
 	DUOBUS_REQUIRE_NETWORKS=1 DUOBUS_CUT_MINUTES=$(or $(MINUTES),10) DUOBUS_CUT_SEED=$(or $(SEED),1) \
-		$(BIN)/python -m pytest -q -s tests/cluster/test_cut_networks.py
+		$(BIN)/python -m pytest -q -s tests/integration/cluster/test_cut_networks.py
 
 fulldisk: $(STAMP) ## Fill the disk of a real store again and again, 10 minutes (SECONDS=...); as root on Linux
 	$(BIN)/python tools/fulldisk.py --seconds $(or $(SECONDS),600) $(ARGS)
@@ -144,25 +144,25 @@ spark-kills: $(STAMP) ## Kill Spark's driver, its workers and the broker while a
 	$(BIN)/python tools/spark_kills.py --kills $(or $(KILLS),50) $(ARGS)
 
 javascript: $(STAMP) ## The JavaScript SDK and rhea against the broker; needs Node
-	DUOBUS_REQUIRE_JAVASCRIPT=1 $(BIN)/python -m pytest -q tests/javascript
+	DUOBUS_REQUIRE_JAVASCRIPT=1 $(BIN)/python -m pytest -q tests/acceptance/javascript
 
 samples: $(STAMP) ## The sample programs that the SDK publishes, those that sleep for minutes too; got from the registry
-	DUOBUS_REQUIRE_SAMPLES=1 DUOBUS_LONG_SAMPLES=1 $(BIN)/python -m pytest -q tests/samples
+	DUOBUS_REQUIRE_SAMPLES=1 DUOBUS_LONG_SAMPLES=1 $(BIN)/python -m pytest -q tests/acceptance/samples
 
 java: $(STAMP) ## The Java SDK against the broker; needs a JDK 17 or newer, and Maven
-	DUOBUS_REQUIRE_JAVA=1 $(BIN)/python -m pytest -q tests/java
+	DUOBUS_REQUIRE_JAVA=1 $(BIN)/python -m pytest -q tests/acceptance/java
 
 go: $(STAMP) ## The Go SDK against the broker: programs of ours, and the tests in its module, unchanged (Linux); needs Go 1.25 or newer
-	DUOBUS_REQUIRE_GO=1 DUOBUS_REQUIRE_LIVE_GO=1 $(BIN)/python -m pytest -q -s tests/go tests/live/test_live_go.py
+	DUOBUS_REQUIRE_GO=1 DUOBUS_REQUIRE_LIVE_GO=1 $(BIN)/python -m pytest -q -s tests/acceptance/go tests/acceptance/live/test_live_go.py
 
 proton: $(STAMP) ## Qpid Proton against the broker; needs a C compiler and cmake
-	DUOBUS_REQUIRE_PROTON=1 $(BIN)/python -m pytest -q tests/proton
+	DUOBUS_REQUIRE_PROTON=1 $(BIN)/python -m pytest -q tests/acceptance/proton
 
 python-live: $(STAMP) ## The live tests in the source package of the SDK for Python, unchanged; half an hour; Linux
-	DUOBUS_REQUIRE_LIVE_PYTHON=1 $(BIN)/python -m pytest -q -s tests/live/test_live_python.py
+	DUOBUS_REQUIRE_LIVE_PYTHON=1 $(BIN)/python -m pytest -q -s tests/acceptance/live/test_live_python.py
 
 rust: $(STAMP) ## The live tests in the crate azservicebus, unchanged; needs Rust, a C compiler and OpenSSL; Linux
-	DUOBUS_REQUIRE_LIVE_RUST=1 $(BIN)/python -m pytest -q -s tests/live/test_live_rust.py
+	DUOBUS_REQUIRE_LIVE_RUST=1 $(BIN)/python -m pytest -q -s tests/acceptance/live/test_live_rust.py
 
 fuzz: $(STAMP) ## Ten minutes of hostile bytes for each target (SECONDS=...)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[fuzz]' \

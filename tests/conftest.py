@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
-from kit_logging import loggers_as_before
-from kit_order import place_of
-from kit_prompt_sdk import prompt_sdk
-from kit_sockets import collect_sockets
 
 from duobus.testing import server as server_process
+from kits.loggers import loggers_as_before
+from kits.order import place_of
+from kits.prompt_sdk import prompt_sdk
+from kits.sockets import collect_sockets
 
 #: Fixtures that are costly enough for one process alone: a JVM takes seconds to start, and a gigabyte.
 ALONE: Final = ("spark",)

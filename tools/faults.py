@@ -49,7 +49,7 @@ WELL_S: Final = (0.3, 1.5)
 #: The disk of store 1 in the faults that need one of its own.
 DISK_BYTES: Final = 64 << 20
 START_LIMIT_S: Final = 60.0
-SHIM: Final = Path(__file__).resolve().parents[1] / "tests" / "faults" / "sync_faults.c"
+SHIM: Final = Path(__file__).resolve().parents[1] / "tests" / "acceptance" / "faults" / "sync_faults.c"
 
 
 class Skipped(Exception):

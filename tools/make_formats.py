@@ -2,7 +2,7 @@
 
     python tools/make_formats.py e97fde9 HEAD
 
-For each commit: ``tests/durability/formats/COMMIT.tar.xz`` with a data folder of SQLite stores, a backup, an outbox and
+For each commit: ``tests/integration/durability/formats/COMMIT.tar.xz`` with a data folder of SQLite stores, a backup, an outbox and
 a file of seen ids, and ``COMMIT-postgres.tar.xz`` with a dump of a database that holds a catalog and stores. ``HEAD``
 is written under that name, from what is committed. Needs PostgreSQL's programs, as the tests do.
 """
@@ -22,8 +22,8 @@ from typing import Final
 from duobus.testing.postgres_server import PostgresServer, programs
 
 ROOT: Final = Path(__file__).parent.parent
-FORMATS: Final = ROOT / "tests" / "durability" / "formats"
-PROGRAM: Final = ROOT / "tests" / "durability" / "program_formats.py"
+FORMATS: Final = ROOT / "tests" / "integration" / "durability" / "formats"
+PROGRAM: Final = ROOT / "tests" / "integration" / "durability" / "program_formats.py"
 LIMIT_S: Final = 300
 
 

@@ -6,7 +6,7 @@ those that touch the changed line. What was tried is kept in ``.build/mutants/<r
 ``--again`` tries those again that survived, ``--later`` has the slower programs of the room judge them, ``--report``
 tells the rates.
 
-What survives and shall is argued in ``tests/mutants/argued.json``, one sentence each.
+What survives and shall is argued in ``tests/unit/mutants/argued.json``, one sentence each.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLACE: Final = ROOT / ".build" / "mutants"
 #: that nothing else of what it asks for is installed; behind all others on the path, it replaces none of ours.
 LIBRARY: Final = PLACE / "tools"
 REQUIRED: Final = ("mutmut", "libcst", "coverage", "PyYAML")
-ARGUED: Final = ROOT / "tests" / "mutants" / "argued.json"
+ARGUED: Final = ROOT / "tests" / "unit" / "mutants" / "argued.json"
 #: The states in which no test has noticed.
 ALIVE: Final = ("survived", "uncovered")
 
@@ -67,12 +67,17 @@ ROOMS: Final = {
     "fragment": Room(
         ("src/duobus/fragment/*.py", "src/duobus/fragment/*/*.py"),
         (
-            "tests/broker",
-            "tests/testing",
-            "tests/gateway/test_session_transactions.py",
-            "tests/gateway/test_transactions.py",
-            "tests/gateway/test_via.py",
-            "tests/mutants/seeds.py",
+            "tests/unit/broker",
+            "tests/unit/fragment",
+            "tests/unit/cluster",
+            "tests/unit/testing",
+            "tests/integration/testing",
+            "tests/unit/simulation/checkers",
+            "tests/unit/simulation/world",
+            "tests/integration/gateway/test_session_transactions.py",
+            "tests/integration/gateway/test_transactions.py",
+            "tests/integration/gateway/test_via.py",
+            "tests/unit/mutants/seeds.py",
         ),
         (_campaign("queues"), _campaign("topics")),
     ),
@@ -82,9 +87,24 @@ ROOMS: Final = {
             *_modules("storage", "checksums", "commit_checks", "writer_pool", "writers"),
             *_modules("storage/backup", "snapshot"),
         ),
-        ("tests/stores", "tests/durability", "tests/faults/test_flipped_bits.py", "tests/broker/test_patience.py"),
-        (_tests("tests/durability", "tests/cli/test_backup_and_restore.py"),),
-        without=("tests/stores/test_*postgres*", "tests/durability/test_upgrade_under_load.py"),
+        (
+            "tests/unit/storage",
+            "tests/integration/storage",
+            "tests/unit/durability",
+            "tests/integration/durability",
+            "tests/acceptance/durability",
+            "tests/acceptance/faults/test_flipped_bits.py",
+            "tests/unit/broker/test_patience.py",
+        ),
+        (
+            _tests(
+                "tests/unit/durability",
+                "tests/integration/durability",
+                "tests/acceptance/durability",
+                "tests/integration/cli/test_backup_and_restore.py",
+            ),
+        ),
+        without=("tests/*/storage/test_*postgres*", "tests/integration/durability/test_upgrade_under_load.py"),
         keyword="not postgres",
     ),
     "deliveries": Room(
@@ -92,33 +112,61 @@ ROOMS: Final = {
             *_modules("gateway/amqp", "byte_budget", "deliveries", "mapping", "meter", "pacing"),
             *_modules("gateway/amqp/links", "incoming_link", "outgoing_link", "session_link", "session_writer"),
         ),
-        ("tests/gateway", "tests/codec/test_trailing_annotations.py", "tests/mutants/seeds.py"),
+        (
+            "tests/unit/gateway",
+            "tests/integration/gateway",
+            "tests/unit/codec/test_trailing_annotations.py",
+            "tests/unit/mutants/seeds.py",
+        ),
         (
             _campaign("queues"),
-            _tests("tests/conformance/test_raw_deliveries.py", "tests/conformance/test_raw_sessions.py"),
+            _tests(
+                "tests/acceptance/conformance/test_raw_deliveries.py",
+                "tests/acceptance/conformance/test_raw_sessions.py",
+            ),
         ),
-        without=("tests/gateway/test_atom*", "tests/gateway/test_rest.py", "tests/gateway/test_openapi.py"),
+        without=(
+            "tests/*/gateway/test_atom*",
+            "tests/integration/gateway/test_rest.py",
+            "tests/integration/gateway/test_openapi.py",
+        ),
     ),
     "auth": Room(
         ("src/duobus/auth/*.py",),
-        ("tests/auth", "tests/gateway/test_token_endpoint.py", "tests/hostile/test_wrong_tokens.py"),
         (
-            _tests("tests/auth/test_authorizer_against_a_table.py"),
-            _tests("tests/conformance/test_sdk_rights_and_errors.py", "tests/conformance/test_sdk_bearer_tokens.py"),
+            "tests/unit/auth",
+            "tests/integration/gateway/test_token_endpoint.py",
+            "tests/integration/hostile/test_wrong_tokens.py",
+        ),
+        (
+            _tests("tests/unit/auth/test_authorizer_against_a_table.py"),
+            _tests(
+                "tests/acceptance/conformance/test_sdk_rights_and_errors.py",
+                "tests/acceptance/conformance/test_sdk_bearer_tokens.py",
+            ),
         ),
     ),
     "ha": Room(
         ("src/duobus/ha/*.py", "src/duobus/ha/aio/*.py"),
-        ("tests/ha",),
-        (_tests("tests/ha/test_pair_faults.py", "tests/ha/test_pair_anywhere.py", "tests/ha/test_outbox_crash.py"),),
+        (
+            "tests/unit/ha",
+            "tests/integration/ha",
+        ),
+        (
+            _tests(
+                "tests/integration/ha/test_pair_faults.py",
+                "tests/integration/ha/test_pair_anywhere.py",
+                "tests/integration/ha/test_outbox_crash.py",
+            ),
+        ),
         without=(
-            "tests/ha/test_pair_anywhere.py",
-            "tests/ha/test_pair_faults.py",
-            "tests/ha/test_pair_metering.py",
-            "tests/ha/test_outbox_crash.py",
-            "tests/ha/test_syphon_command.py",
-            "tests/ha/test_threaded_pair.py",
-            "tests/ha/test_twins.py",
+            "tests/integration/ha/test_pair_anywhere.py",
+            "tests/integration/ha/test_pair_faults.py",
+            "tests/integration/ha/test_pair_metering.py",
+            "tests/integration/ha/test_outbox_crash.py",
+            "tests/integration/ha/test_syphon_command.py",
+            "tests/integration/ha/test_threaded_pair.py",
+            "tests/integration/ha/test_twins.py",
         ),
         # Those that start two servers see much of it that no other test does.
         marks="",
@@ -130,27 +178,32 @@ ROOMS: Final = {
             *_modules("spark", "offsets"),
         ),
         (
-            "tests/spark/test_claim_one_checkpoint.py",
-            "tests/spark/test_claim_protocol.py",
-            "tests/spark/test_claim_reader.py",
-            "tests/spark/test_dead_letter_work.py",
-            "tests/spark/test_fragment_away.py",
-            "tests/spark/test_late_deferral.py",
-            "tests/spark/test_peeked.py",
-            "tests/spark/test_release_again.py",
-            "tests/spark/test_spark_offsets.py",
-            "tests/spark/test_spark_planning.py",
-            "tests/spark/test_spark_receiving.py",
-            "tests/spark/test_spark_source.py",
-            "tests/spark/test_store_lost_while_looking.py",
+            "tests/unit/spark/test_claim_one_checkpoint.py",
+            "tests/unit/spark/test_claim_protocol.py",
+            "tests/integration/spark/test_claim_reader.py",
+            "tests/unit/spark/test_dead_letter_work.py",
+            "tests/unit/spark/test_fragment_away.py",
+            "tests/unit/spark/test_late_deferral.py",
+            "tests/unit/spark/test_peeked.py",
+            "tests/integration/spark/test_release_again.py",
+            "tests/unit/spark/test_spark_offsets.py",
+            "tests/unit/spark/test_spark_planning.py",
+            "tests/unit/spark/test_spark_receiving.py",
+            "tests/integration/spark/test_spark_source.py",
+            "tests/integration/spark/test_store_lost_while_looking.py",
         ),
-        (_tests("tests/spark/test_broker_killed_under_claims.py", "tests/spark/test_two_drivers.py"),),
+        (
+            _tests(
+                "tests/integration/spark/test_broker_killed_under_claims.py",
+                "tests/integration/spark/test_two_drivers.py",
+            ),
+        ),
     ),
 }
 
 
 #: What ``make test`` tries, to see that the tool itself can tell.
-SHORT: Final = Room(("src/duobus/auth/sas_tokens.py",), ("tests/auth/test_sas.py",))
+SHORT: Final = Room(("src/duobus/auth/sas_tokens.py",), ("tests/unit/auth/test_sas.py",))
 
 
 def room_of(name: str) -> Room:

@@ -1,6 +1,6 @@
 """Where the time of the tests goes: processor time and wall time by folder, file and test.
 
-As a plugin of pytest it writes a line per test: ``pytest -p tools.test_costs --costs .build/costs tests/ha``.
+As a plugin of pytest it writes a line per test: ``pytest -p tools.test_costs --costs .build/costs tests/unit/ha``.
 As a program it adds them up: ``python tools/test_costs.py .build/costs``.
 
 Processor time counts every process below the one that runs the tests, as brokers and Spark are most of it; what lives

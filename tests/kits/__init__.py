@@ -1,0 +1,1 @@
+"""Helpers that tests of several folders share. Helpers of one folder stand beside its tests."""

@@ -12,7 +12,8 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 # What make test-compiled runs with everything compiled.
-COMPILED_TESTS := $(addprefix tests/,codec amqp model broker gateway conformance durability hostile simulation)
+COMPILED_TESTS := $(addprefix tests/unit/,codec amqp model fragment broker cluster gateway durability hostile simulation) \
+	$(addprefix tests/integration/,gateway durability hostile) $(addprefix tests/acceptance/,conformance durability)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts doors neighbours backlog connections fanout paired passing scale bench-spark spark-cluster sim sim-bugs killloop faults cuts fulldisk powercut spark-kills javascript java go proton python-live rust fuzz mutants docs samples schemathesis twins format clean stores entities
@@ -48,6 +49,11 @@ WORKERS ?= 4
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP) ## All tests (WORKERS=...)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --durations=25 tests
+
+.PHONY: test-fast
+test-fast: export PYTHONDONTWRITEBYTECODE :=
+test-fast: $(STAMP) ## The unit tests that are not slow: no process, no socket, few seeds; at most 90 s on two cores
+	$(BIN)/python tools/fast_tests.py -n 2 --dist loadgroup $(ARGS)
 
 compile: $(STAMP) ## The compiled twin into .build/compiled (PYTHONPATH=.build/compiled); needs a C compiler
 	@$(BIN)/python -c 'import setuptools' 2>/dev/null \

@@ -2,9 +2,9 @@
 
     python tools/make_formats.py e97fde9 HEAD
 
-For each commit: ``tests/integration/durability/formats/COMMIT.tar.xz`` with a data folder of SQLite stores, a backup, an outbox and
-a file of seen ids, and ``COMMIT-postgres.tar.xz`` with a dump of a database that holds a catalog and stores. ``HEAD``
-is written under that name, from what is committed. Needs PostgreSQL's programs, as the tests do.
+For each commit: ``tests/integration/durability/formats/COMMIT.tar.xz`` with a data folder of SQLite stores, a backup,
+an outbox and a file of seen ids, and ``COMMIT-postgres.tar.xz`` with a dump of a database that holds a catalog and
+stores. ``HEAD`` is written under that name, from what is committed. Needs PostgreSQL's programs, as the tests do.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def main() -> None:
     options = parser.parse_args()
     lines = [json.loads(line) for path in sorted(options.folder.glob("*.jsonl")) for line in path.open()]
     for title, key in (
-        ("folder", lambda test: "/".join(test.split("::")[0].split("/")[:2])),
+        ("folder", lambda test: "/".join(test.split("::")[0].split("/")[:3])),
         ("file", lambda test: test.split("::")[0]),
         ("test", lambda test: test),
     ):

@@ -25,6 +25,53 @@ VECTOR_PROPERTIES = {
 }
 VECTOR_MESSAGE = build_message(["m1", None, None, "Order-7"], VECTOR_PROPERTIES, data=b"body")
 PARAMETERS = {"@t": TypedValue("dateTime", "2026-02-01T00:00:00"), "@d": TypedValue("duration", "P7D")}
+#: Filters, and what each says of that message: true, false, unknown, an error, or that the text itself is refused.
+VECTORS = [
+    ("qty = 5", "T"),
+    ("qty = 5.0", "T"),
+    ("user.qty > 4 AND color = 'red'", "T"),
+    ("COLOR = 'red'", "T"),
+    ("color = 'RED'", "F"),
+    ("color = red", "U"),
+    ("missing = 1", "U"),
+    ("NOT (missing = 1)", "U"),
+    ("missing = 1 OR qty = 5", "T"),
+    ("missing = 1 AND qty = 6", "F"),
+    ("missing IS NULL", "T"),
+    ("nul IS NULL", "T"),
+    ("EXISTS(missing)", "F"),
+    ("NOT EXISTS(qty)", "F"),
+    ("qty IN (1, 5)", "T"),
+    ("qty NOT IN (1, 2)", "T"),
+    ("missing NOT IN (1)", "U"),
+    ("qty IN (missing, 5)", "T"),
+    ("sys.Label LIKE 'Order-%'", "T"),
+    ("sys.label LIKE 'rder-%'", "F"),
+    ("sys.Label LIKE 'Order!-_' ESCAPE '!'", "refused"),
+    ("'50%' LIKE '50!%' ESCAPE '!'", "T"),
+    ("[a b] = 1", "T"),
+    ('"a b" = 1', "T"),
+    ('color = "red"', "U"),
+    ("qty / 2 = 2", "T"),
+    ("qty / 2.0 = 2.5", "T"),
+    ("qty % 3 = 2", "T"),
+    ("qty / 0 = 1", "E"),
+    ("-qty < 0", "T"),
+    ("sys.Nope = 1", "refused"),
+    ("vip = TRUE", "T"),
+    ("vip", "T"),
+    ("qty", "E"),
+    ("qty > '4'", "U"),
+    ("property('a b') = 1", "T"),
+    ("when < @t", "T"),
+    ("(@t - when) > @d", "T"),
+    ("TRUE OR qty / 0 = 1", "T"),
+    ("1=1", "T"),
+    ("color = 'it''s'", "F"),
+    ("sys.MessageId = 'm1' AND price * 2 = 5", "T"),
+    ("color + 'dish' = 'reddish'", "T"),
+    ("nul = NULL", "U"),
+]
 
 
 def rule(

@@ -197,10 +197,8 @@ def test_f1_20_health_is_503_before_the_server_is_ready() -> None:
 
 
 def test_f1_21_the_vectors_of_the_contract_hold() -> None:
-    from test_rule_vectors import VECTORS
-
     from duobus.errors import ArgumentInvalid
-    from kits.rules import PARAMETERS, VECTOR_MESSAGE, verdict
+    from kits.rules import PARAMETERS, VECTOR_MESSAGE, VECTORS, verdict
 
     assert len(VECTORS) == 44
     for sql, expected in VECTORS:

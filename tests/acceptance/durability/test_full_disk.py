@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-KIT = Path(__file__).parents[2] / "stores"
+TESTS = Path(__file__).parents[2]
 TOOL = Path(__file__).parents[3] / "tools" / "fulldisk.py"
 
 
@@ -87,7 +87,7 @@ def outcome_on(tool: ModuleType, kind: str, folder: Path, program: str) -> list[
     """What a program prints that has a file system of its own and lives until its end."""
     try:
         with tool.mounted(kind, folder) as place:
-            words = [sys.executable, "-c", program, str(place), str(KIT)]
+            words = [sys.executable, "-c", program, str(place), str(TESTS)]
             done = subprocess.run(words, capture_output=True, text=True, check=False)
     except tool.Unmounted as refused:
         pytest.skip(f"no file system can be mounted here: {refused}")

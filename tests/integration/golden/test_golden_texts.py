@@ -1,6 +1,7 @@
 """What users read stays as it is, letter by letter: helps of all commands, XML of all entities, metrics, configuration.
 
-After a change that is wanted, write them anew with ``DUOBUS_GOLDEN=write .venv/bin/python -m pytest tests/integration/golden``.
+After a change that is wanted, write them anew with
+``DUOBUS_GOLDEN=write .venv/bin/python -m pytest tests/integration/golden``.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_server: ServerProcess)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ[CONNECTION_ENV] = spark_server.connection_string
     # Workers find modules of the tests, such as credential providers, as they find those of the project.
-    paths = [*map(str, Path(__file__).parents[:2]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     # Two attempts of a task, so that tests can let one fail.
     builder = pyspark_sql.SparkSession.builder.master("local[2,2]").appName("duobus tests")

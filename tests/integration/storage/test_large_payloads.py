@@ -8,11 +8,11 @@ from pathlib import Path
 
 import apsw
 import pytest
-from test_bit_flips import Found, flip, used_part
 
 from duobus.storage.sqlite.file import PAGE_SIZE
 from duobus.storage.sqlite.schema import LARGE_BYTES
 from duobus.storage.sqlite.store import SqliteStore
+from kits.damage import Found, flip, used_part
 from kits.store_builders import Broker, as_tuples, payloads_of, sqlite_store
 
 MIB = 1 << 20

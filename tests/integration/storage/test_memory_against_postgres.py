@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
-from test_memory_against_sqlite import TwoStores
 
 from duobus.storage.interface import MessagingStore
 from duobus.storage.postgres.store import PostgresStore
 from duobus.testing.postgres_server import PostgresServer
 from kits.postgres import place_of
+from kits.two_stores import TwoStores
 
 pytestmark = pytest.mark.slow
 

@@ -24,6 +24,8 @@ from duobus.storage.sqlite.file import StoreFile, store_failed
 from duobus.storage.sqlite.store import SqliteStore
 from kits.store_builders import FAST, Broker, payloads_of, sqlite_store
 
+TESTS = Path(__file__).parents[2]
+
 
 def path_of(folder: Path) -> Path:
     return folder / "store" / "f0.db"
@@ -398,7 +400,7 @@ def test_commits_of_a_process_that_was_killed_are_all_there(tmp_path: Path) -> N
         "for i in range(20): broker.send(source, [b'%d' % i])\n"
         "os.kill(os.getpid(), 9)"
     )
-    subprocess.run([sys.executable, "-c", program, str(path_of(tmp_path)), str(Path(__file__).parent)], check=False)
+    subprocess.run([sys.executable, "-c", program, str(path_of(tmp_path)), str(TESTS)], check=False)
     broker = Broker(SqliteStore(str(path_of(tmp_path)), 1, must_exist=True, options=FAST))
     assert payloads_of(broker.store.load(1, 1, 100)) == [b"%d" % i for i in range(20)]
     assert broker.contents.last_commit_no == 20

@@ -25,6 +25,7 @@ def _other_tests_memory_is_theirs() -> None:
     begin()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_a_target_survives_random_changes_of_its_seeds(name: str) -> None:
     assert blind(name, lambda data: check(TARGETS[name], data, SLACK), SECONDS, seed=1) > 100

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-PAGE = HERE.parents[1] / "docs" / "reference" / "paired-coverage.md"
+TESTS = Path(__file__).resolve().parents[2]
+PAGE = TESTS.parent / "docs" / "reference" / "paired-coverage.md"
 #: Those that issue and contract name for the client side.
 INVARIANTS = {"I10", "I11", "I12", *(f"I{number}" for number in range(43, 55)), "I59"}
 
@@ -26,7 +26,7 @@ def test_every_promise_of_the_page_names_tests_that_exist() -> None:
         f"{promise}: {file}::{name}"
         for promise, tests in rows()
         for file, name in tests
-        if not re.search(rf"^\s*(?:async )?def {name}\(", (HERE / file).read_text(), re.MULTILINE)
+        if not re.search(rf"^\s*(?:async )?def {name}\(", (TESTS / file).read_text(), re.MULTILINE)
     ]
     assert missing == []
     assert [promise for promise, tests in rows() if not tests] == []

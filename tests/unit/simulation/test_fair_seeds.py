@@ -7,6 +7,7 @@ import pytest
 from simulation.scenarios.fairness import run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 3, 5])
 def test_a_message_is_in_the_next_commit_or_the_one_after_whatever_others_send(seed: int) -> None:
     watch = run(seed)

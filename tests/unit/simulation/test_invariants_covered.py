@@ -209,6 +209,7 @@ def test_what_stands_for_an_invariant_exists(number: int) -> None:
 SEEN_AS = {bug: number for number in (9, 15, 21, 22, 23, 28, 29, 30, 32, 37) for bug in INVARIANTS[number].bugs}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", sorted(SEEN_AS))
 def test_a_planted_bug_is_seen_as_what_it_is(bug: str) -> None:
     assert SEEN_AS[bug] in {found.invariant for found in run(RECORD["queues"][bug][0], bug).violations}

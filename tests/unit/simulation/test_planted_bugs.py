@@ -1,7 +1,7 @@
 """The power of the simulations, measured with planted bugs: each has a recorded seed that catches it.
 
-``make sim-bugs WORLD=all ARGS='--record tests/unit/simulation/catching_seeds.json'`` finds new seeds when a change of the
-code makes some of these miss.
+``make sim-bugs WORLD=all ARGS='--record tests/unit/simulation/catching_seeds.json'`` finds new seeds when a change of
+the code makes some of these miss.
 """
 
 import json
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kits.seeds import one_each
 from simulation.campaign import WORLDS, caught, sign_of
 
 #: World and bug to a seed, and the sign by which it shows.
@@ -38,12 +39,14 @@ def test_a_finding_is_known_by_its_invariant_and_never_by_an_error_of_python(how
     assert sign_of(how) == sign
 
 
-@pytest.mark.parametrize(("world", "bug"), RECORDED)
+@pytest.mark.parametrize(("world", "bug"), one_each(RECORDED))
 def test_the_recorded_seed_catches_this_planted_bug(world: str, bug: str) -> None:
     seed, sign = RECORD[world][bug]
     assert sign_of(caught(world, bug, seed)) == sign
 
 
-@pytest.mark.parametrize(("world", "seed"), sorted({(world, RECORD[world][bug][0]) for world, bug in RECORDED}))
+@pytest.mark.parametrize(
+    ("world", "seed"), one_each(sorted({(world, RECORD[world][bug][0]) for world, bug in RECORDED}))
+)
 def test_a_recorded_seed_is_clean_without_its_bug(world: str, seed: int) -> None:
     assert caught(world, None, seed) is None

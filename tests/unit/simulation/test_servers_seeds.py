@@ -15,6 +15,7 @@ FINDERS = (1, 8, 71, 170, 520)
 CLEAN_SEEDS = range(100, 130, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", CLEAN_SEEDS)
 def test_no_message_is_lost_and_no_lock_shared_whatever_befalls_the_servers(first: int) -> None:
     moved = 0
@@ -27,6 +28,7 @@ def test_no_message_is_lost_and_no_lock_shared_whatever_befalls_the_servers(firs
     assert moved > 6 * SERVERS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", FINDERS)
 def test_what_a_seed_of_servers_has_found_stays_mended(seed: int) -> None:
     assert run(seed).wrong == []

@@ -7,6 +7,7 @@ import pytest
 from simulation.scenarios.slow_disk import run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(1, 11, 5))
 def test_no_seed_shows_a_keyless_message_that_waits_for_a_sick_disk(first: int) -> None:
     late = 0

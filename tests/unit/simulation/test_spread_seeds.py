@@ -11,6 +11,7 @@ from simulation.scenarios.sharding import run
 CLEAN_SEEDS = range(100, 118, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", CLEAN_SEEDS)
 def test_a_spread_queue_loses_nothing_and_shares_no_lock_whatever_befalls_the_servers(first: int) -> None:
     moved = 0

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from test_bit_flips import flip, used_part
 
 from duobus.storage.checksums import body_sums
 from duobus.storage.interface import COUNT_MAX, MessagingStore, PlainColumns, SourceRow
@@ -17,6 +16,7 @@ from duobus.storage.sqlite import column_pages as columns
 from duobus.storage.sqlite import schema
 from duobus.storage.sqlite.column_pages import verified
 from duobus.storage.sqlite.store import SqliteStore
+from kits.damage import flip, used_part
 from kits.store_builders import Broker, payloads_of, sqlite_store
 
 STRETCH = 8

@@ -1,0 +1,37 @@
+"""The environment can ask for fewer seeds of each world than a run of all tests has."""
+
+from __future__ import annotations
+
+import pytest
+
+from kits.seeds import one_each, some
+
+
+@pytest.mark.parametrize(
+    ("most", "firsts", "found"),
+    [
+        (None, range(1, 201, 20), list(range(1, 201, 20))),
+        ("20", range(1, 201, 20), [1]),
+        ("10", range(1, 201, 20), [1]),
+        ("20", range(1, 41, 10), [1, 11]),
+        ("20", range(1, 31), list(range(1, 21))),
+        ("20", range(1, 11, 5), [1, 6]),
+        ("20", range(1, 61, 30), [1]),
+        ("3", range(21, 41), [21, 22, 23]),
+    ],
+)
+def test_of_each_world_run_as_many_seeds_as_the_environment_says_and_one_test_at_least(
+    most: str | None, firsts: range, found: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DUOBUS_SEEDS", raising=False)
+    if most is not None:
+        monkeypatch.setenv("DUOBUS_SEEDS", most)
+    assert list(some(firsts)) == found
+
+
+def test_of_each_world_stays_one_planted_bug_where_only_so_many_seeds_are_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    bugs = [("idle", "a"), ("idle", "b"), ("queues", "a"), ("queues", "c")]
+    monkeypatch.delenv("DUOBUS_SEEDS", raising=False)
+    assert one_each(bugs) == bugs
+    monkeypatch.setenv("DUOBUS_SEEDS", "10")
+    assert one_each(bugs) == [("idle", "a"), ("queues", "a")]

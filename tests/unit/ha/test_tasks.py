@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 import pytest
 
@@ -40,3 +41,26 @@ def test_of_what_was_cancelled_or_came_to_its_end_nothing_is_logged(caplog: pyte
 
     run()
     assert caplog.records == []
+
+
+def test_a_loop_that_asks_ends_although_what_it_waited_for_lost_the_cancellation() -> None:
+    rounds = 0
+
+    async def work() -> None:
+        nonlocal rounds
+        for lost in (asyncio.CancelledError, ()):
+            concurrency.check()
+            rounds += 1
+            with suppress(lost):
+                await asyncio.sleep(3_600)
+
+    @bounded
+    async def run() -> None:
+        task = concurrency.spawn(work)
+        await asyncio.sleep(0)
+        task.cancel()
+        async with asyncio.timeout(5):
+            await task.ended()
+
+    run()
+    assert rounds == 1

@@ -311,11 +311,6 @@ class Connection(FrameReader):
         return self._close_sent and not self.is_closed
 
     @property
-    def has_output(self) -> bool:
-        """Whether the socket has to be seen to: there is something to write, to go on with, or the end to be made."""
-        return bool(self.out or self.held_back or self.reopened) or self.is_closed
-
-    @property
     def is_cut(self) -> bool:
         """Whether frames are left for the next ``receive``: these were work enough, or an answer was awaited."""
         return not self.halted and len(self._pending) >= max(self.needed, 8)

@@ -138,8 +138,7 @@ class Peer(asyncio.Protocol):
         if self.engine.is_cut and not self._goes_on:
             self._goes_on = True
             self.server.loop.call_later(REST_S, self._go_on)
-        if self.engine.has_output:
-            self.write_soon()
+        self.write_soon()
 
     def _go_on(self) -> None:
         """Take the next frames of what was read; others were served meanwhile."""

@@ -3,8 +3,7 @@
     python tools/house.py [FOLDER]      the project's root by default
     python tools/house.py --where       with the places of every figure that is not at its limit yet
 
-Prints one line per figure and ends with status 1 when a figure is above its limit. Figures that other work brings to
-their limit later stand in ``OPEN``: they are printed as open and fail nothing. The program reads files as text and as
+Prints one line per figure and ends with status 1 when a figure is above its limit. The program reads files as text and as
 syntax trees, and imports and runs nothing of the project.
 
 Why each limit is what it is says docs/decisions/0054-the-code-is-laid-out-by-rooms.md.
@@ -30,11 +29,6 @@ LINES_PER_FILE: Final = 800
 LINES_OF_SMALL: Final = 40
 #: Modules that know each other's types are read together. Two are a pair; more have to be few.
 RING: Final = 2
-
-#: Figures that are above their limit now and are being worked on.
-OPEN: Final = frozenset(
-    {"files of a plain send", "functions of a plain send", "folders of tests", "make test-fast missing"}
-)
 
 #: The client's side, which meets the server on the wire only, and which rooms of the server it may use all the same.
 CLIENT: Final = frozenset({"ha", "spark"})
@@ -95,10 +89,8 @@ class Figure(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """``ok``, ``open`` or ``MISS``."""
-        if self.value <= self.limit:
-            return "ok"
-        return "open" if self.name in OPEN else "MISS"
+        """``ok`` or ``MISS``."""
+        return "ok" if self.value <= self.limit else "MISS"
 
 
 class Module(NamedTuple):

@@ -1,6 +1,6 @@
 """Every property of every kind of entity: in a configuration, in XML, as a topology, letter by letter.
 
-After a change that is wanted, write the text anew with ``DUOBUS_GOLDEN=write`` in the environment of this folder's tests.
+After a change that is wanted, write the text anew: run this folder's tests with ``DUOBUS_GOLDEN=write``.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python tools/house.py [FOLDER]      the project's root by default
     python tools/house.py --where       with the places of every figure that is not at its limit yet
 
-Prints one line per figure and ends with status 1 when a figure is above its limit. The program reads files as text and as
-syntax trees, and imports and runs nothing of the project.
+Prints one line per figure and ends with status 1 when a figure is above its limit. The program reads files as text and
+as syntax trees, and imports and runs nothing of the project.
 
 Why each limit is what it is says docs/decisions/0054-the-code-is-laid-out-by-rooms.md.
 """

@@ -243,6 +243,16 @@ def test_own_time_to_live_removes_a_message_at_its_instant() -> None:
     assert sorted(driver.stored()) == [2]
 
 
+def test_each_message_of_a_queue_is_looked_at_when_its_own_life_ends() -> None:
+    driver = Driver(default_ttl_ms=MINUTE)
+    driver.send(b"a")
+    driver.now_ms += 100
+    driver.send(b"b")
+    driver.pass_time(MINUTE - 100)
+    assert driver.peek() == [b"b"]
+    assert driver.fragment.deadline == driver.now_ms + 100
+
+
 @pytest.mark.parametrize(("own", "default", "life"), [(None, 5000, 5000), (9000, 5000, 5000), (2000, 5000, 2000)])
 def test_the_shorter_of_own_and_default_life_counts(own: int | None, default: int, life: int) -> None:
     driver = Driver(default_ttl_ms=default)

@@ -323,6 +323,15 @@ def test_only_messages_of_the_named_sub_queue_are_taken_by_number() -> None:
     assert [slot.payload for slot in transfer.take_counts(driver.source, MAIN, [1, 2, 3, 4])] == [b"active"]
 
 
+def test_only_what_was_taken_over_is_known_and_of_its_own_origin() -> None:
+    driver = Driver()
+    driver.commit(*arrival(driver, b"a", counts=[3]))
+    known = driver.source.dedup
+    assert known.has(ORIGIN, 3)
+    assert not known.has(ORIGIN, 4)
+    assert not known.has((77, 6, 0), 3)
+
+
 def test_a_row_that_tells_what_was_taken_over_is_written_as_such() -> None:
     driver = Driver()
     batch = driver.commit(*arrival(driver, b"a", counts=[3]))

@@ -50,6 +50,13 @@ def test_the_delay_doubles_with_each_delivery_up_to_the_longest() -> None:
     assert delays == [1000, 2000, 4000, 5000, 5000]
 
 
+def test_a_message_that_lives_long_is_away_for_all_of_its_delay() -> None:
+    driver = Driver(default_ttl_ms=3_600 * SECOND, **POLICY)
+    driver.send(b"m")
+    abandoned(driver)
+    assert away_for(driver) == SECOND
+
+
 def test_others_are_not_held_up_by_a_message_that_is_put_off() -> None:
     driver = Driver(**POLICY)
     driver.send(b"bad", b"good")

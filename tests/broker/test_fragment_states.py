@@ -569,6 +569,14 @@ def test_peek_ends_with_the_message_that_passes_its_bytes() -> None:
     assert [len(driver.peek(MAIN, size=size)) for size in (1, each, each + 1, 3 * each)] == [1, 1, 2, 3]
 
 
+def test_peek_that_has_found_enough_says_where_it_has_not_looked_yet() -> None:
+    driver = Driver()
+    driver.send(b"a", b"b", b"c")
+    sought = PeekProgress(MAIN, 0, 1, NEVER)
+    assert not peek.peek(driver.fragment, 0, sought, NEVER, driver.now_ms)
+    assert ([slot.payload for slot in sought.found], sought.first) == ([b"a"], 2)
+
+
 def test_peek_looks_at_a_bounded_stretch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peek, "SPAN", 4)
     driver = Driver()

@@ -180,6 +180,16 @@ def test_a_message_expires_at_its_time_while_it_is_put_off(own: bool) -> None:
     driver.pass_time(10 * SECOND)
 
 
+def test_a_message_that_is_back_is_nobodys_and_a_purge_takes_it() -> None:
+    driver = Driver(**POLICY)
+    (count,) = driver.send(b"m")
+    abandoned(driver)
+    away_for(driver)
+    command = PurgeCounts("handle", 0, Box(), counts=[count])
+    driver.commit(command)
+    assert ([slot.payload for slot in command.slots], command.busy) == ([b"m"], 0)
+
+
 def test_a_message_that_is_put_off_is_active_and_a_purge_takes_it() -> None:
     driver = Driver(**POLICY)
     (count,) = driver.send(b"m")

@@ -9,6 +9,7 @@ from fragment_kit import NUMBER, START_MS, Box, Driver
 
 from duobus.codec import decode
 from duobus.errors import MessageLockLost, MessageNotFound, NotAllowed, QuotaExceeded
+from duobus.fragment import fragment as fragment_module
 from duobus.fragment import peek as peek
 from duobus.fragment import source as source_module
 from duobus.fragment.message import DEAD_LETTER, GONE, MAIN, NEVER, QueuedMessage, kind_of, sub_queue_of
@@ -425,6 +426,15 @@ def test_a_scheduled_message_gets_a_new_number_at_its_time() -> None:
     assert sorted(driver.stored()) == [2, 3]
 
 
+def test_of_many_that_are_due_at_once_no_commit_activates_more_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragment_module, "DUE_AT_ONCE", 3)
+    driver = Driver()
+    driver.send(*[b"m"] * 7, scheduled_ms=START_MS + MINUTE)
+    driver.now_ms += MINUTE
+    assert [len(driver.commit().puts[0].payloads) for _ in range(3)] == [3, 3, 1]
+    assert driver.waiting() == 7
+
+
 def test_a_time_in_the_past_does_not_schedule_at_all() -> None:
     driver = Driver()
     driver.send(b"m", scheduled_ms=START_MS - 1)
@@ -631,6 +641,20 @@ def test_what_is_still_there_expires_at_its_time_however_many_ends_were_forgotte
     assert driver.peek() == [b"stays"]
     driver.pass_time(1)
     assert driver.picture() == {}
+
+
+def test_a_lock_ends_at_its_instant_however_many_ends_were_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module, "COMPACT_FROM", 4)
+    driver = Driver(lock_duration_ms=MINUTE)
+    driver.send(*[b"m"] * 20)
+    driver.lock()
+    for _ in range(19):
+        driver.settle(COMPLETE, *[lock for lock, _ in driver.lock()])
+    driver.fragment.deadline = 0
+    driver.pass_time(1)
+    assert sum(len(ends) for ends in driver.source.ends.values()) == 1
+    driver.pass_time(MINUTE - 1)
+    assert driver.waiting() == 1
 
 
 def test_what_came_back_is_handed_out_in_its_order_after_others_were_forgotten() -> None:

@@ -15,7 +15,7 @@ from duobus.broker import slot_of
 from duobus.broker.entities.message_ids import identify, message_id
 from duobus.codec import build_message, with_made_id
 from duobus.codec.values import ULong
-from duobus.errors import ArgumentInvalid, ServerBusy, StoreUnavailable
+from duobus.errors import ArgumentInvalid, QuotaExceeded, ServerBusy, StoreUnavailable
 from duobus.fragment.duplicate_detection import OUTDATED_BLOCKS, DuplicateHistory, MessageIdBudget, pack, unpack
 from duobus.fragment.send import Run
 from duobus.fragment.settlement import COMPLETE
@@ -499,6 +499,17 @@ def test_an_id_that_comes_in_two_blocks_is_remembered_once_and_others_stay() -> 
     assert history.known == {b"a" * 16, b"b" * 16, b"c" * 16}
     assert history.room.used == 3
     assert [ids for _, _, ids in history.blocks] == [[b"b" * 16], [b"a" * 16, b"c" * 16]]
+
+
+def test_a_full_entity_counts_of_a_part_of_a_batch_only_what_is_new() -> None:
+    driver = watchful(max_bytes=4)
+    send(driver, b"aa")
+    run = run_of(driver, b"bb", b"aa", b"cc")
+    run.indices = [0, 1]
+    assert driver.error_of(run) is None
+    again = run_of(driver, b"bb", b"aa", b"cc")
+    again.indices = [1, 2]
+    assert isinstance(driver.error_of(again), QuotaExceeded)
 
 
 def test_ids_that_are_counted_in_another_room_leave_those_of_others_where_they_are() -> None:

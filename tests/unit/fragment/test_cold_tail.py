@@ -56,6 +56,13 @@ def test_what_does_not_fit_into_the_window_is_counted_one_by_one() -> None:
     assert (driver.source.memory_bytes, driver.source.bytes, driver.source.numbers[MAIN]) == (4, 15, 5)
 
 
+def test_no_end_is_kept_of_a_cold_message_that_has_none_of_its_own() -> None:
+    driver = with_tail(default_ttl_ms=LIFE_MS)
+    driver.send(b"22", partition_key="k")
+    assert tail(driver.source)[2] == 1
+    assert driver.source.expiring == []
+
+
 def test_a_cold_message_ends_at_its_own_time_and_no_other_does() -> None:
     driver = with_tail()
     driver.send(b"short", ttl_ms=LIFE_MS)

@@ -325,3 +325,31 @@ def test_what_rules_did_for_a_message_that_was_tried_out_is_done_and_counted_onc
     fragment.apply(run, 5, commit)
     assert (run.effort, run.matches) == (effort, None)
     assert [list(put.origins or ()) for put in commit.puts] == [[1]]
+
+
+def test_messages_that_filters_tell_apart_reach_no_subscription_with_sessions_and_none_that_is_gone() -> None:
+    fragment = topic("red", "blue")
+    fragment.sources[1] = Source(11, 1, SourceSettings(requires_session=True))
+    del fragment.sources[2]
+    run, commit = publish(fragment, message("red"), message("blue"), message("green"), message("red", b"3"))
+    fragment.release(run, 5)
+    assert [put.source_key for put in commit.puts] == [11]
+    assert [slot.state for slot in fragment.sources[1].by_count.values()] == [state_of(DEAD_LETTER, ACTIVE)] * 2
+
+
+def test_what_was_scheduled_at_a_topic_leaves_it_when_its_time_has_come() -> None:
+    fragment = topic_for_all(1)
+    run, _ = publish(fragment, b"later", extra={0: MessageMetadata(scheduled_ms=1_000)})
+    fragment.release(run, 5)
+    (work,) = fragment.tick(1_000)
+    commit = CommitBatch(2, 1_000)
+    fragment.apply(work, 1_000, commit)
+    assert commit.removed == [(10, 1, 1)]
+    assert [(put.source_key, put.payloads) for put in commit.puts] == [(11, [b"later"])]
+
+
+def test_looking_up_what_filters_name_is_no_effort() -> None:
+    fragment = topic("red", "blue")
+    run, _ = publish(fragment, message("red"))
+    assert fragment.topic is not None
+    assert (run.effort, fragment.topic.shared.rules.meter.spent) == (0, 0)

@@ -15,6 +15,7 @@ from duobus.fragment.sessions.lock_owner import LockOwner
 from duobus.fragment.sessions.sessions import SessionLock
 from duobus.fragment.sessions.states import SetSessionState
 from duobus.fragment.settlement import ABANDON, COMPLETE, DEAD_LETTER_OUTCOME, DEFER, SettleBatch
+from duobus.model.metadata import SessionMetadata
 from kits.broker import sets_constants
 from kits.fragment import START_MS, Box, Driver
 
@@ -253,6 +254,15 @@ def test_a_link_that_closes_within_the_grace_leaves_nothing_behind(one: Sessions
     assert one.source.sessions.let_go("a", lock) is lock
     one.driver.pass_time(sessions.GRACE_MS)
     assert one.driver.fragment.ended == []
+
+
+def test_of_a_batch_that_goes_to_several_fragments_each_message_keeps_its_session(one: Sessions) -> None:
+    run = one.driver.run(b"a", b"b", session_id="x")
+    run.batch.sessions = [SessionMetadata(session_id=name) for name in "ab"]
+    run.indices = [1]
+    one.driver.commit(run)
+    assert one.next() == "b"
+    assert one.bodies(one.held("b")) == [b"b"]
 
 
 def test_a_source_whose_sessions_nobody_has_accepted_says_so(one: Sessions) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from duobus.codec import decode
 from duobus.errors import MessageLockLost, MessageNotFound, NotAllowed, QuotaExceeded
+from duobus.fragment import fragment as fragment_module
 from duobus.fragment import peek as peek
 from duobus.fragment import source as source_module
 from duobus.fragment.message import DEAD_LETTER, GONE, MAIN, NEVER, QueuedMessage, kind_of, sub_queue_of
@@ -243,6 +244,16 @@ def test_own_time_to_live_removes_a_message_at_its_instant() -> None:
     assert sorted(driver.stored()) == [2]
 
 
+def test_each_message_of_a_queue_is_looked_at_when_its_own_life_ends() -> None:
+    driver = Driver(default_ttl_ms=MINUTE)
+    driver.send(b"a")
+    driver.now_ms += 100
+    driver.send(b"b")
+    driver.pass_time(MINUTE - 100)
+    assert driver.peek() == [b"b"]
+    assert driver.fragment.deadline == driver.now_ms + 100
+
+
 @pytest.mark.parametrize(("own", "default", "life"), [(None, 5000, 5000), (9000, 5000, 5000), (2000, 5000, 2000)])
 def test_the_shorter_of_own_and_default_life_counts(own: int | None, default: int, life: int) -> None:
     driver = Driver(default_ttl_ms=default)
@@ -415,6 +426,15 @@ def test_a_scheduled_message_gets_a_new_number_at_its_time() -> None:
     assert sorted(driver.stored()) == [2, 3]
 
 
+def test_of_many_that_are_due_at_once_no_commit_activates_more_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragment_module, "DUE_AT_ONCE", 3)
+    driver = Driver()
+    driver.send(*[b"m"] * 7, scheduled_ms=START_MS + MINUTE)
+    driver.now_ms += MINUTE
+    assert [len(driver.commit().puts[0].payloads) for _ in range(3)] == [3, 3, 1]
+    assert driver.waiting() == 7
+
+
 def test_a_time_in_the_past_does_not_schedule_at_all() -> None:
     driver = Driver()
     driver.send(b"m", scheduled_ms=START_MS - 1)
@@ -559,6 +579,14 @@ def test_peek_ends_with_the_message_that_passes_its_bytes() -> None:
     assert [len(driver.peek(MAIN, size=size)) for size in (1, each, each + 1, 3 * each)] == [1, 1, 2, 3]
 
 
+def test_peek_that_has_found_enough_says_where_it_has_not_looked_yet() -> None:
+    driver = Driver()
+    driver.send(b"a", b"b", b"c")
+    sought = PeekProgress(MAIN, 0, 1, NEVER)
+    assert not peek.peek(driver.fragment, 0, sought, NEVER, driver.now_ms)
+    assert ([slot.payload for slot in sought.found], sought.first) == ([b"a"], 2)
+
+
 def test_peek_looks_at_a_bounded_stretch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peek, "SPAN", 4)
     driver = Driver()
@@ -613,6 +641,20 @@ def test_what_is_still_there_expires_at_its_time_however_many_ends_were_forgotte
     assert driver.peek() == [b"stays"]
     driver.pass_time(1)
     assert driver.picture() == {}
+
+
+def test_a_lock_ends_at_its_instant_however_many_ends_were_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module, "COMPACT_FROM", 4)
+    driver = Driver(lock_duration_ms=MINUTE)
+    driver.send(*[b"m"] * 20)
+    driver.lock()
+    for _ in range(19):
+        driver.settle(COMPLETE, *[lock for lock, _ in driver.lock()])
+    driver.fragment.deadline = 0
+    driver.pass_time(1)
+    assert sum(len(ends) for ends in driver.source.ends.values()) == 1
+    driver.pass_time(MINUTE - 1)
+    assert driver.waiting() == 1
 
 
 def test_what_came_back_is_handed_out_in_its_order_after_others_were_forgotten() -> None:

@@ -278,7 +278,7 @@ def test_a_dead_letter_does_not_expire_whatever_was_in_doubt() -> None:
     forward_dedup.settle_in_doubt(driver.fragment, driver.source, [])
     driver.pass_time(5_000)
     assert [slot.payload for _, slot in driver.lock(9, DEAD_LETTER)] == [b"a"]
-    assert driver.picture().keys() == {1}
+    assert driver.picture().keys() == driver.stored().keys() == {1}
 
 
 def test_a_queue_that_forwards_no_more_is_in_doubt_of_nothing() -> None:
@@ -320,6 +320,15 @@ def test_only_messages_of_the_named_sub_queue_are_taken_by_number() -> None:
     driver.fragment.unlock(0, [(lock - 1, 1)], driver.now_ms, counted=False)
     assert [slot.payload for slot in transfer.take_counts(driver.source, DEAD_LETTER, [1, 2, 3, 4])] == [b"dead"]
     assert [slot.payload for slot in transfer.take_counts(driver.source, MAIN, [1, 2, 3, 4])] == [b"active"]
+
+
+def test_only_what_was_taken_over_is_known_and_of_its_own_origin() -> None:
+    driver = Driver()
+    driver.commit(*arrival(driver, b"a", counts=[3]))
+    known = driver.source.dedup
+    assert known.has(ORIGIN, 3)
+    assert not known.has(ORIGIN, 4)
+    assert not known.has((77, 6, 0), 3)
 
 
 def test_a_row_that_tells_what_was_taken_over_is_written_as_such() -> None:

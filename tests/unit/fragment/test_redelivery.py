@@ -50,6 +50,13 @@ def test_the_delay_doubles_with_each_delivery_up_to_the_longest() -> None:
     assert delays == [1000, 2000, 4000, 5000, 5000]
 
 
+def test_a_message_that_lives_long_is_away_for_all_of_its_delay() -> None:
+    driver = Driver(default_ttl_ms=3_600 * SECOND, **POLICY)
+    driver.send(b"m")
+    abandoned(driver)
+    assert away_for(driver) == SECOND
+
+
 def test_others_are_not_held_up_by_a_message_that_is_put_off() -> None:
     driver = Driver(**POLICY)
     driver.send(b"bad", b"good")
@@ -171,6 +178,16 @@ def test_a_message_expires_at_its_time_while_it_is_put_off(own: bool) -> None:
     assert driver.picture() == driver.stored() == {}
     assert driver.source.numbers == [0] * 5
     driver.pass_time(10 * SECOND)
+
+
+def test_a_message_that_is_back_is_nobodys_and_a_purge_takes_it() -> None:
+    driver = Driver(**POLICY)
+    (count,) = driver.send(b"m")
+    abandoned(driver)
+    away_for(driver)
+    command = PurgeCounts("handle", 0, Box(), counts=[count])
+    driver.commit(command)
+    assert ([slot.payload for slot in command.slots], command.busy) == ([b"m"], 0)
 
 
 def test_a_message_that_is_put_off_is_active_and_a_purge_takes_it() -> None:

@@ -101,7 +101,10 @@ def test_a_turn_locks_for_each_holder_what_is_its_own_in_order(one: Driver) -> N
     slots = taken(one, (locks["a"], 2), (locks["c"], 1), (locks["b"], 2))
     assert [slot.payload for slot in slots] == [b"0", b"2", b"3", b"1", b"4"]
     assert [slot.lock for slot in slots] == list(range(slots[0].lock, slots[0].lock + 5))
-    assert locks["a"].held == [slot.lock for slot in slots[:2]]
+    assert [locks[name].held for name in "acb"] == [
+        [slot.lock for slot in part] for part in (slots[:2], slots[2:3], slots[3:])
+    ]
+    assert one.fragment.next_lock == slots[-1].lock + 1
     assert [sessions.available(locks[name]) for name in NAMES] == [1, 0, 0]
 
 

@@ -34,7 +34,7 @@ class Room:
             default_message_time_to_live_ms=60_000, max_message_size_bytes=1 << 10, status=ACTIVE, forward_to=None
         )
         self.queue: Any = Named(description=about, source_no=0, path="q", kind="queue", acceptor=None)
-        self.peer: Any = SimpleNamespace(throttle=None, look_at=self.looked.append, is_gone=False)
+        self.peer: Any = SimpleNamespace(throttle=None, schedule=self.looked.append, is_gone=False)
         self.line: Any = SimpleNamespace(
             session=object(),
             credit=0,

@@ -9,6 +9,7 @@ import pytest
 from store_builders import Broker, as_tuples, sqlite_store
 
 from duobus.errors import StoreFailed
+from duobus.storage.checksums import numbers_sum
 from duobus.storage.interface import (
     COUNT_BITS,
     FORMAT_VERSION,
@@ -19,7 +20,6 @@ from duobus.storage.interface import (
     StoredMessage,
     Tombstone,
 )
-from duobus.storage.checksums import numbers_sum
 from duobus.storage.postgres.store import PostgresStore
 from duobus.storage.sqlite import schema
 from duobus.storage.sqlite.schema import LARGE_BYTES

@@ -8,6 +8,7 @@ import apsw
 import pytest
 
 from duobus.errors import StoreFailed
+from duobus.storage.checksums import numbers_sum
 from duobus.storage.interface import (
     COUNT_BITS,
     FORMAT_VERSION,
@@ -277,6 +278,20 @@ def test_a_body_without_copies_and_a_copy_without_body_are_found(tmp_path: Path)
         broker.open()
         assert faults_of(broker.store) != []
         broker.store.close()
+
+
+def test_a_size_of_a_topic_that_its_copies_do_not_have_is_found(tmp_path: Path) -> None:
+    broker = Broker(sqlite_store(tmp_path))
+    home, sources = topic(broker, 2)
+    publish(broker, home, sources, [b"one", b"second"])
+    assert faults_of(broker.store) == []
+    broker.store.close()
+    row_id = body_key_of(home.source_key) << COUNT_BITS
+    wrong = (row_id, 0, 10, numbers_sum((row_id, 0, 10)))
+    edit(tmp_path, "INSERT OR REPLACE INTO shares VALUES (?, ?, ?, ?)", *wrong)
+    broker.open()
+    assert faults_of(broker.store) == [f"source {home.source_key}: its copies have 9 bytes, noted are 10"]
+    broker.store.close()
 
 
 def test_a_large_body_is_shared_too(tmp_path: Path) -> None:

@@ -133,6 +133,9 @@ def test_a_log_that_was_cut_fails_the_commit_and_the_store_stays_away(tmp_path: 
     os.truncate(log_of(folder), length)
     with pytest.raises(StoreFailed, match="log was cut or written over while in use"):
         broker.send(source, [b"refused"])
+    mark = read_mark(str(database(folder)))
+    assert mark is not None
+    assert mark.is_in_use
     with pytest.raises(StoreFailed, match="Put back what was taken away"):
         broker.open()
     log_of(folder).write_bytes(whole)

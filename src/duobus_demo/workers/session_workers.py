@@ -28,12 +28,16 @@ from duobus_demo.corpus import DIGEST_PROPERTY, Outgoing, digest_of
 from duobus_demo.dispositions import Action
 from duobus_demo.expectations.sessions import Applied, SessionExpectations
 from duobus_demo.run_state import RETRY_S, RunState
-from duobus_demo.workers.sync_workers import RECEIVE_COUNT, RECEIVE_WAIT_S, SEND_TIMEOUT_S, is_settled
+from duobus_demo.workers.sync_workers import RECEIVE_WAIT_S, SEND_TIMEOUT_S, is_settled
 
 #: How long a receiver waits for the next available session.
 ACCEPT_WAIT_S = 1.0
+#: Messages that a receive call asks for. The SDK gives back what arrives between two calls, while the receiver sets a
+#: state or completes a message. A later message that arrives in the next call is handed out before the one that was
+#: given back, so that order is kept only where no more than one message is on its way.
+RECEIVE_COUNT = 1
 #: Receive calls after which it gives the session up, so that sessions go from hand to hand.
-CALLS_PER_SESSION = 4
+CALLS_PER_SESSION = 20
 #: Threads of the last look.
 LOOKERS = 8
 

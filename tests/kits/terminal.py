@@ -26,6 +26,14 @@ from kits.published import Island
 ROOT: Final = Path(__file__).resolve().parents[2]
 SHELL_PROMPT: Final = "page$ "
 PYTHON_PROMPTS: Final = (">>> ", "... ")
+SPARK_DEFAULTS: Final = """
+spark.ui.enabled false
+spark.ui.showConsoleProgress false
+spark.sql.codegen.wholeStage false
+spark.driver.memory 1g
+spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto
+spark.hadoop.fs.file.impl org.apache.hadoop.fs.RawLocalFileSystem
+"""
 
 
 class Terminal:
@@ -43,6 +51,8 @@ class Terminal:
             "TERM": "dumb",
             # Newer versions of Python draw their prompt anew at each key.
             "PYTHON_BASIC_REPL": "1",
+            # What makes Spark quick to start; nothing of it changes what a page gets.
+            "SPARK_CONF_DIR": str(tools),
         }
         if "JAVA_HOME" in os.environ:
             environment["JAVA_HOME"] = os.environ["JAVA_HOME"]
@@ -157,6 +167,7 @@ def make_tools(folder: Path) -> Path:
     """Make the programs that stand in for what loads packages; ``folder/asked`` tells what pip was asked for."""
     tools = folder / "tools"
     tools.mkdir()
+    (tools / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
     real = sys._base_executable  # type: ignore[attr-defined]
     packages = [*site.getsitepackages(), sysconfig.get_path("purelib"), str(ROOT / "src")]
     finish = tools / "finish_environment"

@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 from duobus.broker.commit_loop import CommitLoop
-from duobus.broker.delivery import session_groups as outlets
+from duobus.broker.delivery import session_groups
 from duobus.broker.entities import placement
 from duobus.broker.scale_unit import ScaleUnit
 from duobus.fragment import duplicate_detection as duplicates
@@ -371,7 +371,10 @@ def session_newest_first() -> Iterator[None]:
         return found
 
     original, of_turn = sessions.Sessions.take, session_turns.take_for_sessions
-    with mock.patch.object(sessions.Sessions, "take", take), mock.patch.object(outlets, "take_for_sessions", turn):
+    with (
+        mock.patch.object(sessions.Sessions, "take", take),
+        mock.patch.object(session_groups, "take_for_sessions", turn),
+    ):
         yield
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from duobus.auth.authorizer import Authorizer, NamespaceRules
 from duobus.broker import MessageBroker, Queue, ScaleUnit, slot_of, string_key
-from duobus.broker.delivery import session_groups as outlets
+from duobus.broker.delivery import session_groups
 from duobus.broker.entities.placement import Placement
 from duobus.broker.fragment_handle import FragmentHandle
 from duobus.broker.store_lifecycle import StoreLifecycle
@@ -216,7 +216,7 @@ class World:
             stack.enter_context(_wrapped(Fragment, "_lock_messages", self._locked))
             stack.enter_context(_wrapped(sessions, "accept", self._session_acceptors))
             stack.enter_context(_wrapped(sessions, "lock_slots", self._locked_in_session))
-            stack.enter_context(_wrapped(outlets, "take_for_sessions", self._placement_turn))
+            stack.enter_context(_wrapped(session_groups, "take_for_sessions", self._placement_turn))
             stack.enter_context(_wrapped(sessions, "end", self._ending))
             stack.enter_context(_wrapped(Housekeeping, "apply", self._kept_house))
             stack.enter_context(_wrapped(RemovalCommand, "remove", self._removing))

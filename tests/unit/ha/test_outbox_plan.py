@@ -37,12 +37,12 @@ def test_a_key_whose_messages_are_on_their_way_waits_for_them() -> None:
     assert taken(plan).numbers == [2]
 
 
-def test_a_parcel_has_so_many_messages_and_no_more() -> None:
+def test_a_batch_has_so_many_messages_and_no_more() -> None:
     plan = filled(*["a"] * (BATCH_MESSAGES_MAX + 1))
     assert len(taken(plan).numbers) == BATCH_MESSAGES_MAX
 
 
-def test_a_parcel_has_so_many_bytes_and_a_message_that_is_larger_goes_alone() -> None:
+def test_a_batch_has_so_many_bytes_and_a_message_that_is_larger_goes_alone() -> None:
     plan = OutboxPlan()
     for number, size in enumerate((BATCH_BYTES_MAX - 10, 10, 1, BATCH_BYTES_MAX + 1), 1):
         plan.add(number, "", size)
@@ -54,7 +54,7 @@ def test_a_parcel_has_so_many_bytes_and_a_message_that_is_larger_goes_alone() ->
     assert (plan.messages, plan.size) == (0, 0)
 
 
-def test_no_more_parcels_are_on_their_way_than_allowed() -> None:
+def test_no_more_batches_are_on_their_way_than_allowed() -> None:
     plan = filled("a", "b", "c", in_flight=2)
     first = taken(plan)
     taken(plan)
@@ -79,7 +79,7 @@ def test_after_a_failure_the_same_messages_go_first_and_the_pause_doubles_up_to_
     assert plan.on_away(taken(plan, now), now) == 100
 
 
-def test_a_parcel_that_may_not_go_yet_is_not_waited_for_by_the_clock() -> None:
+def test_a_batch_that_may_not_go_yet_is_not_waited_for_by_the_clock() -> None:
     plan = filled("a", "b", in_flight=2)
     away, _ = taken(plan), taken(plan)
     plan.on_away(away, 0)
@@ -99,7 +99,7 @@ def test_a_pause_is_shortened_by_chance() -> None:
     assert plan.on_away(taken(plan), 0, 0.5) == 50
 
 
-def test_while_the_namespace_is_away_one_parcel_at_a_time_finds_out_whether_it_is_back() -> None:
+def test_while_the_namespace_is_away_one_batch_at_a_time_finds_out_whether_it_is_back() -> None:
     plan = filled(*"abcdefgh", in_flight=8)
     for batch in [taken(plan) for _ in range(8)]:
         plan.on_away(batch, 0)

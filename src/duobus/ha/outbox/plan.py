@@ -12,7 +12,7 @@ import heapq
 from collections import deque
 from typing import Final
 
-#: Parcels on their way at the same time, unless told otherwise.
+#: Batches on their way at the same time, unless told otherwise.
 IN_FLIGHT_DEFAULT: Final = 4
 IN_FLIGHT_MAX: Final = 100
 #: Messages and bytes of one batch: a list of them fits into one transfer of every tier, in a backlog queue too (PN11).
@@ -55,7 +55,7 @@ class OutboxPlan:
     """The messages of one outbox that wait to be sent.
 
     Args:
-        in_flight: Parcels on their way at the same time, 1 to 100.
+        in_flight: Batches on their way at the same time, 1 to 100.
         retry_first_ms: Pause after the first failure.
         retry_last_ms: Longest pause.
     """
@@ -87,7 +87,7 @@ class OutboxPlan:
         self._in_flight = in_flight
         self._first_ms = retry_first_ms
         self._last_ms = retry_last_ms
-        #: Parcels that may be on their way now: one while the namespace is away, doubled with each success.
+        #: Batches that may be on their way now: one while the namespace is away, doubled with each success.
         self._width = in_flight
         self._in_transit = 0
         self._key_queues: dict[str, _KeyQueue] = {}

@@ -97,7 +97,7 @@ class Outbox:
             self._file.close()
             raise
         self._set_aside = {item.number: item.size for item in aside}
-        #: Parcels that were sent and are still in the file, because the disk was full.
+        #: Batches that were sent and are still in the file, because the disk was full.
         self._sent: list[tuple[list[int], int]] = []
         #: What the file holds or is about to hold, and so counts towards the bounds.
         self._messages = self._plan.messages + len(aside)

@@ -383,7 +383,7 @@ def _sequence_number(received: ServiceBusReceivedMessage) -> int:
 
 
 def _batches(chunks: list[_SyphonItem]) -> list[list[_SyphonItem]]:
-    """Parcels by session and partition key, in their order: a batch with several of them is refused as one."""
+    """Batches by session and partition key, in their order: a batch with several of them is refused as one."""
     found: dict[tuple[object, object], list[_SyphonItem]] = {}
     for chunk in chunks:
         properties, annotations = chunk.message.properties, chunk.message.annotations

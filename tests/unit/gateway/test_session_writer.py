@@ -12,7 +12,7 @@ from duobus.broker import QueuedMessage
 from duobus.broker.delivery.session_groups import SessionDeliveryBatch
 from duobus.errors import QuotaExceeded, ServiceBusError
 from duobus.gateway.amqp.deliveries import Deliveries
-from duobus.gateway.amqp.links import session_writer as session_outlet
+from duobus.gateway.amqp.links import session_writer
 from duobus.gateway.amqp.links.outgoing_link import WRITTEN_BYTES
 from duobus.gateway.amqp.links.session_writer import SessionWriter, leave, session_writer_of
 from duobus.gateway.amqp.pacing import ASKED_MAX
@@ -208,7 +208,7 @@ def test_large_messages_of_many_links_are_written_a_quarter_of_a_mebibyte_at_a_t
         room.peer.has_room = not gets_stuck
         return 100 * len(written)
 
-    monkeypatch.setattr(session_outlet, "send_shared", write)
+    monkeypatch.setattr(session_writer, "send_shared", write)
 
     def lock_of(name: str) -> Any:
         return SimpleNamespace(owner=SimpleNamespace(mailbox=SimpleNamespace(takes=lambda number: name)))
@@ -252,7 +252,7 @@ def test_batches_that_are_too_large_together_are_written_one_after_the_other(mon
         written.append(list(payloads))
         return 100 * len(written)
 
-    monkeypatch.setattr(session_outlet, "send_shared", write)
+    monkeypatch.setattr(session_writer, "send_shared", write)
     lock: Any = SimpleNamespace(owner=SimpleNamespace(mailbox=SimpleNamespace(takes=lambda number: "a")))
     handle: Any = SimpleNamespace(number=1)
     half = b"x" * (WRITTEN_BYTES // 2)
@@ -278,7 +278,7 @@ def test_nothing_is_written_while_the_socket_has_no_room_and_all_of_it_when_ther
         written.append(list(payloads))
         return 100
 
-    monkeypatch.setattr(session_outlet, "send_shared", write)
+    monkeypatch.setattr(session_writer, "send_shared", write)
     lock: Any = SimpleNamespace(owner=SimpleNamespace(mailbox=SimpleNamespace(takes=lambda number: "a")))
     handle: Any = SimpleNamespace(number=1)
     batch = SessionDeliveryBatch(handle, PREFIX, 200, [QueuedMessage(1, b"x", 5)], [(lock, 1, 9)])

@@ -25,7 +25,8 @@ from duobus.server.access.metrics_token import MetricsToken
 from duobus.server.clock_record import ClockRecord, read_record
 from duobus.server.config_file import NamespaceConfig
 from duobus.server.key_skew import SkewWatch
-from duobus.server.metric_samples import samples
+from duobus.server.metric_samples import samples, samples_of_process
+from duobus.server.overview import ServerOverview
 from duobus.server.settings import EMULATOR_KEY, Settings
 from duobus.server.store_plan import PlannedStore, plan_stores, postgres_store
 from duobus.storage.catalog.interface import Catalog, new_namespace
@@ -232,6 +233,7 @@ class Server:
 
     def _samples(self, started_ms: int) -> Iterator[Sample]:
         yield from samples(self.unit, self.amqp, started_ms, self._skew.skews, self._numbers_of_cluster())
+        yield from samples_of_process(self.rest, self.certificates)
         yield Sample("duobus_clock_ahead_seconds", (), self._time.ahead_ms / 1000)
 
     def _numbers_of_cluster(self) -> Iterable[tuple[str, float]]:
@@ -464,6 +466,7 @@ class Server:
             drills=dict(self.drills),
             backups=self._make_backups(),
             audit=self.audit,
+            overview=ServerOverview(self.unit, self.amqp, self._clock, started_ms, self._time),
         )
         self.amqp.audit = self.audit
         self.rest = RestServer(

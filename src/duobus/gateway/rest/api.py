@@ -48,10 +48,11 @@ class HttpApi:
         drills: dict[int, Drill],
         backups: operating.Backups | None = None,
         audit: AuditTrail | None = None,
+        overview: operating.Overview | None = None,
     ) -> None:
         self._guard = Guard(authorizer, clock)
         self._answers = Answers(clock, entropy, log, errors)
-        self._operating = operating.AdminOperations(unit, self._guard, drills, backups)
+        self._operating = operating.AdminOperations(unit, self._guard, drills, backups, overview)
         room = BodyBudget()
         self._management = Management(
             unit,

@@ -143,6 +143,11 @@ class RestServer:
         if self._runner is not None:
             await self._runner.cleanup()
 
+    @property
+    def connections(self) -> int:
+        """Number of open connections."""
+        return 0 if self._heads is None else len(self._heads.connections)
+
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         assert self._api is not None
         answer = None if self._router is None else await self._router.answer(request)

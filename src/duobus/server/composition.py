@@ -25,7 +25,7 @@ from duobus.server.access.metrics_token import MetricsToken
 from duobus.server.clock_record import ClockRecord, read_record
 from duobus.server.config_file import NamespaceConfig
 from duobus.server.key_skew import SkewWatch
-from duobus.server.metric_samples import samples, samples_of_process
+from duobus.server.metric_samples import running_version, samples, samples_of_process
 from duobus.server.overview import ServerOverview
 from duobus.server.settings import EMULATOR_KEY, Settings
 from duobus.server.store_plan import PlannedStore, plan_stores, postgres_store
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from duobus.server.backups import Backups
     from duobus.storage.postgres.store import PostgresStore
     from duobus.storage.sqlite.store import SqliteStore
+    from duobus.telemetry.spans import SpanRecorder
 
 #: Limits of a clean stop (I63): peers get this long to close their side.
 PEERS_CLOSE_S = 5.0
@@ -69,6 +70,7 @@ class Server:
         unit: The scale unit.
         listeners: Name of a server to its listener, for those that are offered.
         tokens: What it knows of bearer tokens, or None when none are configured.
+        spans: Records what the broker does with messages that carry a trace context, where that is asked for.
         backups: Makes backups, or None where everything is kept in memory.
         drills: Store id to its store, where drills are allowed.
         default: The default namespace's row: its first rule is what the ready file tells.
@@ -91,6 +93,7 @@ class Server:
         self.is_draining = False
         self.tokens: Tokens | None = None
         self.backups: Backups | None = None
+        self.spans: SpanRecorder | None = None
         # Beside the catalog, whose changes it tells of.
         self.audit = AuditTrail() if settings.data is None or settings.ephemeral else AuditLog(settings.data / "audit")
         self.metering = MeteringCounts(str(entropy.uuid()))
@@ -173,6 +176,13 @@ class Server:
             metering=self.metering,
             budget=ByteBudget(self.settings.incoming_bytes_max),
         )
+        if self.settings.otlp_endpoint is not None:
+            # Here and not above: most servers record no spans, and what it needs takes its time to load.
+            from duobus.gateway.amqp.links.traced_links import traced
+            from duobus.telemetry.spans import otlp_recorder
+
+            self.spans = otlp_recorder(self.settings.otlp_endpoint, running_version())
+            self.amqp.link_kinds = traced(self.spans)
         if self.tokens is not None:
             self.tokens.keys.changed = self.amqp.keys_changed
         await self._open_listeners(authorizer)
@@ -572,6 +582,8 @@ class Server:
             await self.amqp.close(PEERS_CLOSE_S)
         if hasattr(self, "rest"):
             await self.rest.close()
+        if self.spans is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self.spans.close)
         if self.tokens is not None:
             await self.tokens.stop()
         for drill in self.drills.values():

@@ -134,6 +134,12 @@ SIGTERM or Ctrl-C drains and stops; a second one ends --drain-delay, or stops at
     is_flag=True,
     help="Spread partitioned queues that are created here over all joined stores.",
 )
+@click.option(
+    "--otlp-endpoint",
+    metavar="URL",
+    help="Send spans of what is done with messages that carry a trace context to this OpenTelemetry collector, as in"
+    " http://localhost:4318.",
+)
 @click.option("--accept-clock", is_flag=True, help="Believe the clock although it is far ahead of the last start.")
 @click.option("--ready-file", type=_FILE, help="Write ports and connection strings here once clients can connect.")
 @click.option(
@@ -172,6 +178,7 @@ def command(
     advertise: str | None,
     cluster_ca: Path | None,
     shards_queues: bool,
+    otlp_endpoint: str | None,
     accept_clock: bool,
     ready_file: Path | None,
     log_format: str,
@@ -213,6 +220,7 @@ def command(
                 advertise=advertise,
                 cluster_ca=cluster_ca,
                 shards_queues=shards_queues,
+                otlp_endpoint=otlp_endpoint,
                 accept_clock=accept_clock,
                 ready_file=ready_file,
                 log_format=log_format,

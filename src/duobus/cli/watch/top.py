@@ -55,7 +55,7 @@ def views(ask: Ask, prefix: str, interval_s: float, pause: Pause) -> Iterator[di
 )
 @click.option("--once", "is_once", is_flag=True, help="Show it once, after one interval, and end.")
 @click.option("--json", "is_json", is_flag=True, help="Print a JSON object a line; so without a terminal.")
-@click.option("--prefix", default="", help="Only entities whose paths begin so.")
+@click.option("--prefix", help="Only entities whose paths begin so.")
 @click.option(
     "--sort",
     type=click.Choice(_SORTS),
@@ -64,14 +64,14 @@ def views(ask: Ask, prefix: str, interval_s: float, pause: Pause) -> Iterator[di
     help="What stands first: the most of this.",
 )
 @remote_command(has_output=False)
-def command(remote: Remote, interval: float, is_once: bool, is_json: bool, prefix: str, sort: str) -> None:
+def command(remote: Remote, interval: float, is_once: bool, is_json: bool, prefix: str | None, sort: str) -> None:
     """Show entities with rates and depth, messaging stores and clients of a server, until Ctrl-C.
 
     The server may be started anew meanwhile. A key with Listen on the namespace sees the server and its entities; one
     with Manage also stores and clients.
     """
     pause = Event().wait
-    found = views(_asker(remote), prefix, interval, pause)
+    found = views(_asker(remote), prefix or "", interval, pause)
     try:
         if is_once:
             _show_once(next(found), remote, sort, is_json)

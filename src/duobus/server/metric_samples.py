@@ -79,7 +79,7 @@ def samples_of_process(rest: RestServer, certificates: Certificates | None) -> I
     """Yield what there is to tell of the process itself, and of its HTTP side."""
     yield Sample("duobus_build_info", (running_version(),), 1)
     yield Sample("duobus_http_connections", (), rest.connections)
-    memory = resident_bytes()
+    memory = memory_in_use()
     if memory is not None:
         yield Sample("duobus_memory_bytes", (), memory)
     end_ms = None if certificates is None else certificates.end_ms
@@ -95,7 +95,7 @@ def running_version() -> str:
         return ""
 
 
-def resident_bytes() -> int | None:
+def memory_in_use() -> int | None:
     """Return how much memory the process uses; None where the system does not tell."""
     try:
         return int(_PAGES.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

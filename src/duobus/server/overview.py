@@ -9,7 +9,7 @@ from duobus.clock import BrokerTime, Clock
 from duobus.gateway.amqp.connection_list import list_connections
 from duobus.gateway.amqp.server import AmqpServer
 from duobus.model.metering import RECEIVE, SEND, SETTLE
-from duobus.server.metric_samples import resident_bytes, running_version
+from duobus.server.metric_samples import memory_in_use, running_version
 
 #: Entities that one answer names.
 ENTITIES_MAX: Final = 20_000
@@ -47,7 +47,7 @@ class ServerOverview:
             "uptimeMs": self._clock.monotonic_ms() - self._began_ms,
             "nowMs": self._clock.now_ms(),
             "clockAheadMs": None if self._time is None else self._time.ahead_ms,
-            "memoryBytes": resident_bytes(),
+            "memoryBytes": memory_in_use(),
             "connections": len(amqp.peers),
             "connectionsOpened": amqp.connections_opened,
             "links": sum(peer.links for peer in amqp.peers),

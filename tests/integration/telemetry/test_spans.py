@@ -297,7 +297,7 @@ async def test_a_link_keeps_the_contexts_of_so_many_deliveries_and_none_of_those
             await settled(lambda: server.unit.namespace("ns").queues["q"].numbers()[0][0] == 0)
             assert [word for _, word in names(exporter)].count("complete") == 3
             endpoint = traced_endpoint(server)
-            assert (endpoint._kept, endpoint._settling) == ({}, {})
+            assert (endpoint._kept, endpoint._unanswered) == ({}, {})
         finally:
             traced_links.KEPT_MAX = before  # type: ignore[misc]
 

@@ -1,6 +1,6 @@
 """Readings of a server, and the rates that two of them give.
 
-A reading is what the doors below ``/$duobus`` tell at one moment. Numbers that only grow there become rates by the
+A reading is what the addresses below ``/$duobus`` tell at one moment. Numbers that only grow there become rates by the
 difference of two readings, over the server's own time; a restart in between gives none.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-#: Asks one door: its name and the query, to what the server answers.
+#: Asks one of them: its name and the query, to what the server answers.
 Ask = Callable[[str, Mapping[str, str]], Any]
 
 #: Totals of an entity, and the rate that each becomes.
@@ -52,11 +52,11 @@ def read(ask: Ask, prefix: str = "") -> Reading:
     entities = ask("entities", {"prefix": prefix} if prefix else {})
     notes: list[str] = []
 
-    def managed(door: str) -> Any:
+    def managed(name: str) -> Any:
         try:
-            return ask(door, {})
+            return ask(name, {})
         except click.ClickException as error:
-            notes.append(f"{door} not shown: {error.message.splitlines()[0]}")
+            notes.append(f"{name} not shown: {error.message.splitlines()[0]}")
             return None
 
     return Reading(server, entities, managed("stores"), managed("connections"), tuple(notes))

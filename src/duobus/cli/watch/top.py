@@ -85,8 +85,8 @@ def command(remote: Remote, interval: float, is_once: bool, is_json: bool, prefi
 
 
 def _asker(remote: Remote) -> Ask:
-    def ask(door: str, query: Mapping[str, str]) -> Any:
-        return operate(remote, "GET", door, query)
+    def ask(name: str, query: Mapping[str, str]) -> Any:
+        return operate(remote, "GET", name, query)
 
     return ask
 

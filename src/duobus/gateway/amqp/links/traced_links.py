@@ -36,16 +36,16 @@ _Lock = tuple[bytes, int]
 def traced(recorder: SpanRecorder) -> LinkKinds:
     """Return kinds of links whose spans go to a recorder."""
 
-    class Incoming(_TracedIncoming):
+    class RecordedSends(_TracedIncoming):
         spans = recorder
 
-    class Outgoing(_TracedDeliveries, OutgoingLink):
+    class RecordedReceives(_TracedDeliveries):
         spans = recorder
 
-    class Session(_TracedSession):
+    class RecordedSessions(_TracedSession):
         spans = recorder
 
-    return LinkKinds(Incoming, Outgoing, Session)
+    return LinkKinds(RecordedSends, RecordedReceives, RecordedSessions)
 
 
 class _TracedIncoming(IncomingLink):
@@ -99,7 +99,7 @@ class _TracedDeliveries(OutgoingLink):
     def __init__(self, *args: Any, **options: Any) -> None:
         # What was delivered and is not settled; and what is on its way to a store with the span of its settlement.
         self._kept: dict[_Lock, MessageContext] = {}
-        self._settling: dict[_Lock, Span] = {}
+        self._unanswered: dict[_Lock, Span] = {}
         super().__init__(*args, **options)
 
     def _write(self, batch: DeliveryBatch, slots: list[QueuedMessage], first_lock: int) -> None:
@@ -134,7 +134,7 @@ class _TracedDeliveries(OutgoingLink):
             for lock in ((run.prefix, first_lock + offset) for offset in range(number)):
                 about = self._kept.pop(lock, None)
                 if about is not None:
-                    self._settling[lock] = self.spans.begin(SETTLE, about, self._place, name)
+                    self._unanswered[lock] = self.spans.begin(SETTLE, about, self._place, name)
                     begun.append(lock)
         owed = self.owed
         super().settle(found, state, settled=settled)
@@ -144,7 +144,7 @@ class _TracedDeliveries(OutgoingLink):
 
     def _answer_settlements(self, commands: list[SettleBatch]) -> None:
         super()._answer_settlements(commands)
-        for command in commands if self._settling else ():
+        for command in commands if self._unanswered else ():
             lost = set(command.lost)
             for first_lock, number in command.ranges:
                 for counter in range(first_lock, first_lock + number):
@@ -153,7 +153,7 @@ class _TracedDeliveries(OutgoingLink):
 
     def _end(self, locks: list[_Lock], reason: str) -> None:
         for lock in locks:
-            span = self._settling.pop(lock, None)
+            span = self._unanswered.pop(lock, None)
             if span is not None:
                 self.spans.end(span, reason)
 

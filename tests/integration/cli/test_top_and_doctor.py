@@ -248,3 +248,22 @@ def test_who_listens_on_a_port_is_told_apart(server: ServerProcess) -> None:
         port = taken.getsockname()[1]
         assert machine.holder_of("127.0.0.1", port) == machine.OTHER
     assert machine.holder_of("127.0.0.1", port) == machine.FREE
+
+
+def test_two_doctors_at_once_do_not_disturb_each_other(server: ServerProcess) -> None:
+    words = [
+        "doctor",
+        "--data",
+        str(Path(server.ca).parents[1]),
+        "--port",
+        str(server.ready["amqp_port"]),
+        "-o",
+        "json",
+    ]
+    environment = {**os.environ, "DUOBUS_CONNECTION_STRING": server.connection_string}
+    command = [sys.executable, "-m", "duobus", *words]
+    both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for one in both:
+        found = json.loads(one.communicate(timeout=60)[0])
+        assert one.returncode == 0
+        assert {finding["status"] for finding in found} <= {"ok", "warning"}

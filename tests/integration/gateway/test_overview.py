@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from duobus.clock import Clock, Entropy
 from duobus.gateway.amqp.connection_list import CLIENT_CHARS_MAX, LINKS_MAX, client_of
 from duobus.model.descriptions import AccessRule, QueueDescription, Right, SubscriptionDescription, TopicDescription
 from duobus.server.composition import Server
+from duobus.server.overview import ServerOverview
 from duobus.server.settings import NamespaceConfig, Settings, load_settings
 from kits.gateway import Client, TcpStream, in_loop, serving, settled
 from kits.http_client import Http, Reply, token
@@ -181,3 +183,22 @@ async def test_who_watches_one_namespace_sees_nothing_of_another() -> None:
             headers={"Authorization": token(host="other.localhost"), "Host": "other.localhost"},
         )
         assert (reply.status, reply.text) == (200, "[]")
+
+
+@in_loop
+async def test_many_entities_are_read_in_turns_between_which_others_are_served() -> None:
+    async with serving(*(QueueDescription(name=f"q{number}") for number in range(350))) as server:
+        overview = ServerOverview(server.unit, server.amqp, Clock(), 0)
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        beside = asyncio.create_task(others())
+        found = await overview.entities("ns", "Q")
+        beside.cancel()
+        assert len(found) == 350
+        assert turns >= 3

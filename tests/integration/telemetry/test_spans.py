@@ -405,6 +405,20 @@ def test_spans_go_to_a_collector_before_a_stop_and_again_after_the_next_start(
         collector.requests.clear()
 
 
+def test_two_servers_hand_their_spans_to_one_collector(tmp_path: Any, collector: Collector) -> None:
+    arguments = ("--emulator", "--stores", "1", "--otlp-endpoint", collector.url)
+    config = queues_config({"q": {}})
+    first = ServerProcess(tmp_path / "first", config=config, arguments=arguments)
+    second = ServerProcess(tmp_path / "second", config=config, arguments=arguments)
+    with first, second:
+        used(first)
+        used(second)
+    assert sorted(span["name"] for span in collector.spans()) == sorted(
+        2 * ["duobus.deliver", "duobus.send", "duobus.settle"]
+    )
+    assert len({span["spanId"] for span in collector.spans()}) == 6
+
+
 def test_a_collector_that_is_away_costs_its_spans_and_nothing_else(tmp_path: Any, collector: Collector) -> None:
     arguments = ("--emulator", "--stores", "1", "--otlp-endpoint", collector.url)
     process = ServerProcess(tmp_path, config=queues_config({"q": {}}), arguments=arguments)

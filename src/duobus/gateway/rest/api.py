@@ -97,7 +97,7 @@ class HttpApi:
                 return await self._service.answer(request, target, namespace)
             call = call_of(request.method, target)
             if call is None and target.lower[:1] == (operating.PREFIX,):
-                return self._operating.answer(request, target, namespace)
+                return await self._operating.answer(request, target, namespace)
             if call is not None:
                 return await self._messages.answer(call, request, target, place, namespace)
             return await self._management.answer(request, target, place, namespace)

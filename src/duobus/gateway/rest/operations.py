@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+import msgspec
 from aiohttp import web
 
 from duobus.auth.authorizer import NamespaceRules
@@ -57,7 +58,7 @@ class Overview(Protocol):
     def server(self) -> dict[str, object]:
         """The server itself."""
 
-    def entities(self, namespace: str, prefix: str) -> list[dict[str, object]]:
+    async def entities(self, namespace: str, prefix: str) -> list[dict[str, object]]:
         """The entities of a namespace whose paths begin so, with what is in them and what was done with them."""
 
     def connections(self, namespace: str) -> list[dict[str, object]]:
@@ -89,7 +90,7 @@ class AdminOperations:
         self._backups = backups
         self._overview = overview
 
-    def answer(self, request: web.Request, target: Target, namespace: NamespaceRules) -> web.Response:
+    async def answer(self, request: web.Request, target: Target, namespace: NamespaceRules) -> web.Response:
         """Answer one request.
 
         Raises:
@@ -98,7 +99,9 @@ class AdminOperations:
         call = (request.method, *target.lower[1:])
         self._guard.demand(request, target, namespace, Right.LISTEN if call in LISTENING else Right.MANAGE)
         if self._overview is not None and call in OVERVIEW:
-            return web.json_response(_seen(self._overview, call[1], namespace.name, target.query.get("prefix", "")))
+            found = await _seen(self._overview, call[1], namespace.name, target.query.get("prefix", ""))
+            # Entities may be many, and this encoder is some seventy times as quick as the other.
+            return web.Response(body=msgspec.json.encode(found), content_type="application/json")
         match call:
             case "GET", "stores":
                 return web.json_response([self._store(broker) for broker in self._unit.brokers.values()])
@@ -193,10 +196,10 @@ class AdminOperations:
         return found
 
 
-def _seen(overview: Overview, what: str, namespace: str, prefix: str) -> object:
+async def _seen(overview: Overview, what: str, namespace: str, prefix: str) -> object:
     if what == "server":
         return overview.server()
-    return overview.entities(namespace, prefix) if what == "entities" else overview.connections(namespace)
+    return await overview.entities(namespace, prefix) if what == "entities" else overview.connections(namespace)
 
 
 def _is_number(text: str) -> bool:

@@ -146,7 +146,7 @@ class RestServer:
     @property
     def connections(self) -> int:
         """Number of open connections."""
-        return 0 if self._heads is None else len(self._heads.connections)
+        return len((self.fast_sends or self._heads).connections) if self._heads is not None else 0
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         assert self._api is not None

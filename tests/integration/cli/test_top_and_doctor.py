@@ -267,3 +267,14 @@ def test_two_doctors_at_once_do_not_disturb_each_other(server: ServerProcess) ->
         found = json.loads(one.communicate(timeout=60)[0])
         assert one.returncode == 0
         assert {finding["status"] for finding in found} <= {"ok", "warning"}
+
+
+def test_without_options_the_doctor_looks_at_the_usual_ports_and_the_server_of_this_machine() -> None:
+    result = CliRunner().invoke(main, ["doctor", "-o", "json"], env={"DUOBUS_CONNECTION_STRING": None})
+    found = {finding["subject"]: finding for finding in json.loads(result.stdout)}
+    assert {"port 5672", "port 5671", "port 5300", "server", "versions", "memory"} <= found.keys()
+    assert "disk" not in found
+    # Other programs on the machine may have these ports; a server that nobody asked for may be away.
+    failures = [subject for subject, finding in found.items() if finding["status"] == "failure"]
+    assert result.exit_code == (1 if failures else 0)
+    assert "localhost:5300" in found["server"]["found"]

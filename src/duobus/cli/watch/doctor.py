@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Final
 
 import click
-from click.core import ParameterSource
 
-from duobus.cli.output import Printer
-from duobus.cli.remote import Remote, remote_command
+from duobus.cli.output import Printer, query_option
+from duobus.cli.remote import OUTPUTS, Remote
 from duobus.cli.watch.findings import Finding, exit_status, worst_first
 from duobus.clock import Clock
 
@@ -40,14 +39,38 @@ Example:
     help="Port that it is to listen on; 5672, 5671 and 5300 without. Repeatable.",
 )
 @click.option("--strict", "is_strict", is_flag=True, help="End with status 1 for warnings, too.")
-@remote_command()
+@click.option(
+    "--connection-string",
+    envvar="DUOBUS_CONNECTION_STRING",
+    show_envvar=True,
+    help="Of a namespace of the server; without one, only its health is asked, or the emulator's on this machine.",
+)
+@click.option(
+    "--endpoint", metavar="URL", help="Where the server's HTTP side is, as in http://localhost:5300, if elsewhere."
+)
+@click.option(
+    "--ca",
+    envvar="DUOBUS_CA",
+    show_envvar=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Certificate authority to trust, PEM.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Choice(OUTPUTS),
+    help="Form of what is printed; by default table on a terminal, else jsonl.",
+)
+@query_option
 def command(
-    remote: Remote,
     data: Path | None,
     tls_cert: Path | None,
     host: str,
     ports: tuple[int, ...],
     is_strict: bool,
+    connection_string: str | None,
+    endpoint: str | None,
+    ca: Path | None,
     output: str | None,
 ) -> None:
     """Look for what keeps a server from running well: on this machine, in its data folder, and in itself.
@@ -55,9 +78,8 @@ def command(
     Changes nothing, but for a small file in the data folder with which the disk is measured. Ends with status 1 when
     something has failed.
     """
-    context = click.get_current_context()
-    chosen = (context.get_parameter_source(name) for name in ("connection_string", "endpoint"))
-    is_asked_for = any(source not in (None, ParameterSource.DEFAULT) for source in chosen)
+    is_asked_for = connection_string is not None or endpoint is not None
+    remote = Remote(connection_string, endpoint, ca)
     found = list(_look(remote, data, tls_cert, host, ports or _PORTS, is_asked_for=is_asked_for))
     with Printer(output, _COLUMNS) as printer:
         printer.print(finding._asdict() for finding in worst_first(found))

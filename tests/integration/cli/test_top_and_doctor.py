@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import socket
 import subprocess
 import sys
@@ -278,3 +279,19 @@ def test_without_options_the_doctor_looks_at_the_usual_ports_and_the_server_of_t
     failures = [subject for subject, finding in found.items() if finding["status"] == "failure"]
     assert result.exit_code == (1 if failures else 0)
     assert "localhost:5300" in found["server"]["found"]
+
+
+def test_what_people_read_has_the_remedy_below_the_finding_and_ends_with_a_count(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    result = CliRunner().invoke(main, ["doctor", "--data", str(tmp_path), "-o", "table"], env={"COLUMNS": "200"})
+    lines = result.stdout.splitlines()
+    (index,) = [number for number, line in enumerate(lines) if "others can look into it" in line]
+    assert lines[index].startswith("warning")
+    assert "chmod 700" in lines[index + 1]
+    assert re.fullmatch(r"\d+ failure, \d+ warning, \d+ ok\.", lines[-1])
+    assert duobus_query("[?subject=='data folder'].status", tmp_path) == "warning"
+
+
+def duobus_query(query: str, data: Path) -> str:
+    words = ["doctor", "--data", str(data), "--query", query, "-o", "tsv"]
+    return CliRunner().invoke(main, words, env={"DUOBUS_CONNECTION_STRING": None}).stdout.strip()

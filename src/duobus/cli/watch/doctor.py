@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import click
 
-from duobus.cli.output import Printer, query_option
+from duobus.cli.output import Printer, chosen_query, clean, query_option
 from duobus.cli.remote import OUTPUTS, Remote
-from duobus.cli.watch.findings import Finding, exit_status, worst_first
+from duobus.cli.watch.findings import FAILURE, OK, WARNING, Finding, exit_status, worst_first
 from duobus.clock import Clock
 
 _COLUMNS: Final = ("status", "subject", "found", "remedy")
+_STYLES: Final = {FAILURE: "red", WARNING: "yellow", OK: "green"}
 #: Where a server listens unless it is told otherwise: AMQP, AMQP over TLS, HTTP.
 _PORTS: Final = (5672, 5671, 5300)
 
@@ -81,9 +83,30 @@ def command(
     is_asked_for = connection_string is not None or endpoint is not None
     remote = Remote(connection_string, endpoint, ca)
     found = list(_look(remote, data, tls_cert, host, ports or _PORTS, is_asked_for=is_asked_for))
-    with Printer(output, _COLUMNS) as printer:
-        printer.print(finding._asdict() for finding in worst_first(found))
+    if (output or ("table" if sys.stdout.isatty() else "")) == "table" and chosen_query() is None:
+        _print_report(worst_first(found))
+    else:
+        with Printer(output, _COLUMNS) as printer:
+            printer.print(finding._asdict() for finding in worst_first(found))
     sys.exit(exit_status(found, is_strict=is_strict))
+
+
+def _print_report(found: Sequence[Finding]) -> None:
+    """Print findings for people: what to do stands below what was found."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for finding in found:
+        told = Text(clean(finding.found))
+        if finding.remedy:
+            told.append("\n" + clean(finding.remedy), "bold")
+        table.add_row(Text(finding.status, _STYLES[finding.status]), clean(finding.subject), told)
+    console = Console()
+    console.print(table)
+    numbers = Counter(finding.status for finding in found)
+    console.print(", ".join(f"{numbers[status]} {status}" for status in _STYLES) + ".", style="bold")
 
 
 def _look(

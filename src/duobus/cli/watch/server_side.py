@@ -89,9 +89,11 @@ def server_findings(remote: Remote, clock: Clock, *, is_asked_for: bool, has_key
     try:
         told = _health(remote)
     except (OSError, ValueError) as error:
-        found = f"{remote.url} does not answer: {remote.masked(str(error))}"
+        # What urllib wraps is what has happened.
+        reason = getattr(error, "reason", error)
+        found = f"{remote.url} does not answer: {remote.masked(str(reason))}"
         remedy = "Start the server, or say with --connection-string or --endpoint which it is."
-        if isinstance(getattr(error, "reason", error), ssl.SSLError):
+        if isinstance(reason, ssl.SSLError):
             remedy = "Trust the authority of its certificate with --ca; duobus trust tells how."
         yield Finding("server", FAILURE if is_asked_for else WARNING, found, remedy)
         return

@@ -34,6 +34,8 @@ _SECOND_MS: Final = 1_000
 _DAY_MS: Final = 86_400_000
 _BEHIND_MS: Final = 60_000
 _CERTIFICATE_SOON_DAYS: Final = 30
+#: In the words that a server leaves in its lock file.
+_PROCESS: Final = re.compile(r"process id (\d+)")
 _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 
 #: Kinds of file systems, and what is to be said of them.
@@ -219,16 +221,17 @@ def holder_of(data: Path) -> str:
         status, text = path.stat(), path.read_text(errors="replace").strip()
     except OSError:
         return ""
-    locked = _is_locked(status.st_dev, status.st_ino)
-    if locked is None:
+    try:
+        locks = Path("/proc/locks").read_text()
+    except OSError:
         # The system does not tell: what the last one wrote is the best there is.
-        locked = bool(text)
-    return (text or "another process") if locked else ""
+        return text
+    return (text or "another process") if is_locked(locks, status.st_dev, status.st_ino, text) else ""
 
 
 def server_pid(data: Path) -> int | None:
     """Return the process id of the server that has a data folder; None when nobody has, or nobody says."""
-    match = re.search(r"process id (\d+)", holder_of(data))
+    match = _PROCESS.search(holder_of(data))
     return None if match is None else int(match[1])
 
 
@@ -238,14 +241,22 @@ def server_address(data: Path) -> str | None:
     return None if match is None else match[1]
 
 
-def _is_locked(device: int, inode: int) -> bool | None:
-    """Whether a file is locked, without trying to lock it: a server that starts just then must not be in the way."""
-    try:
-        text = Path("/proc/locks").read_text()
-    except OSError:
-        return None
+def is_locked(locks: str, device: int, inode: int, holder: str) -> bool:
+    """Whether a file is locked, without trying to lock it: a server that starts just then must not be in the way.
+
+    Args:
+        locks: What Linux tells of all locks.
+        device: Of the file. File systems that lie over others, as those of containers, tell another one there.
+        inode: Of the file.
+        holder: What stands in the file; names the process that wrote it.
+    """
     place = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
-    return any("FLOCK" in line and place in line.split() for line in text.splitlines())
+    match = _PROCESS.search(holder)
+    for words in map(str.split, locks.splitlines()):
+        # 1: FLOCK ADVISORY WRITE 9271 fe:00:11436049 0 EOF
+        if len(words) > 5 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode):
+            return words[5] == place or (match is not None and words[4] == match[1])
+    return False
 
 
 def file_system_of(folder: Path) -> str:

@@ -75,6 +75,12 @@ def test_after_a_restart_of_the_server_there_are_no_rates_once() -> None:
     assert later["entities"][0]["sentPerSecond"] == 10
 
 
+def test_a_server_that_was_started_anew_has_no_rates_though_it_runs_for_longer_than_before() -> None:
+    found = view(reading(500, entity("q", sent=1)), reading(9_000, entity("q", sent=50), started_ms=2))
+    assert found["server"]["wasRestarted"] is True
+    assert found["entities"][0]["sentPerSecond"] is None
+
+
 def test_the_time_of_a_commit_is_that_of_those_in_between() -> None:
     before = reading(0, stores=[store(1, commits=10, commitSeconds=5.0), store(2, commits=7)])
     now = reading(1_000, stores=[store(1, commits=30, commitSeconds=5.1), store(2, commits=7), store(3, commits=1)])

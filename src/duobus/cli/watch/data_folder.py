@@ -252,11 +252,12 @@ def is_locked(locks: str, device: int, inode: int, holder: str) -> bool:
     """
     place = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
     match = _PROCESS.search(holder)
-    for words in map(str.split, locks.splitlines()):
-        # 1: FLOCK ADVISORY WRITE 9271 fe:00:11436049 0 EOF
-        if len(words) > 5 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode):
-            return words[5] == place or (match is not None and words[4] == match[1])
-    return False
+    process = None if match is None else match[1]
+    # 1: FLOCK ADVISORY WRITE 9271 fe:00:11436049 0 EOF
+    lines = (words for words in map(str.split, locks.splitlines()) if len(words) > 5 and words[1] == "FLOCK")
+    return any(
+        words[5].rpartition(":")[2] == str(inode) and (words[5] == place or words[4] == process) for words in lines
+    )
 
 
 def file_system_of(folder: Path) -> str:

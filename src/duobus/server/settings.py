@@ -310,7 +310,12 @@ def _check_collector(endpoint: str | None) -> None:
         return
     try:
         address = urlsplit(endpoint)
-        is_good = address.scheme in {"http", "https"} and bool(address.hostname) and address.port != 0
+        is_good = (
+            address.scheme in {"http", "https"}
+            and bool(address.hostname)
+            and address.port != 0
+            and not address.username
+        )
     except ValueError:
         is_good = False
     if not is_good:

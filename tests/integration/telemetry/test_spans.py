@@ -326,11 +326,13 @@ class Collector(http.server.ThreadingHTTPServer):
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
+        self.tokens: list[str | None] = []
         self.is_refusing = False
         collector = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
+                collector.tokens.append(self.headers.get("X-Token"))
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.path == "/v1/traces" and not collector.is_refusing:
                     collector.requests.append(json.loads(body))
@@ -405,7 +407,11 @@ def test_spans_go_to_a_collector_before_a_stop_and_again_after_the_next_start(
         collector.requests.clear()
 
 
-def test_two_servers_hand_their_spans_to_one_collector(tmp_path: Any, collector: Collector) -> None:
+def test_two_servers_hand_their_spans_to_one_collector(
+    tmp_path: Any, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As for every exporter, what the collector asks for beside the spans stands in the environment.
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-token=a%20b, x-other=c")
     arguments = ("--emulator", "--stores", "1", "--otlp-endpoint", collector.url)
     config = queues_config({"q": {}})
     first = ServerProcess(tmp_path / "first", config=config, arguments=arguments)
@@ -417,6 +423,7 @@ def test_two_servers_hand_their_spans_to_one_collector(tmp_path: Any, collector:
         2 * ["duobus.deliver", "duobus.send", "duobus.settle"]
     )
     assert len({span["spanId"] for span in collector.spans()}) == 6
+    assert set(collector.tokens) == {"a b"}
 
 
 def test_a_collector_that_is_away_costs_its_spans_and_nothing_else(tmp_path: Any, collector: Collector) -> None:
@@ -430,7 +437,9 @@ def test_a_collector_that_is_away_costs_its_spans_and_nothing_else(tmp_path: Any
     assert "spans not delivered" in process.log_tail()
 
 
-@pytest.mark.parametrize("endpoint", ["collector:1234", "ftp://x", "http://:17", "http://x:99999", ""])
+@pytest.mark.parametrize(
+    "endpoint", ["collector:1234", "ftp://x", "http://:17", "http://x:99999", "http://me:secret@x:1", ""]
+)
 def test_an_address_that_is_none_is_refused_without_being_repeated(endpoint: str) -> None:
     with pytest.raises(ConfigurationError, match="--otlp-endpoint is no address") as caught:
         load_settings(Settings(data=None, ephemeral=True, otlp_endpoint=endpoint))

@@ -63,7 +63,7 @@ class OtlpExporter(SpanExporter):
 
 
 def headers_of(text: str) -> dict[str, str]:
-    """Return the headers that a variable of the environment gives; values are percent-encoded (OpenTelemetry: exporter)."""
+    """Return the headers that a variable of the environment gives; their values are percent-encoded."""
     pairs = (part.partition("=") for part in text.split(",") if "=" in part)
     return {name.strip(): unquote(value.strip()) for name, _, value in pairs if name.strip()}
 

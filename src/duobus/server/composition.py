@@ -50,6 +50,7 @@ from duobus.telemetry.metrics import Metrics, Sample
 
 if TYPE_CHECKING:
     from duobus.gateway.certificates import Certificates
+    from duobus.gateway.rest.runtime.sends import Sends
     from duobus.gateway.rest.token_endpoint import TokenEndpoint
     from duobus.server.access.tokens import Tokens
     from duobus.server.backups import Backups
@@ -477,6 +478,7 @@ class Server:
             backups=self._make_backups(),
             audit=self.audit,
             overview=ServerOverview(self.unit, self.amqp, self._clock, started_ms, self._time),
+            **self._sends(),
         )
         self.amqp.audit = self.audit
         self.rest = RestServer(
@@ -498,6 +500,14 @@ class Server:
         await self._listen("http", http, settings.http_port, tls)
         if settings.https_port is not None and tls is not None:
             await self._listen("https", http, settings.https_port, tls)
+
+    def _sends(self) -> dict[str, type[Sends]]:
+        """What takes in sends over HTTP, where it is not the usual one."""
+        if self.spans is None:
+            return {}
+        from duobus.gateway.rest.runtime.traced_sends import traced_sends
+
+        return {"sends": traced_sends(self.spans)}
 
     def _make_backups(self) -> Backups | None:
         if self.settings.data is None or self.settings.ephemeral:

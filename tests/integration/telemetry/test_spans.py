@@ -13,12 +13,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import requests
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from duobus.amqp import ACCEPTED, RELEASED, Dispositions, Error, Modified, Rejected, Transfers
+from duobus.cli.remote import Remote, operate
 from duobus.codec import application_properties, build_message
 from duobus.errors import ConfigurationError
 from duobus.gateway.amqp.links import traced_links
@@ -405,6 +407,28 @@ def test_spans_go_to_a_collector_before_a_stop_and_again_after_the_next_start(
         assert about["service.name"] == "duobus"
         assert "service.version" in about
         collector.requests.clear()
+
+
+def test_sends_over_http_have_spans_whichever_way_they_come(tmp_path: Any, collector: Collector) -> None:
+    arguments = ("--emulator", "--stores", "1", "--allow-drills", "--otlp-endpoint", collector.url)
+    with ServerProcess(tmp_path, config=queues_config({"q": {}}), arguments=arguments) as process:
+        base = f"http://localhost:{process.ready['http_port']}"
+        headers = {"Authorization": token(host=f"localhost:{process.ready['http_port']}"), "traceparent": PARENT}
+
+        def post(body: Any, **more: str) -> int:
+            return requests.post(f"{base}/q/messages", body, headers=headers | more, timeout=30).status_code
+
+        assert post(b"plain") == 201
+        # In pieces, which the general server reads.
+        assert post(iter([b"in ", b"pieces"])) == 201
+        batch = json.dumps([{"Body": "a", "UserProperties": {"traceparent": PARENT}}, {"Body": "b"}])
+        assert post(batch, **{"Content-Type": "application/vnd.microsoft.servicebus.json"}) == 201
+        operate(Remote(process.connection_string, None, None), "POST", "stores/1/fail")
+        # 500 where nobody can tell yet whether it is stored.
+        assert post(b"refused") in {500, 503}
+    codes = [span["status"]["code"] for span in collector.spans()]
+    assert sorted(codes) == [0, 0, 0, 2]
+    assert {(span["name"], span["parentSpanId"]) for span in collector.spans()} == {("duobus.send", SPAN)}
 
 
 def test_two_servers_hand_their_spans_to_one_collector(

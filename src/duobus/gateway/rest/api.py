@@ -49,6 +49,7 @@ class HttpApi:
         backups: operating.Backups | None = None,
         audit: AuditTrail | None = None,
         overview: operating.Overview | None = None,
+        sends: type[Sends] = Sends,
     ) -> None:
         self._guard = Guard(authorizer, clock)
         self._answers = Answers(clock, entropy, log, errors)
@@ -65,7 +66,7 @@ class HttpApi:
             audit=audit or AuditTrail(),
         )
         self._service = DeadLetterEndpoint(unit, self._guard, room, meter)
-        self.sends = Sends(unit, self._guard, self._answers, entropy=entropy, options=options, meter=meter, room=room)
+        self.sends = sends(unit, self._guard, self._answers, entropy=entropy, options=options, meter=meter, room=room)
         self.clock = clock
         self._messages = Messages(unit, self._guard, self._answers, self.sends, options=options, meter=meter, room=room)
 

@@ -131,3 +131,16 @@ def test_commands_and_pages_that_alerts_send_to_exist() -> None:
             assert (DASHBOARD.parents[2] / page).is_file(), page
         for first in re.findall(r"\bduobus ([a-z]+)", todo):
             assert main.get_command(click.Context(main), first) is not None, first
+
+
+def test_the_page_on_watching_names_every_alert_and_no_other() -> None:
+    page = (DASHBOARD.parents[2] / "docs" / "how-to" / "watch.md").read_text()
+    named = set(re.findall(r"`(Duobus[A-Za-z]+)`", page))
+    assert named == {rule["alert"] for rule in rules()}
+
+
+def test_the_page_on_watching_names_every_span() -> None:
+    from duobus.telemetry import spans
+
+    page = (DASHBOARD.parents[2] / "docs" / "how-to" / "watch.md").read_text()
+    assert set(re.findall(r"^\| `(duobus\.[a-z]+)`", page, re.MULTILINE)) == {spans.SEND, spans.DELIVER, spans.SETTLE}

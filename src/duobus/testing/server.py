@@ -20,8 +20,6 @@ from typing import Any, Self
 from duobus.clock import Clock
 from duobus.testing.ports import HeldPort
 
-# What can end a demonstration before it has a result.
-
 
 class DemoFailed(Exception):
     """The demonstration could not be finished. The text says what was waited for, and what to do where one can."""
@@ -72,7 +70,7 @@ class ServerProcess:
 
     @property
     def ready(self) -> dict[str, Any]:
-        """The members of the ready file of the latest start (issue 2, item 6); empty before the first."""
+        """The members of the ready file of the latest start; empty before the first."""
         return self._ready
 
     @property

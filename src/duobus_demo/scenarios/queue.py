@@ -33,7 +33,7 @@ _QUEUE_PROPERTIES = {
 
 KILLS = 3
 
-#: What each kill has to meet (issue 2, item 7).
+#: Each kill has to meet at least so many locks that are held and sends that are not settled.
 LOCKS_HELD_MIN = 100
 UNSETTLED_SENDS_MIN = 1
 

@@ -31,14 +31,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: place_of(limit_of(item)))
 
 
-def pytest_collection_finish() -> None:
-    """Take what stays for the whole run, modules and tests, out of the collector's sight.
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse a run that would lose its groups, and take what stays for the whole run out of the collector's sight.
 
     Hundreds of tests collect what the SDK leaves behind. Each of them would look at a third of a million objects that
     cannot be garbage, for a quarter of a second of processor time.
     """
+    if session.config.getoption("loadgroup", False):
+        demand_groups(session.items)
     gc.collect()
     gc.freeze()
+
+
+def demand_groups(items: list[pytest.Item]) -> None:
+    """Raise UsageError unless pytest-xdist keeps the tests of a group together.
+
+    A pytest that the plugin does not know takes the groups away without a word: then each worker starts a Spark session
+    and a broker of its own, and the run takes twice as long.
+    """
+    for item in items:
+        mark = item.get_closest_marker("xdist_group")
+        if mark is not None and not item.nodeid.endswith(f"@{mark.args[0]}"):
+            raise pytest.UsageError(
+                f"pytest-xdist does not keep the group {mark.args[0]!r} together: "
+                f"its version does not go with pytest {pytest.__version__}. Install the versions of constraints.txt."
+            )
 
 
 def limit_of(item: pytest.Item) -> float:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from typing import Final
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import IO, Final
 
 import pytest
 
@@ -12,6 +14,7 @@ from duobus.testing import server as server_process
 from kits.loggers import loggers_as_before
 from kits.order import place_of
 from kits.prompt_sdk import prompt_sdk
+from kits.prompt_start import PromptStarter
 from kits.sockets import collect_sockets
 
 #: Fixtures that are costly enough for one process alone: a JVM takes seconds to start, and a gigabyte.
@@ -88,6 +91,23 @@ def prompt_stops() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server_process, "let_go", collect_sockets)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def prompt_starts() -> Iterator[None]:
+    """Servers begin in a fork of a process that has imported duobus; that process begins with the first server."""
+    starters: list[PromptStarter] = []
+
+    def start(command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+        if not starters:
+            starters.append(PromptStarter())
+        return starters[0].start(command, log)
+
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setattr(server_process, "start_process", start)
+        yield
+        for starter in starters:
+            stack.enter_context(starter)
 
 
 @pytest.fixture(autouse=True)

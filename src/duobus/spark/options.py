@@ -145,8 +145,8 @@ CONNECTION_OPTIONS: Final = (
     Option(
         "connectionString", TEXT, None, "connection string; Spark keeps options, so prefer the next two", is_secret=True
     ),
-    Option("connectionStringEnv", TEXT, None, "environment variable, on every node, that holds it"),
-    Option("connectionStringFile", TEXT, None, "file, on every node, that holds it"),
+    Option("connectionStringEnv", TEXT, None, "environment variable, on every node, that holds the connection string"),
+    Option("connectionStringFile", TEXT, None, "file, on every node, that holds the connection string"),
     Option("endpoint", TEXT, None, "host name of the namespace, with credentialProvider"),
     Option("credentialProvider", TEXT, None, "module:function, called in each process; returns a credential"),
     Option("caFile", TEXT, None, "PEM file, on every node, of the certificate authority to trust"),
@@ -178,7 +178,14 @@ SOURCE_OPTIONS: Final = (
         most=1_000_000,
         aliases=("maxOffsetsPerTrigger",),
     ),
-    Option("maxBytesPerTrigger", SIZE, "64m", "bytes of their bodies, about; of claims", least=1, most=1 << 40),
+    Option(
+        "maxBytesPerTrigger",
+        SIZE,
+        "64m",
+        "bytes of the bodies of a batch, about; for claims only",
+        least=1,
+        most=1 << 40,
+    ),
     Option(
         "minMessagesPerTrigger",
         NUMBER,

@@ -94,7 +94,7 @@ OPTIONS: Final = (
         "every",
         DURATION,
         None,
-        "go on for ever, a batch so often; without it what is there now is captured",
+        "go on for ever, with a batch in each such time; by default capture what is there now, and end",
         100,
         86_400_000,
     ),

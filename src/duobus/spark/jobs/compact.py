@@ -53,7 +53,7 @@ OPTIONS: Final = (
     Option("compacted", TEXT, None, "folder of the table of compacted records"),
     Option("damaged", TEXT, None, "folder for the damaged lines that were found; it is overwritten"),
 )
-HELP: Final = "Collect the metering files of servers in one table, each record once; damaged lines are told."
+HELP: Final = "Collect the metering files of servers in one table, each record once, and report damaged lines."
 EXAMPLE: Final = "duobus spark compact --metering /var/lib/duobus --compacted /lake/metering"
 
 

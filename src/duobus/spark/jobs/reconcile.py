@@ -88,9 +88,9 @@ OPTIONS: Final = (
     Option("since", TEXT, None, "first enqueued time of the window, ISO 8601 with a zone; with until, or not at all"),
     Option("until", TEXT, None, "first enqueued time behind the window"),
     Option("lookBack", DURATION, "1d", "how far apart the copies of a message may be enqueued", most=_DURATION_MAX_MS),
-    Option("late", DURATION, "5m", "copies that are further apart are told as late", most=_DURATION_MAX_MS),
-    Option("byEntity", SWITCH, "true", "tell ids apart by entity; false where the two name entities differently"),
-    Option("names", NAMES, "a,b", "what the two are called in seen_in"),
+    Option("late", DURATION, "5m", "copies that are further apart are reported as late", most=_DURATION_MAX_MS),
+    Option("byEntity", SWITCH, "true", "distinguish ids by entity; false where the two name entities differently"),
+    Option("names", NAMES, "a,b", "names of the two captures in the column seen_in"),
     Option("checkpointPath", TEXT, None, "follow the captures as a stream with this checkpoint, instead of in batch"),
 )
 HELP: Final = "Make one of two captured namespaces: each message once, and what is lost, doubled, late or different."

@@ -74,7 +74,14 @@ OPTIONS: Final = (
         choices=("restart", "remaining"),
     ),
     Option("holdFor", DURATION, "60s", "how long messages of a destination that is away are left alone", 0, 86_400_000),
-    Option("every", DURATION, None, "go on for ever, a batch so often; without it, what is there now", 100, 86_400_000),
+    Option(
+        "every",
+        DURATION,
+        None,
+        "go on for ever, with a batch in each such time; by default drain what is there now, and end",
+        100,
+        86_400_000,
+    ),
 )
 
 #: Outcomes of which a summary tells the paths.

@@ -61,7 +61,7 @@ OPTIONS: Final = (
     *compact.OPTIONS,
     Option("out", TEXT, None, "folder of the usage"),
     Option("prices", TEXT, None, "TOML file of prices; by default the example that comes with the package"),
-    Option("check", SWITCH, "true", "look whether the records of each server are all there, once; reads them all"),
+    Option("check", SWITCH, "true", "check that no record of a server is missing or doubled; reads all records"),
 )
 HELP: Final = "Compute operations, messages, bytes and cost by entity, hour, kind and key, out of metering records."
 EXAMPLE: Final = (

@@ -66,7 +66,7 @@ INVARIANTS: dict[int, Shown] = {
     ),
     14: Shown(
         "forwarding.forwarded_once",
-        ("forwarded-without-record", "ledger-lost-at-restart", "forgotten-too-early"),
+        ("forwarded-without-record", "dedup-lost-at-restart", "forgotten-too-early"),
     ),
     15: Shown(
         "messages.never_early",

@@ -91,7 +91,7 @@ def _handing_out(client: object, name: str) -> Callable[..., Any]:
 
 
 def listed(message: Any) -> list[ServiceBusMessage | AmqpAnnotatedMessage]:
-    """Return them as a list: of a message, a mapping, a batch, or an iterable of these."""
+    """Return the messages of a message, a mapping, a batch, or an iterable of these, as a list."""
     if isinstance(message, (ServiceBusMessage, AmqpAnnotatedMessage)):
         return [message]
     if isinstance(message, Mapping):

@@ -33,7 +33,7 @@ _QUEUE_PROPERTIES = {
 
 KILLS = 3
 
-#: What each kill has to meet (issue 2, item 7).
+#: The least work that is under way at each kill.
 LOCKS_HELD_MIN = 100
 UNSETTLED_SENDS_MIN = 1
 

@@ -171,7 +171,7 @@ class ServerProcess:
         self._process.wait()
 
     def terminate(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """Send SIGTERM, wait, return the exit status. Kill a process that does not stop in time, and raise DemoFailed."""
+        """Send SIGTERM, wait, return the status; kill a process that does not stop in time and raise DemoFailed."""
         if self._process is None:
             return 0
         if self._process.poll() is None:

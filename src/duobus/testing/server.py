@@ -15,12 +15,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from duobus.clock import Clock
 from duobus.testing.ports import HeldPort
-
-# What can end a demonstration before it has a result.
 
 
 class DemoFailed(Exception):
@@ -136,13 +134,7 @@ class ServerProcess:
         ready_file.unlink(missing_ok=True)
         self._started_at_ms = self._clock.monotonic_ms()
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command(ready_file),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            self._process = start_process(self._command(ready_file), log)
         try:
             self._ready = self._wait_until_ready(ready_file, timeout_s)
         except BaseException:
@@ -246,6 +238,13 @@ class ServerProcess:
             pause.wait(_POLL_S)
         members: dict[str, Any] = json.loads(ready_file.read_text())
         return members
+
+
+def start_process(command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, with both outputs in ``log``."""
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+    )
 
 
 def let_go() -> None:

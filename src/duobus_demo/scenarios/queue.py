@@ -33,7 +33,7 @@ _QUEUE_PROPERTIES = {
 
 KILLS = 3
 
-#: The least work that is under way at each kill.
+#: Each kill has to meet at least so many locks that are held and sends that are not settled.
 LOCKS_HELD_MIN = 100
 UNSETTLED_SENDS_MIN = 1
 

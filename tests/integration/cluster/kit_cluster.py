@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from duobus.ha.sdk import prompt_client
+from duobus.testing import server as server_process
 from duobus.testing.ports import HeldPort
 from duobus.testing.postgres_server import PostgresServer
 from kits.postgres import running_postgres
@@ -69,12 +69,8 @@ class Cluster:
         options += ["--port", str(port.number), "--http-port", str(http_port.number), "--tls-port", "0"]
         options += ["--ready-file", str(data / "ready.json"), *self._more(number)]
         with (data / "log").open("ab") as log:
-            self._processes[number] = subprocess.Popen(
-                [*self.words(number), sys.executable, "-m", "duobus", "serve", *options],
-                stdout=log,
-                stderr=log,
-                env=dict(os.environ),
-            )
+            command = [*self.words(number), sys.executable, "-m", "duobus", "serve", *options]
+            self._processes[number] = server_process.start_process(command, log)
 
     def words(self, _number: int) -> list[str]:
         """What the command of a server begins with."""

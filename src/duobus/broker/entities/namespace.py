@@ -81,7 +81,7 @@ class Namespace:
 
         Raises:
             EntityNotFound: There is none.
-            NotImplementedYet: The entity is stored, but this version cannot serve it.
+            NotImplementedYet: It is stored, but this version cannot serve it; serving it as a plain queue would hide that.
         """
         queue = self._find(address)
         if queue is None:

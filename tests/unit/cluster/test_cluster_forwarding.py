@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from owning_kit import Owner
+from clustered_kit import Owner
 
 from duobus.broker import TRANSFER_DEAD_LETTER, address
 from duobus.cluster.directory import HERE, MOVING, UNKNOWN, Directory

@@ -171,14 +171,14 @@ def running_cluster(folder: Path, **options: Any) -> Iterator[Cluster]:
 
 
 class Traffic:
-    """Senders and receivers at every server, each with one queue, and a book of what was acknowledged."""
+    """Senders and receivers at every server, each with one queue, and a record of what was acknowledged."""
 
     def __init__(self, cluster: Cluster, queues: list[str]) -> None:
         self.sent: set[str] = set()
         self.received: dict[str, int] = {}
         self._cluster = cluster
         self._lock = threading.Lock()
-        self._patience = 0.0
+        self._deadline = 0.0
         self._is_over = threading.Event()
         self._is_sent = threading.Event()
         self._senders = [threading.Thread(target=self._send, args=(i, name)) for i, name in enumerate(queues)]
@@ -222,7 +222,7 @@ class Traffic:
                         if (
                             not found
                             and self._is_sent.is_set()
-                            and (not self.lost or time.monotonic() > self._patience)
+                            and (not self.lost or time.monotonic() > self._deadline)
                         ):
                             return
             except (ServiceBusError, OSError):
@@ -234,7 +234,7 @@ class Traffic:
         for thread in self._senders:
             thread.join()
         # A link that ended in good order keeps its locks: its messages come again when these end.
-        self._patience = time.monotonic() + 3 * LOCK_S
+        self._deadline = time.monotonic() + 3 * LOCK_S
         self._is_sent.set()
         for thread in self._receivers:
             thread.join()

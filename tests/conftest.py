@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from typing import Final
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import IO, Final
 
 import pytest
 
@@ -12,6 +14,7 @@ from duobus.testing import server as server_process
 from kits.loggers import loggers_as_before
 from kits.order import place_of
 from kits.prompt_sdk import prompt_sdk
+from kits.prompt_start import PromptStarter
 from kits.sockets import collect_sockets
 
 #: Fixtures that are costly enough for one process alone: a JVM takes seconds to start, and a gigabyte.
@@ -25,20 +28,37 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     for item in items:
         group = group_of(item)
-        if group is not None:
+        if group is not None and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group))
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: place_of(limit_of(item)))
 
 
-def pytest_collection_finish() -> None:
-    """Take what stays for the whole run, modules and tests, out of the collector's sight.
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse a run that would lose its groups, and take what stays for the whole run out of the collector's sight.
 
     Hundreds of tests collect what the SDK leaves behind. Each of them would look at a third of a million objects that
     cannot be garbage, for a quarter of a second of processor time.
     """
+    if session.config.getoption("loadgroup", False):
+        demand_groups(session.items)
     gc.collect()
     gc.freeze()
+
+
+def demand_groups(items: list[pytest.Item]) -> None:
+    """Raise UsageError unless pytest-xdist keeps the tests of a group together.
+
+    A pytest that the plugin does not know takes the groups away without a word: then each worker starts a Spark session
+    and a broker of its own, and the run takes twice as long.
+    """
+    for item in items:
+        mark = item.get_closest_marker("xdist_group")
+        if mark is not None and not item.nodeid.endswith(f"@{mark.args[0]}"):
+            raise pytest.UsageError(
+                f"pytest-xdist does not keep the group {mark.args[0]!r} together: "
+                f"its version does not go with pytest {pytest.__version__}. Install the versions of constraints.txt."
+            )
 
 
 def limit_of(item: pytest.Item) -> float:
@@ -73,6 +93,27 @@ def prompt_stops() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def prompt_starts() -> Iterator[list[PromptStarter]]:
+    """Servers begin in a fork of a process that has imported duobus; that process begins with the first server.
+
+    Yields:
+        That process, once there is one.
+    """
+    starters: list[PromptStarter] = []
+
+    def start(command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+        if not starters:
+            starters.append(PromptStarter())
+        return starters[0].start(command, log)
+
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setattr(server_process, "start_process", start)
+        yield starters
+        for starter in starters:
+            stack.enter_context(starter)
+
+
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
     """What a test, or a program that runs inside of it, silences is heard again by the next one."""
@@ -81,11 +122,13 @@ def logging_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def sockets_collected(request: pytest.FixtureRequest) -> Iterator[None]:
+def sockets_collected(request: pytest.FixtureRequest, prompt_starts: list[PromptStarter]) -> Iterator[None]:
     """Collect the sockets that the SDK leaves unclosed when a server is killed, before another test is blamed for them.
 
-    Only behind slow tests, and those that say themselves that sockets are left; whatever else is found counts.
+    Only behind slow tests, those that killed a server, and those that say themselves that sockets are left; whatever
+    else is found counts.
     """
+    kills = sum(starter.kills for starter in prompt_starts)
     marks = request.node.iter_markers("filterwarnings")
     if request.node.get_closest_marker("slow") or any(
         "Unraisable" in str(text) for mark in marks for text in mark.args
@@ -96,3 +139,5 @@ def sockets_collected(request: pytest.FixtureRequest) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(server_process, "let_go", lambda: None)
             yield
+        if sum(starter.kills for starter in prompt_starts) > kills:
+            collect_sockets()

@@ -6,7 +6,7 @@
 Prints one line per figure and ends with status 1 when a figure is above its limit. The program reads files as text and
 as syntax trees, and imports and runs nothing of the project.
 
-Why each limit is what it is says docs/decisions/0054-the-code-is-laid-out-by-rooms.md.
+Why each limit is what it is says docs/decisions/0054-rooms-and-words.md.
 """
 
 from __future__ import annotations

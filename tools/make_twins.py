@@ -1,4 +1,4 @@
-"""Write the synchronous twins of ``duobus.ha.aio`` (docs/decisions/0016-twins-are-generated.md).
+"""Write the synchronous twins of ``duobus.ha.aio`` (docs/decisions/0016-generated-synchronous-form.md).
 
 Every module of ``src/duobus/ha/aio`` becomes one of the same name in ``src/duobus/ha/sync``, but for those that are
 written by hand on both sides. The text is edited at the places that the syntax tree names, so that comments and

@@ -15,16 +15,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from duobus.clock import Clock
 from duobus.testing.ports import HeldPort
 
-# What can end a demonstration before it has a result.
-
 
 class DemoFailed(Exception):
-    """The demonstration could not be finished. The text says what was waited for, and what to do where one can."""
+    """The demonstration could not be finished. The text says what was missing, and what the user can do about it."""
 
 
 #: Bound on a start, recovery of a full data folder on a busy machine included.
@@ -72,17 +70,17 @@ class ServerProcess:
 
     @property
     def ready(self) -> dict[str, Any]:
-        """The members of the ready file of the latest start (issue 2, item 6); empty before the first."""
+        """The members of the ready file of the latest start; empty before the first start."""
         return self._ready
 
     @property
     def connection_string(self) -> str:
-        """For plain TCP, with ``UseDevelopmentEmulator=true``."""
+        """Connection string for plain TCP, with ``UseDevelopmentEmulator=true``."""
         return str(self._ready["connection_string"])
 
     @property
     def connection_string_tls(self) -> str:
-        """For TLS; goes with ``tls_endpoint`` and ``ca``."""
+        """Connection string for TLS; use it with ``tls_endpoint`` and ``ca``."""
         return str(self._ready["connection_string_tls"])
 
     @property
@@ -126,7 +124,7 @@ class ServerProcess:
         """Start a process and wait until clients can connect.
 
         Raises:
-            DemoFailed: It ended, or was not ready in time; the text holds the end of its log.
+            DemoFailed: The process ended, or was not ready in time; the text holds the end of its log.
         """
         if self.is_running:
             raise DemoFailed("The broker is running already.")
@@ -136,13 +134,7 @@ class ServerProcess:
         ready_file.unlink(missing_ok=True)
         self._started_at_ms = self._clock.monotonic_ms()
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command(ready_file),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            self._process = start_process(self._command(ready_file), log)
         try:
             self._ready = self._wait_until_ready(ready_file, timeout_s)
         except BaseException:
@@ -151,7 +143,7 @@ class ServerProcess:
             raise
 
     def restart(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Kill what runs, if anything does, and start again on the same data folder and ports."""
+        """Kill the process, if one is running, and start again on the same data folder and ports."""
         self.kill()
         self.start(timeout_s)
 
@@ -164,14 +156,14 @@ class ServerProcess:
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL; returns when the process is gone. Does nothing when there is none."""
+        """Send SIGKILL and return when the process is gone; do nothing when there is no process."""
         if self._process is None:
             return
         self._process.kill()
         self._process.wait()
 
     def terminate(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """SIGTERM, and wait; returns the exit status. Kills what does not stop in time, then raises DemoFailed."""
+        """Send SIGTERM, wait, return the status; kill a process that does not stop in time and raise DemoFailed."""
         if self._process is None:
             return 0
         if self._process.poll() is None:
@@ -246,6 +238,13 @@ class ServerProcess:
             pause.wait(_POLL_S)
         members: dict[str, Any] = json.loads(ready_file.read_text())
         return members
+
+
+def start_process(command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, with both outputs in ``log``."""
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+    )
 
 
 def let_go() -> None:

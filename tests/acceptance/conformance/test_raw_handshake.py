@@ -148,6 +148,7 @@ def test_a_token_with_the_official_label_and_a_text_id_is_taken(bus: Bus) -> Non
         "SharedAccessSignature sr=x",
         "nonsense",
     ],
+    ids=["wrong-key", "unknown-rule", "expired", "another-entity", "incomplete", "no-token"],
 )
 def test_a_token_that_is_no_good_gets_401_and_no_right(bus: Bus, text: str) -> None:
     with RawClient(bus.port) as raw:

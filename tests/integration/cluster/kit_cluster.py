@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from duobus.ha.sdk import prompt_client
+from duobus.testing import server as server_process
 from duobus.testing.ports import HeldPort
 from duobus.testing.postgres_server import PostgresServer
 from kits.postgres import running_postgres
@@ -69,12 +69,8 @@ class Cluster:
         options += ["--port", str(port.number), "--http-port", str(http_port.number), "--tls-port", "0"]
         options += ["--ready-file", str(data / "ready.json"), *self._more(number)]
         with (data / "log").open("ab") as log:
-            self._processes[number] = subprocess.Popen(
-                [*self.words(number), sys.executable, "-m", "duobus", "serve", *options],
-                stdout=log,
-                stderr=log,
-                env=dict(os.environ),
-            )
+            command = [*self.words(number), sys.executable, "-m", "duobus", "serve", *options]
+            self._processes[number] = server_process.start_process(command, log)
 
     def words(self, _number: int) -> list[str]:
         """What the command of a server begins with."""
@@ -175,14 +171,14 @@ def running_cluster(folder: Path, **options: Any) -> Iterator[Cluster]:
 
 
 class Traffic:
-    """Senders and receivers at every server, each with one queue, and a book of what was acknowledged."""
+    """Senders and receivers at every server, each with one queue, and a record of what was acknowledged."""
 
     def __init__(self, cluster: Cluster, queues: list[str]) -> None:
         self.sent: set[str] = set()
         self.received: dict[str, int] = {}
         self._cluster = cluster
         self._lock = threading.Lock()
-        self._patience = 0.0
+        self._deadline = 0.0
         self._is_over = threading.Event()
         self._is_sent = threading.Event()
         self._senders = [threading.Thread(target=self._send, args=(i, name)) for i, name in enumerate(queues)]
@@ -226,7 +222,7 @@ class Traffic:
                         if (
                             not found
                             and self._is_sent.is_set()
-                            and (not self.lost or time.monotonic() > self._patience)
+                            and (not self.lost or time.monotonic() > self._deadline)
                         ):
                             return
             except (ServiceBusError, OSError):
@@ -238,7 +234,7 @@ class Traffic:
         for thread in self._senders:
             thread.join()
         # A link that ended in good order keeps its locks: its messages come again when these end.
-        self._patience = time.monotonic() + 3 * LOCK_S
+        self._deadline = time.monotonic() + 3 * LOCK_S
         self._is_sent.set()
         for thread in self._receivers:
             thread.join()

@@ -1,4 +1,4 @@
-"""Messages of many pages: bit-exact, found out when damaged, and without copies that stay (issue 3; I57)."""
+"""Messages of many pages: bit-exact, found out when damaged, and without copies that stay (I57)."""
 
 from __future__ import annotations
 

@@ -279,6 +279,18 @@ def test_an_unknown_key_has_the_keys_read_again_and_a_wrong_signature_does_not()
         document(*[public(ec_key(), str(number)) for number in range(KEYS_MAX + 1)]),
         b" " * (KEYS_BYTES_MAX + 1),
     ],
+    ids=[
+        "empty",
+        "list",
+        "no-keys",
+        "symmetric",
+        "short-rsa",
+        "for-encryption",
+        "other-algorithm",
+        "off-the-curve",
+        "too-many",
+        "too-long",
+    ],
 )
 def test_a_document_without_a_usable_key_is_refused(data: bytes) -> None:
     with pytest.raises(ConfigurationError):

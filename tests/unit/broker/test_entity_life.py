@@ -473,19 +473,19 @@ async def test_scheduled_messages_cost_no_timer_each(hall: Hall) -> None:
 
 
 @pytest.mark.slow
-def test_a_million_scheduled_messages_stand_in_one_list_with_one_deadline() -> None:
+def test_two_hundred_thousand_scheduled_messages_stand_in_one_list_with_one_deadline() -> None:
     driver = Driver()
     due_ms = driver.now_ms + 86_400_000
-    for number in range(1000):
+    for number in range(200):
         driver.send(*([b"m"] * 1000), scheduled_ms=due_ms + number % 7)
-    assert (len(driver.source.scheduled), driver.fragment.deadline) == (1_000_000, due_ms)
+    assert (len(driver.source.scheduled), driver.fragment.deadline) == (200_000, due_ms)
     driver.now_ms = due_ms + 10
     commits = 0
     while driver.source.scheduled:
         assert len(driver.commit().puts[0].payloads) == DUE_AT_ONCE
         commits += 1
-    assert commits == 500
-    assert driver.source.numbers == [1_000_000, 0, 0, 0, 0]
+    assert commits == 100
+    assert driver.source.numbers == [200_000, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(("moved", "numbers"), [(True, [0, 3, 0, 0, 0]), (False, [0, 0, 0, 0, 0])])

@@ -28,7 +28,7 @@ def engine_verdict(text: str, properties: dict[str, Any]) -> str:
 
 
 @pytest.mark.slow
-@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(TREES, PROPERTIES)
 def test_the_engine_agrees_with_the_slow_evaluator(tree: Any, properties: dict[str, Any]) -> None:
     text = text_of(tree)
@@ -37,7 +37,7 @@ def test_the_engine_agrees_with_the_slow_evaluator(tree: Any, properties: dict[s
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(TREES, min_size=1, max_size=12), st.lists(PROPERTIES, min_size=1, max_size=5))
 def test_many_rules_together_agree_with_the_slow_evaluator(trees: list[Any], messages: list[dict[str, Any]]) -> None:
     texts = [text_of(tree) for tree in trees]

@@ -40,7 +40,7 @@ SOUND = {
     "README.md": "# A broker\n",
     "docs/reference/invariants.md": "| I1 | Messages are kept. |\n",
     "docs/reference/requirements.md": "| PE4 | Stores are lost. |\n",
-    "docs/decisions/0001-libraries.md": "# 0001 Libraries\n",
+    "docs/decisions/0001-few-libraries.md": "# 0001 Libraries\n",
     "tests/unit/walks.json": json.dumps({"send": {"broker/queue.py": ["Queue.send"]}}),
     "src/duobus/__init__.py": "",
     "src/duobus/file_sync.py": "",

@@ -102,7 +102,7 @@ def import_(
     is_sure: bool,
     dry_run: bool,
 ) -> None:
-    """Make a namespace as a file describes it; once more, and nothing is left to do. - reads standard input."""
+    """Make a namespace as a file describes it; a second run changes nothing. - reads standard input."""
     if prune and not is_sure and not dry_run:
         raise click.UsageError("Give --yes to delete what the file does not have, or --dry-run.")
     wanted = _read(file, namespace)

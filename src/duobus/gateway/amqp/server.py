@@ -24,7 +24,7 @@ from duobus.telemetry.bounded_log import BoundedLog
 from duobus.telemetry.logs import Log, new_tracking_id, tracking_suffix
 from duobus.telemetry.metering_log import MeteringCounts
 
-#: How often connections are looked at: tokens end within a second of their expiry (issue 2, item 5).
+#: How often connections are looked at: tokens end within a second of their expiry.
 SWEEP_S = 0.5
 #: At a clean stop: for how long clients may still send after their credit is taken back, and the bound on answers.
 LAST_SENDS_S, ANSWERS_MS, POLL_S = 0.05, 3_000, 0.01

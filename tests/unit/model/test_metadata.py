@@ -1,4 +1,4 @@
-"""Special and metering records."""
+"""Metadata and metering records."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Front:
         return ()
 
 
-class SpreadRoom:
+class ShardedRoom:
     """The server in front, the owners of stores 1 and 2, and a client of the first."""
 
     def __init__(self, front: Server, owners: dict[int, Server], about: Front, client: Client) -> None:
@@ -72,7 +72,7 @@ class SpreadRoom:
 
 
 @asynccontextmanager
-async def sharded_entities(**properties: Any) -> AsyncIterator[SpreadRoom]:
+async def sharded_entities(**properties: Any) -> AsyncIterator[ShardedRoom]:
     slots = assign_shards(FRAGMENTS, [1, 2])
     rows = []
     async with (
@@ -93,4 +93,4 @@ async def sharded_entities(**properties: Any) -> AsyncIterator[SpreadRoom]:
         about = Front(front, owners, sharded_queue)
         front.amqp.router_of = partial(ClusterRouter, owners=about)
         client = Client(await TcpStream.connect(front.port("amqp") or 0))
-        yield SpreadRoom(front, owners, about, client)
+        yield ShardedRoom(front, owners, about, client)

@@ -6,7 +6,7 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any
 
-from spread_kit import SpreadRoom, sharded_entities
+from sharding_kit import ShardedRoom, sharded_entities
 from transaction_kit import condition, coordinator, declare, discharge_message, outcome, put, send
 
 from duobus.amqp import ACCEPTED, LinkAttached, Modified, Source, Target, TransactionalState, Transfers
@@ -18,7 +18,7 @@ from kits.gateway import in_loop, settled
 class Asking:
     """A pair of links to the node."""
 
-    def __init__(self, room: SpreadRoom) -> None:
+    def __init__(self, room: ShardedRoom) -> None:
         self.room = room
         self.name = uuid.uuid4().hex
 
@@ -47,13 +47,13 @@ class Asking:
         return int(application_properties(bare)["statusCode"]), None if start == value else decode(bare, value)[0]
 
 
-async def _filled(room: SpreadRoom, number: int) -> None:
+async def _filled(room: ShardedRoom, number: int) -> None:
     sender = await room.client.sender("q")
     for index in range(number):
         assert await room.client.send(sender, b"%d" % index) == ACCEPTED
 
 
-async def _locked(room: SpreadRoom, number: int) -> tuple[list[int], list[uuid.UUID]]:
+async def _locked(room: ShardedRoom, number: int) -> tuple[list[int], list[uuid.UUID]]:
     """Delivery ids and lock tokens of so many messages."""
     receiver = await room.client.receiver("q", credit=number)
     receiver.tags = []

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-from test_passing import router
+from test_proxied_links import router
 
 from duobus.amqp import ACCEPTED, LinkDetached
 from duobus.cluster.directory import Directory

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from owning_kit import Owner
+from clustered_kit import Owner
 
 from duobus.broker import TRANSFER_DEAD_LETTER, address
 from duobus.cluster.directory import HERE, MOVING, UNKNOWN, Directory
@@ -191,7 +191,7 @@ async def _there(side: Side, name: str, sub_queue: int = 0) -> list[bytes]:
     return [slot.payload for _, slot in await side.owner.queue(name).peek(sub_queue, 1, 1000)]
 
 
-def _ledger(side: Side, name: str) -> int:
+def _dedup_rows(side: Side, name: str) -> int:
     fragments = [handle.fragment for handle in side.owner.queue(name).fragments]
     return sum(len(counts) for one in fragments if one for counts in one.sources[0].dedup.known.values())
 
@@ -205,7 +205,7 @@ async def test_what_is_forwarded_to_another_server_is_there_once_and_gone_here(h
     assert await _there(town.a, source) == []
     await asyncio.sleep(5)
     # Forgotten once the origin was asked.
-    assert _ledger(town.b, target) == 0
+    assert _dedup_rows(town.b, target) == 0
 
 
 @simulated_over(2, 3600)
@@ -281,7 +281,7 @@ async def test_a_destination_that_comes_to_the_server_of_the_origin_has_everythi
     line.late = []
     _send(town.a, source, b"1")
     await asyncio.sleep(0.5)
-    # The landing is answered, the request is not.
+    # The registration is answered, the request is not.
     line.late.pop(0)()
     await asyncio.sleep(0.5)
     assert await _there(town.b, target) == [b"1"]
@@ -330,7 +330,7 @@ async def test_an_origin_that_moves_sends_nothing_twice(hall: Hall) -> None:
 
 
 @simulated_over(2, 3600)
-async def test_freight_of_an_earlier_landing_is_not_taken(hall: Hall) -> None:
+async def test_a_forward_request_of_an_earlier_registration_is_not_taken(hall: Hall) -> None:
     town, source, target = await _town(hall)
     _send(town.a, source, b"1")
     await asyncio.sleep(5)
@@ -339,8 +339,8 @@ async def test_freight_of_an_earlier_landing_is_not_taken(hall: Hall) -> None:
     first.cut()
     _send(town.a, source, b"2")
     await asyncio.sleep(5)
-    # All of it is forgotten: only the landing can tell that this comes too late.
-    assert _ledger(town.b, target) == 0
+    # All of it is forgotten: only the registration can tell that this comes too late.
+    assert _dedup_rows(town.b, target) == 0
     await first.bring(sent)
     await asyncio.sleep(1)
     assert await _there(town.b, target) == [b"1", b"2"]
@@ -371,21 +371,21 @@ async def test_a_former_owner_of_an_origin_cannot_land_it_again(hall: Hall) -> N
 
 
 @simulated_over(2, 3600)
-async def test_a_ledger_keeps_what_its_origin_cannot_be_asked_for(hall: Hall) -> None:
+async def test_a_forward_dedup_keeps_what_its_origin_cannot_be_asked_for(hall: Hall) -> None:
     town, source, target = await _town(hall)
     _send(town.a, source, b"1")
     await asyncio.sleep(0.5)
     town.away.add("a")
     town.b.close()
     await asyncio.sleep(10)
-    assert _ledger(town.b, target) == 1
+    assert _dedup_rows(town.b, target) == 1
     town.away.clear()
     await asyncio.sleep(3)
-    assert _ledger(town.b, target) == 0
+    assert _dedup_rows(town.b, target) == 0
 
 
 @simulated_over(2, 3600)
-async def test_a_ledger_forgets_an_origin_that_was_deleted(hall: Hall) -> None:
+async def test_a_forward_dedup_forgets_an_origin_that_was_deleted(hall: Hall) -> None:
     town, source, target = await _town(hall)
     _send(town.a, source, b"1")
     await asyncio.sleep(0.5)
@@ -393,7 +393,7 @@ async def test_a_ledger_forgets_an_origin_that_was_deleted(hall: Hall) -> None:
     await town.a.owner.unit.delete_queue("n", source)
     await town.b.refresh()
     await asyncio.sleep(5)
-    assert _ledger(town.b, target) == 0
+    assert _dedup_rows(town.b, target) == 0
 
 
 @simulated_over(2, 3600)

@@ -1,4 +1,4 @@
-"""Messages of each entity stand in a line of their own."""
+"""Messages of each entity wait in a queue of their own."""
 
 from __future__ import annotations
 

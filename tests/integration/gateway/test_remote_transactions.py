@@ -70,8 +70,8 @@ class Map:
         return ()
 
 
-class Abroad:
-    """Says that other servers have what is not here; see namespace.Abroad."""
+class AllRemote:
+    """Says that other servers have what is not here; see ``RemoteEntities``."""
 
     def find(self, namespace: str, path: str) -> Any:
         raise AssertionError("nothing is carried in these tests")
@@ -322,7 +322,7 @@ async def test_a_discharge_without_an_answer_is_told_as_what_it_is() -> None:
 @in_loop
 async def test_a_link_via_an_entity_of_another_server_takes_part() -> None:
     async with servers() as room:
-        room.owner.unit.namespace("ns").remote_entities = Abroad()
+        room.owner.unit.namespace("ns").remote_entities = AllRemote()
         client = await room.client()
         controller = await coordinator(client)
         properties = {"com.microsoft:transfer-destination-address": "p"}
@@ -342,7 +342,7 @@ async def test_a_link_via_an_entity_of_another_server_takes_part() -> None:
 async def worked_across(room: Room, first: str, second: str) -> None:
     """Settle a message of one queue and send to another, in one transaction of a session for that."""
     for server in (room.first, room.owner, room.other):
-        server.unit.namespace("ns").remote_entities = Abroad()
+        server.unit.namespace("ns").remote_entities = AllRemote()
     plain = await room.client()
     await plain.send(await plain.sender(first), b"input")
     client = await room.client()

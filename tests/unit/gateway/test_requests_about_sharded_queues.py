@@ -1,4 +1,4 @@
-"""HTTP requests about a sharded queue: which share each goes to."""
+"""HTTP requests about a sharded queue: the shard to which each goes."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 from duobus.broker.entities.placement import slot_of, string_key
 from duobus.errors import StoreFailed, StoreUnavailable
 from duobus.fragment.message import MAIN
-from duobus.model.quotas import STORE_TIMEOUT_S as PATIENCE_S
+from duobus.model.quotas import STORE_TIMEOUT_S
 from duobus.storage.writer_pool import COMMIT_TIMEOUTS, ENDLESS_S, LATE_S, LONG_S, StoreWatchdog
 from kits.broker import Hall, answers, batch, payloads, receiver, simulated, simulated_over, turns
 from simulation.world.loop import SimulationLoop
@@ -68,12 +68,12 @@ def test_calls_that_come_back_in_time_are_answered_in_order_and_their_timer_come
         ask(writer, "a", heard, ran)
         ask(writer, "b", heard, ran)
         # Each of them takes nearly all the time that it has: what is waited for before is not held against it.
-        await asyncio.sleep(PATIENCE_S - 0.1)
+        await asyncio.sleep(STORE_TIMEOUT_S - 0.1)
         slow.step()
-        await asyncio.sleep(PATIENCE_S - 0.1)
+        await asyncio.sleep(STORE_TIMEOUT_S - 0.1)
         slow.step()
         assert heard == [("a", "a"), ("b", "b")]
-        await asyncio.sleep(PATIENCE_S)
+        await asyncio.sleep(STORE_TIMEOUT_S)
         assert writer._timer is None
 
     in_virtual_time(story)
@@ -85,7 +85,7 @@ def test_a_call_that_does_not_come_back_is_given_up_with_all_behind_it_and_those
         writer = StoreWatchdog(loop, slow)
         ask(writer, "stalled", heard, ran)
         ask(writer, "behind", heard, ran)
-        await asyncio.sleep(PATIENCE_S + 0.1)
+        await asyncio.sleep(STORE_TIMEOUT_S + 0.1)
         assert heard == [("stalled", StoreFailed), ("behind", StoreFailed)]
         ask(writer, "close", heard, ran, ENDLESS_S)
         await asyncio.sleep(300)
@@ -106,13 +106,13 @@ def test_a_commit_behind_a_slow_call_is_given_up_in_time_for_what_it_holds_to_go
         await asyncio.sleep(0.1)
         began_s = loop.time()
         ask(writer, "commit", heard, ran)
-        await asyncio.sleep(PATIENCE_S - 0.2)
+        await asyncio.sleep(STORE_TIMEOUT_S - 0.2)
         slow.step()
-        await asyncio.sleep(began_s + COMMIT_TIMEOUTS * PATIENCE_S - loop.time() - 0.1)
+        await asyncio.sleep(began_s + COMMIT_TIMEOUTS * STORE_TIMEOUT_S - loop.time() - 0.1)
         assert heard == [("read", "read")]
         await asyncio.sleep(0.2)
         assert heard == [("read", "read"), ("commit", StoreFailed)]
-        await asyncio.sleep(PATIENCE_S)
+        await asyncio.sleep(STORE_TIMEOUT_S)
         assert writer._timer is None
 
     in_virtual_time(story)
@@ -138,16 +138,16 @@ def test_a_commit_is_given_up_in_time_though_each_of_many_calls_before_it_is_qui
         assert ran == list("abcde")
         # The next commit has its own time.
         ask(writer, "commit", heard, ran)
-        await asyncio.sleep(PATIENCE_S - 0.1)
+        await asyncio.sleep(STORE_TIMEOUT_S - 0.1)
         slow.step()
         assert heard[-1] == ("commit", "commit")
-        await asyncio.sleep(PATIENCE_S)
+        await asyncio.sleep(STORE_TIMEOUT_S)
         assert writer._timer is None
 
     in_virtual_time(story)
 
 
-def test_a_commit_behind_a_long_call_gets_its_own_patience_when_its_turn_comes() -> None:
+def test_a_commit_behind_a_long_call_gets_its_own_timeout_when_its_turn_comes() -> None:
     async def story(loop: SimulationLoop) -> None:
         slow, heard, ran = Slow(), [], []  # type: Slow, Heard, list[str]
         writer = StoreWatchdog(loop, slow)
@@ -155,7 +155,7 @@ def test_a_commit_behind_a_long_call_gets_its_own_patience_when_its_turn_comes()
         ask(writer, "commit", heard, ran)
         await asyncio.sleep(LONG_S - 1)
         slow.step()
-        await asyncio.sleep(PATIENCE_S - 0.1)
+        await asyncio.sleep(STORE_TIMEOUT_S - 0.1)
         assert heard == [("drop", "drop")]
         await asyncio.sleep(0.2)
         assert heard == [("drop", "drop"), ("commit", StoreFailed)]
@@ -207,7 +207,7 @@ def test_a_call_is_late_long_before_it_is_given_up_and_that_is_told_once() -> No
         ask(writer, "commit", heard, ran)
         await asyncio.sleep(LATE_S + 0.1)
         assert writer.is_late
-        await asyncio.sleep(PATIENCE_S - LATE_S)
+        await asyncio.sleep(STORE_TIMEOUT_S - LATE_S)
         assert (writer.is_late, len(told)) == (False, 2)
         assert heard == [("drop", "drop"), ("commit", StoreFailed)]
         ask(writer, "open", heard, ran, ENDLESS_S)
@@ -249,7 +249,7 @@ async def test_a_keyless_send_does_not_wait_for_a_slow_store_that_is_not_slow_en
     sent = [batch(b"%d" % number) for number in range(8)]
     for made in sent:
         queue.send(made)
-    await asyncio.sleep(PATIENCE_S - 0.1)
+    await asyncio.sleep(STORE_TIMEOUT_S - 0.1)
     assert [answers(made) for made in sent] == [[None]] * 8
     assert answers(busy) == []
     hall.writers[sick].step()
@@ -302,7 +302,7 @@ async def test_a_message_waits_for_a_late_store_when_there_is_no_other(hall: Hal
     for made in sent:
         queue.send(made)
         await turns()
-    await asyncio.sleep(PATIENCE_S - 0.1)
+    await asyncio.sleep(STORE_TIMEOUT_S - 0.1)
     assert [answers(made) for made in sent] == [[], []]
     hall.writers[1].release()
     await turns()
@@ -336,7 +336,7 @@ async def test_a_plain_queue_on_a_store_that_stalls_fails_in_every_operation_and
     hall.writers[home].is_held = True
     stalled, later = batch(b"stalled"), batch(b"later")
     queue.send(stalled)
-    await asyncio.sleep(PATIENCE_S + 0.1)
+    await asyncio.sleep(STORE_TIMEOUT_S + 0.1)
     queue.send(later)
     await turns()
     # Both have their definite answer while the store still stalls: another one remembers the first (I38).

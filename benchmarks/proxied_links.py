@@ -1,6 +1,6 @@
 """What it costs to come in by a server that is not the owner, and how quick owners change, as JSON.
 
-    python -m benchmarks.passing [--rounds 5] [--seconds 3] [--failovers 5] [--quick]
+    python -m benchmarks.proxied_links [--rounds 5] [--seconds 3] [--failovers 5] [--quick]
 
 Two servers of its own share a catalog in a PostgreSQL of its own that syncs; each owns one store, and each store has
 a queue. The same workloads go to the same queue through its owner and through the other server, in turn, in one run.
@@ -230,7 +230,9 @@ def missed(found: dict[str, Any]) -> list[str]:
 
 def main(words: list[str] | None = None) -> int:
     """Measure, and print the result."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.passing", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.proxied_links", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each workload (5)")
     parser.add_argument("--seconds", type=float, default=3.0, help="time that each sends for (3)")
     parser.add_argument("--failovers", type=int, default=5, help="failovers of each kind (5)")

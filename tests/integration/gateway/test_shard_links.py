@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from spread_kit import SpreadRoom, sharded_entities
+from sharding_kit import ShardedRoom, sharded_entities
 
 from duobus.amqp import (
     ACCEPTED,
@@ -32,14 +32,14 @@ def _keyed(key: str, body: bytes = b"m") -> bytes:
     return build_message([uuid.uuid4().hex], data=body, annotations={Symbol("x-opt-partition-key"): key})
 
 
-async def _put(room: SpreadRoom, link: Link, payload: bytes, message_format: int = 0) -> Any:
+async def _put(room: ShardedRoom, link: Link, payload: bytes, message_format: int = 0) -> Any:
     """Send one encoded message and return the outcome."""
     first = link.send_one(uuid.uuid4().bytes, payload, False, message_format)
     event = await room.client.wait(Dispositions, lambda event: event.role and event.ranges[0][0] == first)
     return event.ranges[0][3]
 
 
-async def _drain(room: SpreadRoom, link: Link, credit: int) -> list[tuple[int, bytes]]:
+async def _drain(room: ShardedRoom, link: Link, credit: int) -> list[tuple[int, bytes]]:
     """What comes for a credit that is to be given back."""
     link.grant(credit, drain=True)
     await room.client.flush()
@@ -51,7 +51,7 @@ async def _drain(room: SpreadRoom, link: Link, credit: int) -> list[tuple[int, b
     return found
 
 
-async def _take(room: SpreadRoom, link: Link, number: int) -> list[tuple[int, bytes]]:
+async def _take(room: ShardedRoom, link: Link, number: int) -> list[tuple[int, bytes]]:
     """So many deliveries, of credit that was given."""
     found: list[tuple[int, bytes]] = []
     while len(found) < number:
@@ -259,7 +259,7 @@ async def test_a_receiver_that_holds_messages_of_a_lost_owner_is_told_to_come_ag
         assert event.error.condition == DETACH_FORCED
 
 
-async def _refusal(room: SpreadRoom, link: Link) -> tuple[str, str]:
+async def _refusal(room: ShardedRoom, link: Link) -> tuple[str, str]:
     event = await room.client.wait(LinkDetached, lambda event: event.link is link)
     assert event.error is not None
     return str(event.error.condition), str(event.error.description)

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 from msgspec.structs import replace
-from test_crossing import Side, Town, _there
+from test_cluster_forwarding import Side, Town, _there
 
 from duobus.broker import DEAD_LETTER, TRANSFER_DEAD_LETTER
 from duobus.broker.forwarding.batches import origin_of
@@ -199,7 +199,7 @@ def test_what_expired_in_doubt_expires_when_it_is_forwarded_no_more(status: str)
 
 
 @simulated_over(2, 3600)
-async def test_freight_of_a_former_owner_comes_too_late_when_its_origin_is_here(hall: Hall) -> None:
+async def test_a_forward_request_of_a_former_owner_comes_too_late_when_its_origin_is_here(hall: Hall) -> None:
     town, source, target = await _town(hall)
     town.away.add("b")
     town.a.owner.queue(source).send(batch(b"0"))

@@ -1,10 +1,10 @@
-"""What the HTTP doors cost, printed as JSON: ``python -m benchmarks.doors [--quick]``.
+"""What the HTTP interfaces cost, printed as JSON: ``python -m benchmarks.http_interfaces [--quick]``.
 
 Three figures, each with its bound; the exit status is 1 when one is missed:
 
-* Sends of 1 KiB to the runtime API on keep-alive connections, against what the bare HTTP server (aiohttp, which the
-  door is built on) answers to the same requests in a process of its own: at least half. Rounds are interleaved, and the
-  median of the ratios of the rounds counts.
+* Sends of 1 KiB to the runtime API on keep-alive connections, against what the bare HTTP server (aiohttp, on which the
+  interfaces are built) answers to the same requests in a process of its own: at least half. Rounds are interleaved,
+  and the median of the ratios of the rounds counts.
 * Creating 1,000 plain and 100 partitioned queues over the management API: the last fifth takes at most twice as long as
   the first.
 * A list of 10,000 queues, page by page: the last fifth of the pages takes at most 1.5 times as long as the first.
@@ -142,7 +142,7 @@ async def serve_bare() -> None:
 
 def sends(port: int, token: str, rounds: int, seconds: float) -> dict[str, Any]:
     """Runtime API against bare server."""
-    command = [sys.executable, "-m", "benchmarks.doors", "--bare"]
+    command = [sys.executable, "-m", "benchmarks.http_interfaces", "--bare"]
     message = request("POST", "/sends/messages", token, BODY, "text/plain")
     found: dict[str, list[float]] = {"bare": [], "runtime": []}
     # It ends when its standard input does.
@@ -252,7 +252,7 @@ def main() -> int:
     if options.bare:
         asyncio.run(serve_bare())
         return 0
-    with tempfile.TemporaryDirectory(prefix="duobus-doors-") as folder:
+    with tempfile.TemporaryDirectory(prefix="duobus-http-") as folder:
         if options.quick:
             found = measure(Path(folder), 1, 0.2, 50)
         else:

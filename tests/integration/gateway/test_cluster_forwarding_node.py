@@ -27,7 +27,7 @@ RULE = AccessRule(name="root", primary_key="secret", secondary_key="other", righ
 SENDER = AccessRule(name="sender", primary_key="weak", secondary_key="weaker", rights=int(Right.SEND))
 
 
-class Intake:
+class FakeForwardReceiver:
     """Takes everything in but what is called ``bad``."""
 
     def __init__(self) -> None:
@@ -67,8 +67,8 @@ def connections(key: str = "secret") -> Iterator[AmqpClusterConnections]:
         made.close()
 
 
-def opened(server: Server, rules: Iterable[AccessRule] = (SENDER, RULE)) -> Intake:
-    receiver = Intake()
+def opened(server: Server, rules: Iterable[AccessRule] = (SENDER, RULE)) -> FakeForwardReceiver:
+    receiver = FakeForwardReceiver()
     forwarding = ForwardingEndpoint(receiver, lambda namespace: rules)  # type: ignore[arg-type]
     server.amqp.nodes[FORWARDING_NODE] = forwarding.attach
     return receiver

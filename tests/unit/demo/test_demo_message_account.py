@@ -1,4 +1,4 @@
-"""The ledger finds what is lost, altered, repeated or revived, and nothing else."""
+"""The account finds what is lost, altered, repeated or revived, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from duobus_demo.message_account import MessageAccount
 from kits.manual_clock import ManualClock
 
 
-def new_ledger() -> MessageAccount:
+def new_account() -> MessageAccount:
     return MessageAccount(Clock())
 
 
@@ -39,7 +39,7 @@ def counts(account: MessageAccount, *names: str) -> list[Any]:
 
 
 def test_message_that_came_out_as_it_went_in_is_received() -> None:
-    account = new_ledger()
+    account = new_account()
     send(account, "a")
     receive(account, "a", 1)
     account.completed("a", 1, "tcp")
@@ -48,7 +48,7 @@ def test_message_that_came_out_as_it_went_in_is_received() -> None:
 
 
 def test_messages_are_counted_by_the_transport_that_took_and_gave_them() -> None:
-    account = new_ledger()
+    account = new_account()
     account.sending("a", b"body", None)
     account.acknowledged("a", "websocket")
     receive(account, "a", 1)
@@ -59,7 +59,7 @@ def test_messages_are_counted_by_the_transport_that_took_and_gave_them() -> None
 
 
 def test_acknowledged_message_that_never_comes_is_lost() -> None:
-    account = new_ledger()
+    account = new_account()
     send(account, "a")
     send(account, "b")
     receive(account, "b", 1)
@@ -70,7 +70,7 @@ def test_acknowledged_message_that_never_comes_is_lost() -> None:
 
 
 def test_message_that_was_delivered_and_not_completed_is_lost() -> None:
-    account = new_ledger()
+    account = new_account()
     send(account, "a")
     receive(account, "a", 1)
 
@@ -78,7 +78,7 @@ def test_message_that_was_delivered_and_not_completed_is_lost() -> None:
 
 
 def test_send_of_unknown_outcome_may_stay_away_without_being_lost() -> None:
-    account = new_ledger()
+    account = new_account()
     account.sending("a", b"body", None)
     account.send_unknown("a")
 
@@ -87,7 +87,7 @@ def test_send_of_unknown_outcome_may_stay_away_without_being_lost() -> None:
 
 
 def test_completion_of_unknown_outcome_counts_as_received_once() -> None:
-    account = new_ledger()
+    account = new_account()
     send(account, "a")
     receive(account, "a", 1)
     account.completion_unknown("a")
@@ -100,7 +100,7 @@ def test_completion_of_unknown_outcome_counts_as_received_once() -> None:
 
 
 def test_message_stored_twice_is_a_duplicate_and_not_revived() -> None:
-    account = new_ledger()
+    account = new_account()
     account.sending("a", b"body", None)
     account.send_unknown("a")
     send(account, "a")
@@ -112,7 +112,7 @@ def test_message_stored_twice_is_a_duplicate_and_not_revived() -> None:
 
 
 def test_delivery_after_an_acknowledged_completion_is_revived() -> None:
-    account = new_ledger()
+    account = new_account()
     send(account, "a")
     receive(account, "a", 7)
     account.completed("a", 7, "tcp")
@@ -128,7 +128,7 @@ def test_delivery_after_an_acknowledged_completion_is_revived() -> None:
 def test_a_delivery_from_before_the_completion_that_is_looked_at_after_it_is_not_revived(
     granted_until: int | None, completed_until: int, name: str
 ) -> None:
-    account = new_ledger()
+    account = new_account()
     send(account, "a")
     account.completed("a", 7, "tcp", locked_until_ms=completed_until)
     digest = digest_of(b"body")
@@ -138,7 +138,7 @@ def test_a_delivery_from_before_the_completion_that_is_looked_at_after_it_is_not
 
 
 def test_every_way_to_be_altered_is_named() -> None:
-    account = new_ledger()
+    account = new_account()
     for message_id in ("body", "digest", "none", "key", "same"):
         send(account, message_id, key="k")
     receive(account, "body", 1, body=b"other", key="k")
@@ -158,7 +158,7 @@ def test_every_way_to_be_altered_is_named() -> None:
 
 
 def test_message_too_large_is_settled_and_neither_acknowledged_nor_lost() -> None:
-    account = new_ledger()
+    account = new_account()
     account.sending("a", b"body", None)
     assert account.in_flight == 1
     account.refused_as_too_large("a")
@@ -168,7 +168,7 @@ def test_message_too_large_is_settled_and_neither_acknowledged_nor_lost() -> Non
 
 
 def test_fragments_are_told_by_the_upper_bits_and_redeliveries_count_once() -> None:
-    account = new_ledger()
+    account = new_account()
     for message_id, number in (("a", (3 << 48) + 1), ("a", (3 << 48) + 1), ("b", (3 << 48) + 2), ("c", 9)):
         send(account, message_id)
         receive(account, message_id, number)

@@ -54,7 +54,7 @@ def sqlite_of(broker: Broker) -> SqliteStore:
     return broker.store
 
 
-def number_folded(broker: Broker) -> int:
+def number_packed(broker: Broker) -> int:
     return len(sqlite_of(broker)._packed.where)
 
 
@@ -127,7 +127,7 @@ def test_a_copy_that_changes_gets_a_row_and_so_do_those_of_the_same_message(tmp_
     topic = Topic(Broker(sqlite_store(tmp_path)), 3)
     topic.publish([[0, 1, 2], [0, 1]])
     topic.broker.change((topic.sources[1].source_key, 1, 4, 2, b"dead"))
-    assert number_folded(topic.broker) == 2
+    assert number_packed(topic.broker) == 2
     (found,) = topic.broker.store.scan(topic.sources[1].source_key, 4, 1, 9)
     assert (found.count, found.deliveries, found.metadata) == (1, 2, b"dead")
     assert found.payload == b"1" * 99
@@ -152,7 +152,7 @@ def test_messages_with_very_many_copies_have_a_row_for_each(tmp_path: Path) -> N
     number = COPIES_OF_A_BODY_MAX + 1
     topic = Topic(Broker(sqlite_store(tmp_path)), number)
     topic.publish([list(range(number)), list(range(number - 1))])
-    assert number_folded(topic.broker) == COPIES_OF_A_BODY_MAX
+    assert number_packed(topic.broker) == COPIES_OF_A_BODY_MAX
     assert count(tmp_path, "messages") == 2 + number
     assert sqlite_of(topic.broker).verify() == []
     topic.broker.store.close()
@@ -162,7 +162,7 @@ def test_the_copies_without_rows_are_bounded(tmp_path: Path) -> None:
     topic = Topic(Broker(sqlite_store(tmp_path)), 16)
     for _ in range(COPIES_MAX // 160 + 2):
         topic.publish([list(range(16))] * 10)
-        assert number_folded(topic.broker) <= COPIES_MAX
+        assert number_packed(topic.broker) <= COPIES_MAX
     assert count(tmp_path, "messages") > COPIES_MAX
     assert sqlite_of(topic.broker).verify() == []
     topic.broker.store.close()
@@ -288,9 +288,9 @@ def test_reading_what_is_no_copy_writes_nothing(tmp_path: Path) -> None:
     commits = store.commits
     broker.store.load(plain.source_key, 1, 9)
     broker.store.load(topic.home.source_key, 1, 9)
-    assert (store.commits, number_folded(broker)) == (commits, 4)
+    assert (store.commits, number_packed(broker)) == (commits, 4)
     broker.store.load(topic.sources[0].source_key, 1, 9)
-    assert (store.commits, number_folded(broker)) == (commits + 1, 0)
+    assert (store.commits, number_packed(broker)) == (commits + 1, 0)
     broker.store.close()
 
 
@@ -305,7 +305,7 @@ def test_a_copy_that_is_not_ordinary_is_not_folded_and_keeps_what_it_is(tmp_path
         put.enqueued_ms, put.origins = NOW_MS, [-1, -2]
     broker.commit(batch)
     # Both copies of the second message have rows, and those of the first are folded.
-    assert number_folded(broker) == 2
+    assert number_packed(broker) == 2
     broker.reopen()
     rows = [broker.store.load(source.source_key, 1, 9) for source in topic.sources]
     assert [[(row.payload, row.deliveries, row.metadata) for row in found] for found in rows] == [
@@ -330,7 +330,7 @@ def test_copies_are_folded_only_where_all_of_them_are_alike(tmp_path: Path, what
         else:
             put.enqueued_ms += number
     broker.commit(batch)
-    assert number_folded(broker) == 0
+    assert number_packed(broker) == 0
     broker.reopen()
     for number, source in enumerate(topic.sources):
         found = broker.store.load(source.source_key, 1, 9)

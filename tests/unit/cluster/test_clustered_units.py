@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from owning_kit import Owner
+from clustered_kit import Owner
 
 from duobus.errors import StoreUnavailable
 from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription

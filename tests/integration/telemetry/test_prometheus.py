@@ -22,7 +22,8 @@ from duobus.cli.remote import Remote, operate
 from duobus.testing.ports import HeldPort
 from duobus.testing.server import ServerProcess
 
-pytestmark = [needs_prometheus, pytest.mark.slow]
+# One worker has all of them: the others need no Prometheus and no brokers then.
+pytestmark = [needs_prometheus, pytest.mark.slow, pytest.mark.xdist_group("prometheus")]
 
 #: The range over which rates are taken: many readings, and short.
 WINDOW = "6s"

@@ -26,6 +26,7 @@ _COMMANDS = {
         "Look through dead letters, try them again, move, export and remove them.",
     ),
     "fragment": ("duobus.cli.commands.fragment:command", "Tell which fragment is on which messaging store; move one."),
+    "key": ("duobus.cli.keys.command:command", "List, show, add, rotate and remove access rules and their keys."),
     "message": ("duobus.cli.commands.message:command", "Send, peek and receive messages."),
     "namespace": ("duobus.cli.commands.entities:namespace", "Show the namespace."),
     "pair": (

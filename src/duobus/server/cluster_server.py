@@ -31,7 +31,7 @@ from duobus.storage.catalog.leases import NodeEntry
 from duobus.storage.catalog.postgres import PostgresCatalog
 from duobus.storage.catalog.postgres_leases import PostgresLeases
 from duobus.storage.catalog_identity import IDENTITY_BITS, demand_own
-from duobus.storage.catalog_rows import CatalogContents, NamespaceRow, StoreRow
+from duobus.storage.catalog_rows import LIVE, CatalogContents, NamespaceRow, StoreRow, rules_of_entity
 from duobus.storage.interface import CommitBatch, StoreContents, Tombstone
 from duobus.storage.offline.postgres_probe import held_or_unknown
 from duobus.storage.offline.postgres_search import Finder
@@ -247,7 +247,15 @@ class ClusterServer(Server):
             rules = {rule.name: rule for rule in row.rules}
             if known.name == row.name.lower() and known.rules != rules:
                 known.rules = rules
-                self.amqp.rules_changed(known.name)
+                self._rules_changed(known.name)
+
+    def _rules_of_entities(self, namespace: str) -> Iterable[tuple[str, tuple[AccessRule, ...]]]:
+        """See Server; of all servers, as the catalog has them."""
+        for row in self.unit.directory.contents.entities:
+            if row.namespace == namespace and row.state == LIVE:
+                rules = rules_of_entity(row)
+                if rules:
+                    yield row.path, rules
 
     def _numbers_of_cluster(self) -> Iterable[tuple[str, float]]:
         return self.node.numbers()

@@ -87,7 +87,7 @@ class AdminOperations:
                 return web.json_response(self._backing_up().status())
         raise MethodUnknown(
             f"{request.method} means nothing for this address. GET /$duobus/stores, /$duobus/fragments, "
-            "/$duobus/moves or /$duobus/backup; POST /$duobus/moves, /$duobus/backup or "
+            "/$duobus/moves, /$duobus/backup or /$duobus/keys; POST /$duobus/moves, /$duobus/backup or "
             "/$duobus/stores/<number>/fail, .../stall or .../heal."
         )
 

@@ -113,12 +113,12 @@ class FolderDoor:
 
     def shown(self, entity: str | None, name: str) -> Record:
         """See Door."""
-        return _whole_form(entity, self._rules.rule(entity, name))
+        return _whole_form(*self._rules.rule(entity, name))
 
     def change(self, entity: str | None, change: RuleChange) -> Record:
         """See Door."""
-        rule = self._rules.change(entity, change)
-        return {"entity": entity, "name": change.name} if rule is None else _whole_form(entity, rule)
+        path, rule = self._rules.change(entity, change)
+        return {"entity": path, "name": change.name} if rule is None else _whole_form(path, rule)
 
 
 def _form(entity: str | None, rule: AccessRule) -> Record:

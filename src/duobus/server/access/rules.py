@@ -76,21 +76,22 @@ class ServerRules:
         own: list[tuple[str | None, AccessRule]] = [(None, rule) for rule in self._of_namespace(namespace)]
         return own + [(path, rule) for path, rules in self._entities(namespace) for rule in rules]
 
-    def rule(self, namespace: str, entity: str | None, name: str) -> AccessRule:
-        """One rule, with its keys.
+    def rule(self, namespace: str, entity: str | None, name: str) -> tuple[str | None, AccessRule]:
+        """One rule, with its keys, and the path of its entity in the spelling of its creator.
 
         Raises:
             EntityNotFound: There is no such queue or topic, or no such rule.
         """
         if entity is None:
-            return access_rules.rule_named(self._of_namespace(namespace), name, _place(namespace, None))
+            return None, access_rules.rule_named(self._of_namespace(namespace), name, _place(namespace, None))
         found = self._entity(namespace, entity)
-        return access_rules.rule_named(found.description.authorization_rules, name, _place(namespace, found.path))
+        rules = found.description.authorization_rules
+        return found.path, access_rules.rule_named(rules, name, _place(namespace, found.path))
 
     async def change(
         self, namespace: str, entity: str | None, change: RuleChange, *, who: str, origin: str
-    ) -> AccessRule | None:
-        """Change one rule and return what it is now, None when it was removed; durable and in force on return.
+    ) -> tuple[str | None, AccessRule | None]:
+        """Change one rule, durable and in force on return: the path of its entity, and the rule, None if removed.
 
         Raises:
             EntityNotFound: There is no such queue or topic, or no such rule.
@@ -117,7 +118,7 @@ class ServerRules:
             self._audit.end(told, self._clock.now_ms(), str(error))
             raise
         self._audit.end(told, self._clock.now_ms(), DONE, access_rules.differences(before, after, change.name))
-        return next((rule for rule in after if rule.name == change.name), None)
+        return path, next((rule for rule in after if rule.name == change.name), None)
 
     def _change_namespace(
         self, namespace: str, change: RuleChange

@@ -72,17 +72,18 @@ class StoppedRules:
         own: list[tuple[str | None, AccessRule]] = [(None, rule) for rule in self._namespace.rules]
         return own + [(row.path, rule) for row in self._entities.values() for rule in rules_of_entity(row)]
 
-    def rule(self, entity: str | None, name: str) -> AccessRule:
-        """One rule, with its keys.
+    def rule(self, entity: str | None, name: str) -> tuple[str | None, AccessRule]:
+        """One rule, with its keys, and the path of its entity in the spelling of its creator.
 
         Raises:
             EntityNotFound: There is no such queue or topic, or no such rule.
         """
-        rules = self._namespace.rules if entity is None else rules_of_entity(self._entity(entity))
-        return access_rules.rule_named(rules, name, self._place(entity))
+        row = None if entity is None else self._entity(entity)
+        path, rules = (None, self._namespace.rules) if row is None else (row.path, rules_of_entity(row))
+        return path, access_rules.rule_named(rules, name, self._place(path))
 
-    def change(self, entity: str | None, change: RuleChange) -> AccessRule | None:
-        """Change one rule and return what it is now, None when it was removed; durable on return.
+    def change(self, entity: str | None, change: RuleChange) -> tuple[str | None, AccessRule | None]:
+        """Change one rule, durable on return: the path of its entity, and the rule, None if removed.
 
         Raises:
             EntityNotFound: There is no such queue or topic, or no such rule.
@@ -91,12 +92,13 @@ class StoppedRules:
             StoreFailed: The catalog cannot be written.
         """
         row = None if entity is None else self._entity(entity)
+        path = None if row is None else row.path
         trail = AuditLog(self._data / "audit")
         told = Change(
             _OPERATIONS.get(change.verb, UPDATE),
             RULE_KIND,
             self._namespace.name,
-            path_of_rule(None if row is None else row.path, change.name),
+            path_of_rule(path, change.name),
             who=self._who,
             origin="",
             interface="folder",
@@ -112,7 +114,7 @@ class StoppedRules:
             trail.end(told, self._clock.now_ms(), DONE, access_rules.differences(before, after, change.name))
         finally:
             trail.close()
-        return next((rule for rule in after if rule.name == change.name), None)
+        return path, next((rule for rule in after if rule.name == change.name), None)
 
     def _changed(self, row: EntityRow | None, change: RuleChange) -> tuple[AccessRule, ...]:
         if row is None:

@@ -30,13 +30,13 @@ class AccessRules(Protocol):
     def listed(self, namespace: str, entity: str | None) -> Sequence[tuple[str | None, AccessRule]]:
         """Rules with the path of their entity, None for the namespace: those of one entity, or all."""
 
-    def rule(self, namespace: str, entity: str | None, name: str) -> AccessRule:
-        """One rule, with its keys."""
+    def rule(self, namespace: str, entity: str | None, name: str) -> tuple[str | None, AccessRule]:
+        """One rule, with its keys, and the path of its entity in the spelling of its creator."""
 
     async def change(
         self, namespace: str, entity: str | None, change: RuleChange, *, who: str, origin: str
-    ) -> AccessRule | None:
-        """Change one rule and return what it is now, None when it was removed."""
+    ) -> tuple[str | None, AccessRule | None]:
+        """Change one rule: the path of its entity, and the rule, None if removed."""
 
 
 def is_key_request(target: Target) -> bool:
@@ -73,7 +73,7 @@ class KeyEndpoint:
                 found = self._rules.listed(namespace.name, entity)
                 return web.json_response([form_of(path, rule) for path, rule in found], headers=_HEADERS)
             case ("GET",):
-                return _whole(entity, self._rules.rule(namespace.name, entity, name))
+                return _whole(*self._rules.rule(namespace.name, entity, name))
             case ("PUT",) if name:
                 rights = rights_of(target.query.get("rights", "").split(","))
                 change = RuleChange(verb=ADD, name=name, rights=rights)
@@ -88,10 +88,10 @@ class KeyEndpoint:
                 f"{request.method} means nothing for this address. GET /$duobus/keys; GET, PUT or DELETE "
                 "/$duobus/keys/<rule>; POST /$duobus/keys/<rule>/rotate or .../swap."
             )
-        rule = await self._rules.change(namespace.name, entity, change, who=who, origin=request.remote or "")
+        path, rule = await self._rules.change(namespace.name, entity, change, who=who, origin=request.remote or "")
         if rule is None:
-            return web.json_response({"entity": entity, "name": name}, headers=_HEADERS)
-        return _whole(entity, rule, 201 if change.verb == ADD else 200)
+            return web.json_response({"entity": path, "name": name}, headers=_HEADERS)
+        return _whole(path, rule, 201 if change.verb == ADD else 200)
 
 
 def form_of(entity: str | None, rule: AccessRule) -> dict[str, object]:

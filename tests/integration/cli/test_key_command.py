@@ -108,9 +108,7 @@ def test_a_new_server_has_one_rule_which_is_shown_and_not_listed_with_its_keys(
     assert (again["primaryKey"], again["secondaryKey"]) == (shown["primaryKey"], shown["secondaryKey"])
 
 
-def test_rules_of_the_namespace_and_of_entities_are_added_used_and_removed(
-    server: ServerProcess, shell: Shell
-) -> None:
+def test_rules_of_the_namespace_and_of_entities_are_added_used_and_removed(server: ServerProcess, shell: Shell) -> None:
     shell.run("queue", "create", "orders")
     shell.run("topic", "create", "prices")
     sender = shell.record("key", "add", "sender", "--rights", "send")

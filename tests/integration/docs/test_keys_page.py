@@ -105,7 +105,7 @@ def test_the_other_commands_of_the_page_run_in_its_order(tmp_path: Path, run: Ru
             client.create_queue("orders")
         (see,) = blocks("See what there is")
         listed, shown, text = run(see).splitlines()
-        assert 'Key"' not in listed
+        assert "primaryKey" not in listed
         assert json.loads(shown)["primaryConnectionString"] == text == server.connection_string
         (add,) = blocks("Give each program a key of its own")
         billing = json.loads(run(add).splitlines()[0])

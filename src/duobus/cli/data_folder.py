@@ -31,7 +31,7 @@ def server_of(data: Path) -> RunningServer:
         Unreachable: None runs there, or it has not said where it listens.
         Refused: The record of the server belongs to another user.
     """
-    from duobus.server.access.server_record import FILE_NAME, read_server_record
+    from duobus.server.server_record import FILE_NAME, read_server_record
     from duobus.storage.folder_lock import holder_of
 
     try:

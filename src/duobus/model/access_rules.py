@@ -147,6 +147,18 @@ def changed(
     return tuple(new if rule is old else rule for rule in rules)
 
 
+def form_of(entity: str | None, rule: AccessRule, *, with_keys: bool = False) -> dict[str, object]:
+    """A rule as it is told to people and programs; ``entity``: the path of its entity, None for the namespace."""
+    found: dict[str, object] = {
+        "entity": entity,
+        "name": rule.name,
+        "rights": names_of(rule.rights),
+        "createdMs": rule.created_at_ms or None,
+        "modifiedMs": rule.modified_at_ms or None,
+    }
+    return found | ({"primaryKey": rule.primary_key, "secondaryKey": rule.secondary_key} if with_keys else {})
+
+
 def differences(before: Iterable[AccessRule], after: Iterable[AccessRule], name: str) -> dict[str, list[object]]:
     """What a change has made of a rule, as the audit log tells it: property to [before, after], with keys masked."""
     old, new = (next((rule for rule in rules if rule.name == name), None) for rules in (before, after))

@@ -23,11 +23,11 @@ from duobus.model.descriptions import ALL_RIGHTS, AccessRule, QueueDescription, 
 from duobus.model.tiers import EMULATOR
 from duobus.server.access.metrics_token import MetricsToken
 from duobus.server.access.rules import ServerRules
-from duobus.server.access.server_record import ServerRecord, managing_rule
 from duobus.server.clock_record import ClockRecord, read_record
 from duobus.server.config_file import NamespaceConfig
 from duobus.server.key_skew import SkewWatch
 from duobus.server.metric_samples import samples
+from duobus.server.server_record import ServerRecord, managing_rule
 from duobus.server.settings import EMULATOR_KEY, Settings, ready_members
 from duobus.server.store_plan import PlannedStore, plan_stores, postgres_store
 from duobus.storage.catalog.interface import Catalog, new_namespace

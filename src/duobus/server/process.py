@@ -14,9 +14,9 @@ from duobus.clock import Clock, Entropy
 from duobus.compiled import compiled_rooms
 from duobus.errors import ConfigurationError
 from duobus.server.access.connection_strings import tell
-from duobus.server.access.server_record import managing_rule
 from duobus.server.composition import Server
 from duobus.server.metering_writer import MeteringWriter
+from duobus.server.server_record import managing_rule
 from duobus.server.settings import ReadyFile, Settings, ready_members
 from duobus.storage.writers import set_switch_interval
 from duobus.telemetry.bounded_log import BoundedLog, tell_faults

@@ -273,6 +273,17 @@ def test_a_folder_whose_server_has_not_said_where_it_is_says_so(tmp_path: Path, 
     lock.release()
 
 
+def test_the_folder_of_another_user_is_not_changed_while_no_server_runs(
+    server: ServerProcess, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = shell.data.stat().st_uid
+    monkeypatch.setattr("os.geteuid", lambda: owner + 1)
+    # A server that runs does it itself.
+    shell.run("key", "list")
+    server.terminate()
+    assert "belongs to another user" in shell.run("key", "list", status=5).stderr
+
+
 def test_the_default_rule_can_go_when_another_one_may_manage_and_stays_away(
     server: ServerProcess, shell: Shell
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from duobus.cli.keys.doors import Record, door_of
+from duobus.cli.keys.clients import Record, rules_of
 from duobus.cli.output import Printer
 from duobus.cli.remote import ServerChoice, remote_command
 from duobus.errors import ArgumentInvalid
@@ -82,8 +82,8 @@ def _print(record: Record, output: str | None) -> None:
 @remote_command(is_chosen_later=True)
 def list_rules(server: ServerChoice, entity: str | None, namespace: str | None, output: str | None) -> None:
     """List access rules of the namespace and of its queues and topics, without their keys."""
-    with door_of(server, namespace) as door:
-        found = door.listed(entity)
+    with rules_of(server, namespace) as rules:
+        found = rules.listed(entity)
     with Printer(output, _COLUMNS) as printer:
         printer.print(map(_told, found))
 
@@ -95,8 +95,8 @@ def list_rules(server: ServerChoice, entity: str | None, namespace: str | None, 
 @remote_command(is_chosen_later=True)
 def show(server: ServerChoice, name: str, entity: str | None, namespace: str | None, output: str | None) -> None:
     """Show an access rule with both keys, and what applications connect by."""
-    with door_of(server, namespace) as door:
-        found = door.shown(entity, name)
+    with rules_of(server, namespace) as rules:
+        found = rules.shown(entity, name)
     _print(found, output)
 
 
@@ -132,8 +132,8 @@ def add(
     wanted = 0
     for right in rights:
         wanted |= right
-    with door_of(server, namespace) as door:
-        found = door.change(entity, RuleChange(verb=ADD, name=name, rights=wanted))
+    with rules_of(server, namespace) as rules:
+        found = rules.change(entity, RuleChange(verb=ADD, name=name, rights=wanted))
     _print(found, output)
 
 
@@ -156,8 +156,8 @@ def rotate(
     What was open with the replaced key ends within 5 seconds. Let clients change to the other key first, and none ends.
     """
     change = RuleChange(verb=SWAP, name=name) if which == SWAP else RuleChange(verb=ROTATE, name=name, which=which)
-    with door_of(server, namespace) as door:
-        found = door.change(entity, change)
+    with rules_of(server, namespace) as rules:
+        found = rules.change(entity, change)
     _print(found, output)
 
 
@@ -176,5 +176,5 @@ def remove(server: ServerChoice, name: str, is_sure: bool, entity: str | None, n
         if not sys.stdin.isatty():
             raise click.UsageError(f"Give --yes to remove the access rule {name}.")
         click.confirm(f"Remove the access rule {name}? What is open with its keys ends.", abort=True, err=True)
-    with door_of(server, namespace) as door:
-        door.change(entity, RuleChange(verb=REMOVE, name=name))
+    with rules_of(server, namespace) as rules:
+        rules.change(entity, RuleChange(verb=REMOVE, name=name))

@@ -124,7 +124,7 @@ class ServerRules:
         self, namespace: str, change: RuleChange
     ) -> tuple[tuple[AccessRule, ...], tuple[AccessRule, ...]]:
         giver = self._given.get(namespace, {}).get(change.name)
-        if giver is not None:
+        if giver is not None and change.verb != ADD:
             raise NotAllowed(
                 f"The access rule '{change.name}' is given by {giver} at each start, so it is changed there and not "
                 "here. Start the server again after that."

@@ -15,7 +15,7 @@ from duobus.auth.authorizer import NamespaceRules
 from duobus.errors import ArgumentInvalid
 from duobus.gateway.rest.authorization import Guard
 from duobus.gateway.rest.request_target import MethodUnknown, Target
-from duobus.model.access_rules import ADD, PRIMARY, REMOVE, ROTATE, SECONDARY, SWAP, RuleChange, names_of, rights_of
+from duobus.model.access_rules import ADD, PRIMARY, REMOVE, ROTATE, SECONDARY, SWAP, RuleChange, form_of, rights_of
 from duobus.model.descriptions import AccessRule, Right
 
 #: The first segments of all addresses here.
@@ -94,20 +94,8 @@ class KeyEndpoint:
         return _whole(path, rule, 201 if change.verb == ADD else 200)
 
 
-def form_of(entity: str | None, rule: AccessRule) -> dict[str, object]:
-    """What a list tells of a rule: everything but its keys."""
-    return {
-        "entity": entity,
-        "name": rule.name,
-        "rights": names_of(rule.rights),
-        "createdMs": rule.created_at_ms or None,
-        "modifiedMs": rule.modified_at_ms or None,
-    }
-
-
 def _whole(entity: str | None, rule: AccessRule, status: int = 200) -> web.Response:
-    keys = {"primaryKey": rule.primary_key, "secondaryKey": rule.secondary_key}
-    return web.json_response(form_of(entity, rule) | keys, status=status, headers=_HEADERS)
+    return web.json_response(form_of(entity, rule, with_keys=True), status=status, headers=_HEADERS)
 
 
 def _which(target: Target) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +18,7 @@ from duobus.cli.failures import Refused, failure
 from duobus.cli.remote import Remote, ServerChoice, operate
 from duobus.clock import Clock, Entropy
 from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreTooNew
-from duobus.model.access_rules import ADD, REMOVE, ROTATE, RuleChange, names_of
-from duobus.model.descriptions import AccessRule
+from duobus.model.access_rules import ADD, REMOVE, ROTATE, RuleChange, form_of, names_of
 
 Record = dict[str, Any]
 
@@ -27,9 +27,10 @@ _HOLDER: Final = "duobus key"
 #: Tries to get a folder that another command of this kind has, and seconds between them.
 _TRIES: Final = 100
 _TRY_S: Final = 0.05
+_AS_OWNER: Final = "Give this command as the user that the server runs as."
 
 
-class Door(Protocol):
+class RuleClient(Protocol):
     """A way to access rules. A record of a rule has its keys, one in a list has none."""
 
     def listed(self, entity: str | None) -> list[Record]:
@@ -42,7 +43,7 @@ class Door(Protocol):
         """Change one rule; durable on return."""
 
 
-class ServerDoor:
+class RunningServerRules:
     """The management API of a running server."""
 
     def __init__(self, server: ServerChoice) -> None:
@@ -51,15 +52,15 @@ class ServerDoor:
         self._remote = server.remote()
 
     def listed(self, entity: str | None) -> list[Record]:
-        """See Door."""
+        """See RuleClient."""
         return [dict(one) for one in self._ask("GET", "keys", _query(entity))]
 
     def shown(self, entity: str | None, name: str) -> Record:
-        """See Door."""
+        """See RuleClient."""
         return self._whole(self._ask("GET", f"keys/{name}", _query(entity)))
 
     def change(self, entity: str | None, change: RuleChange) -> Record:
-        """See Door."""
+        """See RuleClient."""
         method, path, query = "POST", f"keys/{change.name}/{change.verb}", {}
         if change.verb == ADD:
             method, path, query = "PUT", f"keys/{change.name}", {"rights": ",".join(names_of(change.rights))}
@@ -100,7 +101,7 @@ def _query(entity: str | None) -> dict[str, str]:
     return {} if entity is None else {"entity": entity}
 
 
-class FolderDoor:
+class StoppedServerRules:
     """The data folder of a server that does not run. It has the lock of the folder."""
 
     def __init__(self, rules: Any) -> None:
@@ -108,35 +109,21 @@ class FolderDoor:
         self._rules = rules
 
     def listed(self, entity: str | None) -> list[Record]:
-        """See Door."""
-        return [_form(path, rule) for path, rule in self._rules.listed(entity)]
+        """See RuleClient."""
+        return [form_of(path, rule) for path, rule in self._rules.listed(entity)]
 
     def shown(self, entity: str | None, name: str) -> Record:
-        """See Door."""
-        return _whole_form(*self._rules.rule(entity, name))
+        """See RuleClient."""
+        return form_of(*self._rules.rule(entity, name), with_keys=True)
 
     def change(self, entity: str | None, change: RuleChange) -> Record:
-        """See Door."""
+        """See RuleClient."""
         path, rule = self._rules.change(entity, change)
-        return {"entity": path, "name": change.name} if rule is None else _whole_form(path, rule)
-
-
-def _form(entity: str | None, rule: AccessRule) -> Record:
-    return {
-        "entity": entity,
-        "name": rule.name,
-        "rights": names_of(rule.rights),
-        "createdMs": rule.created_at_ms or None,
-        "modifiedMs": rule.modified_at_ms or None,
-    }
-
-
-def _whole_form(entity: str | None, rule: AccessRule) -> Record:
-    return _form(entity, rule) | {"primaryKey": rule.primary_key, "secondaryKey": rule.secondary_key}
+        return {"entity": path, "name": change.name} if rule is None else form_of(path, rule, with_keys=True)
 
 
 @contextmanager
-def door_of(server: ServerChoice, namespace: str | None) -> Iterator[Door]:
+def rules_of(server: ServerChoice, namespace: str | None) -> Iterator[RuleClient]:
     """The way to the access rules of a server.
 
     Raises:
@@ -145,25 +132,39 @@ def door_of(server: ServerChoice, namespace: str | None) -> Iterator[Door]:
     if server.data is None:
         if namespace is not None:
             raise click.UsageError("--namespace goes with --data, and a server that does not run.")
-        yield ServerDoor(server)
+        yield RunningServerRules(server)
         return
     try:
-        with _folder_door(server, server.data, namespace) as door:
-            yield door
+        with _rules_at(server, server.data, namespace) as rules:
+            yield rules
+    except PermissionError as error:
+        raise Refused(f"{error.filename or server.data} belongs to another user. {_AS_OWNER}") from error
     except (ConfigurationError, StoreFailed, StoreTooNew) as error:
         raise click.ClickException(str(error)) from error
     except ServiceBusError as error:
         raise failure(error.http_status, str(error)) from error
 
 
+def _user() -> str:
+    """Who gives the command, for the audit log."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # In a container a user may have a number alone.
+        return str(os.geteuid())
+
+
 @contextmanager
-def _folder_door(server: ServerChoice, data: Path, namespace: str | None) -> Iterator[Door]:
+def _rules_at(server: ServerChoice, data: Path, namespace: str | None) -> Iterator[RuleClient]:
     from duobus.auth.sas_tokens import new_key
-    from duobus.server.access.server_record import remove_stale_record
+    from duobus.server.server_record import remove_stale_record
     from duobus.server.settings import EMULATOR_KEY
     from duobus.storage.folder_lock import FolderLock, holder_of
     from duobus.storage.offline.access_rules import stopped_rules
 
+    if data.stat().st_uid != os.geteuid() and holder_of(data) is None:
+        # What this command would write there, the server could not write any more.
+        raise Refused(f"{data} belongs to another user, and no server runs on it. {_AS_OWNER}")
     clock, lock, pause = Clock(), FolderLock(data), threading.Event()
     for number in range(_TRIES):
         holder = holder_of(data)
@@ -179,19 +180,19 @@ def _folder_door(server: ServerChoice, data: Path, namespace: str | None) -> Ite
         else:
             if namespace is not None:
                 raise click.UsageError("--namespace goes with a server that does not run.")
-            yield ServerDoor(server)
+            yield RunningServerRules(server)
             return
     try:
         with stopped_rules(
             data,
             namespace,
             new_key=partial(new_key, Entropy()),
-            who=getpass.getuser(),
+            who=_user(),
             clock=clock,
             emulator_key=EMULATOR_KEY,
         ) as rules:
             # Its key may be another one soon.
             remove_stale_record(data)
-            yield FolderDoor(rules)
+            yield StoppedServerRules(rules)
     finally:
         lock.release()

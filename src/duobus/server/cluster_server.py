@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -248,6 +248,17 @@ class ClusterServer(Server):
             if known.name == row.name.lower() and known.rules != rules:
                 known.rules = rules
                 self._rules_changed(known.name)
+
+    def _entity_rules(self, namespace: str, segments: Sequence[str]) -> Iterator[tuple[tuple[str, ...], AccessRule]]:
+        """See Server; those of entities that other servers have, too: clients put their tokens at any server."""
+        yield from super()._entity_rules(namespace, segments)
+        home = self.unit.namespace(namespace)
+        for length in range(1, len(segments) + 1):
+            path = tuple(segments[:length])
+            key = "/".join(path)
+            row = None if home.is_taken(key) else self.unit.directory.row_of(namespace, key)
+            for rule in () if row is None else rules_of_entity(row):
+                yield path, rule
 
     def _rules_of_entities(self, namespace: str) -> Iterable[tuple[str, tuple[AccessRule, ...]]]:
         """See Server; of all servers, as the catalog has them."""

@@ -76,6 +76,10 @@ class Cluster:
                 env=dict(os.environ),
             )
 
+    def folder_of(self, number: int) -> Path:
+        """The data folder of a server."""
+        return self._folder / f"server-{number}"
+
     def words(self, _number: int) -> list[str]:
         """What the command of a server begins with."""
         return []

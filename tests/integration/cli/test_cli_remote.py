@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 import pytest
-from azure.servicebus import ServiceBusMessageBatch, ServiceBusSender
+from azure.servicebus import ServiceBusMessageBatch, ServiceBusReceivedMessage, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.exceptions import ServiceBusConnectionError
 from click.testing import CliRunner, Result
 
@@ -220,6 +220,22 @@ def test_the_number_that_is_on_its_way_is_told_where_the_answer_may_be_lost(
     told = shell.run("message", "send", "broken", "--lines", given=f"{large}\n" * 3, status=6).stderr
     assert told.startswith("Sent: 2. The next 1 were refused, or, if the connection broke, may have been accepted.\n")
     assert "the connection broke" in told
+
+
+def test_the_number_that_was_received_before_a_failure_is_told(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.run("queue", "create", "half", "--no-partitioned")
+    shell.run("message", "send", "half", "--lines", given="1\n2\n3\n")
+    complete, calls = ServiceBusReceiver.complete_message, []
+
+    def third_breaks(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
+        calls.append(message)
+        if len(calls) == 3:
+            raise ServiceBusConnectionError(message="the connection broke")
+        complete(receiver, message)
+
+    monkeypatch.setattr(ServiceBusReceiver, "complete_message", third_breaks)
+    told = shell.run("message", "receive", "half", "--count", "3", status=6).stderr
+    assert told.startswith("Received before the failure: 2.\n")
 
 
 def test_everything_that_is_said_of_a_message_arrives(shell: Shell) -> None:

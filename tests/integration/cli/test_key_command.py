@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +17,9 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusError
 from click.testing import CliRunner, Result
 
+from duobus.cli.keys import clients
 from duobus.cli.main import main
+from duobus.clock import Clock
 from duobus.ha.sdk import prompt_client
 from duobus.storage.folder_lock import FolderLock
 from duobus.testing.server import ServerProcess
@@ -61,9 +65,6 @@ class Shell:
 
 def ran(*words: str) -> int:
     """The exit status of a command in a process of its own."""
-    import subprocess
-    import sys
-
     return subprocess.run([sys.executable, "-m", "duobus", *words], capture_output=True, check=False).returncode
 
 
@@ -211,6 +212,23 @@ def test_links_of_a_replaced_key_end_within_five_seconds_and_those_of_the_other_
         kept.send_messages(ServiceBusMessage("4"))
 
 
+def test_a_key_that_is_replaced_after_it_was_looked_up_is_looked_up_again(
+    server: ServerProcess, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del server
+    operate, calls = clients.operate, []
+
+    def replaced_meanwhile(*asked: Any) -> Any:
+        calls.append(asked)
+        if len(calls) == 1:
+            assert ran("key", "rotate", ROOT, "--which", "primary", "--data", str(shell.data)) == 0
+        return operate(*asked)
+
+    monkeypatch.setattr(clients, "operate", replaced_meanwhile)
+    assert shell.names() == [(None, ROOT)]
+    assert len(calls) == 2
+
+
 def test_what_is_done_twice_at_once_is_done_once(server: ServerProcess, shell: Shell) -> None:
     del server
     adding = ("key", "add", "one", "--rights", "listen")
@@ -260,8 +278,6 @@ def test_a_stopped_server_is_changed_in_its_folder_and_killed_ones_are_not_taken
 
 
 def test_a_folder_whose_server_has_not_said_where_it_is_says_so(tmp_path: Path, shell: Shell) -> None:
-    from duobus.clock import Clock
-
     shell.data.mkdir()
     assert "has no catalog" in shell.run("key", "list", status=1).stderr
     lock = FolderLock(shell.data)

@@ -335,11 +335,10 @@ class Server:
 
     def _write_record(self) -> None:
         """Say in the data folder where this server is reached, and with which key."""
-        if self._record is None:
+        amqp_port = self.port("amqp")
+        if self._record is None or amqp_port is None:
             return
         rule = managing_rule(self.default.rules)
-        amqp_port = self.port("amqp")
-        assert amqp_port is not None
         members = ready_members(
             self.settings,
             amqp_port=amqp_port,

@@ -72,15 +72,15 @@ class RunningServerRules:
         return dict(found) if change.verb == REMOVE else self._whole(found)
 
     def _ask(self, method: str, path: str, query: dict[str, str]) -> Any:
-        try:
-            return operate(self._remote, method, path, query)
-        except Refused:
-            # The key that was found in the data folder may have been replaced since.
-            again = self._server.remote()
-            if again.text == self._remote.text:
-                raise
-            self._remote = again
-            return operate(again, method, path, query)
+        while True:
+            try:
+                return operate(self._remote, method, path, query)
+            except Refused:
+                # The key that was found in the data folder may have been replaced since, by other commands like this.
+                again = self._server.remote()
+                if again.text == self._remote.text:
+                    raise
+                self._remote = again
 
     def _whole(self, found: Record) -> Record:
         """A rule with what applications connect by."""

@@ -47,8 +47,8 @@ def server_of(data: Path) -> RunningServer:
         raise Unreachable(f"No server runs on {data}.{killed} Start one: duobus serve --data {data}")
     if found is None:
         raise Unreachable(
-            f"{data} is in use by {holder}, which has not said where it listens: it has only begun to start, or is of "
-            "an earlier version. Try again in a few seconds, or say with --connection-string where it is."
+            f"{data} is in use by {holder}, which has not said where it listens: it starts or stops at this moment, or "
+            "is of an earlier version. Try again in a few seconds, or say with --connection-string where it is."
         )
     return RunningServer(
         str(found["connection_string"]),

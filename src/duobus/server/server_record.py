@@ -20,7 +20,7 @@ FILE_NAME: Final = "server.json"
 
 
 class ServerRecord(ReadyFile):
-    """The record of one server: members as of the ready file, and the name of the namespace."""
+    """The record of one server, with the members of the ready file."""
 
     def __init__(self, data: Path) -> None:
         super().__init__(data / FILE_NAME)

@@ -169,7 +169,19 @@ def test_commands_follow_a_replaced_key_by_the_data_folder_and_clients_move_with
     assert shell.record("message", "receive", "orders")["body"] == "hello"
     swapped = shell.record("key", "rotate", ROOT, "--which", "swap")
     assert (swapped["primaryKey"], swapped["secondaryKey"]) == (rotated["secondaryKey"], rotated["primaryKey"])
-    shell.run("namespace", "show")
+    shell.run("topic", "create", "prices")
+    for words in (
+        ("namespace", "show"),
+        ("queue", "show", "orders"),
+        ("subscription", "list", "prices"),
+        ("message", "peek", "orders"),
+        ("dlq", "list", "orders"),
+        ("topology", "export"),
+        ("fragment", "list"),
+        ("store", "list"),
+        ("pair", "backlog", "primary"),
+    ):
+        shell.run(*words)
     # After the restart the keys are those that were told.
     server.restart()
     assert shell.record("key", "show", ROOT)["primaryKey"] == swapped["primaryKey"]

@@ -241,7 +241,10 @@ class ClusterServer(Server):
             raise ConfigurationError(f"{NODES_MAX} servers share this catalog already, which is the limit.")
 
     def _see_rules(self, authorizer: Authorizer, directory: Directory) -> None:
-        """Another server may have started with other access rules for a namespace: they count here, too."""
+        """Another server may have changed the access rules of a namespace: they count here, too."""
+        if directory.contents.revision < self._catalog.mark.revision:
+            # It was read before this server's own latest change, and would undo that here until the next reading.
+            return
         for row in directory.contents.namespaces:
             known = authorizer.namespace_of(row.name)
             rules = {rule.name: rule for rule in row.rules}

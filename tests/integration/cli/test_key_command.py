@@ -143,6 +143,9 @@ def test_each_kind_of_failure_has_a_status_and_a_sentence_of_the_server(server: 
     shell.run("key", "show", "reader", "--entity", "nowhere", status=3)
     shell.run("key", "add", "reader2", "--rights", "own", status=2)
     shell.run("key", "rotate", "reader", status=2)
+    shell.run("key", "show", "", status=2)
+    shell.run("key", "remove", "..", "--yes", status=2)
+    shell.run("key", "show", "a?b#c d%2F", status=3)
     shell.run("key", "remove", "reader", status=2)
     shell.run("queue", "list", "--connection-string", server.connection_string, status=2)
     assert "last access rule" in shell.run("key", "remove", ROOT, "--yes", status=1).stderr

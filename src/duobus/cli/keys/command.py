@@ -54,6 +54,13 @@ _NAMESPACE: Final = click.option(
 )
 
 
+def _name(text: str) -> str:
+    """The name of a rule; it is a part of an address on its way to a server."""
+    if text in {"", ".", ".."}:
+        raise click.BadParameter(f"{text!r} is no name of an access rule.")
+    return text
+
+
 @click.group(name="key", no_args_is_help=True)
 def command() -> None:
     """List, show, add, rotate and remove access rules and their keys.
@@ -89,7 +96,7 @@ def list_rules(server: ServerChoice, entity: str | None, namespace: str | None, 
 
 
 @command.command(epilog=_SHOW)
-@click.argument("name")
+@click.argument("name", type=_name)
 @_ENTITY
 @_NAMESPACE
 @remote_command(is_chosen_later=True)
@@ -108,7 +115,7 @@ def _rights(text: str) -> int:
 
 
 @command.command(epilog=_ADD)
-@click.argument("name")
+@click.argument("name", type=_name)
 @click.option(
     "--rights",
     required=True,
@@ -138,7 +145,7 @@ def add(
 
 
 @command.command(epilog=_ROTATE)
-@click.argument("name")
+@click.argument("name", type=_name)
 @click.option(
     "--which",
     required=True,
@@ -162,7 +169,7 @@ def rotate(
 
 
 @command.command(epilog=_REMOVE)
-@click.argument("name")
+@click.argument("name", type=_name)
 @click.option("--yes", "-y", "is_sure", is_flag=True, help="Do not ask.")
 @_ENTITY
 @_NAMESPACE

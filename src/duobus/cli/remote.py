@@ -191,7 +191,12 @@ class Remote:
     @contextmanager
     def _told(self, address: str, what: str) -> Iterator[None]:
         try:
-            from azure.core.exceptions import AzureError, ResourceNotFoundError, ServiceRequestError
+            from azure.core.exceptions import (
+                AzureError,
+                ResourceNotFoundError,
+                ServiceRequestError,
+                ServiceResponseError,
+            )
             from azure.servicebus.exceptions import (
                 MessagingEntityNotFoundError,
                 ServiceBusAuthenticationError,
@@ -206,7 +211,7 @@ class Remote:
         logging.getLogger("azure").addHandler(logging.NullHandler())
         try:
             yield
-        except (ServiceRequestError, ServiceBusConnectionError) as error:
+        except (ServiceRequestError, ServiceResponseError, ServiceBusConnectionError) as error:
             if token_refusal(error) is not None:
                 raise self._without_token(what) from None
             raise Unreachable(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -350,6 +352,27 @@ def test_tls_with_the_servers_own_authority(server: ServerProcess, shell: Shell)
     shell.run("queue", "create", "safe")
     shell.run("message", "send", "safe", "hello")
     assert shell.record("message", "receive", "safe")["body"] == "hello"
+
+
+def test_a_server_that_goes_away_before_its_answer_does_not_answer(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            for _ in range(20):
+                try:
+                    listener.accept()[0].close()
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=hang_up, daemon=True)
+        thread.start()
+        port = listener.getsockname()[1]
+        shell.environment["DUOBUS_CONNECTION_STRING"] = LOCAL.replace("sb://localhost", f"sb://127.0.0.1:{port}")
+        for words in (("queue", "list"), ("store", "list"), ("dlq", "list", "q")):
+            assert f"127.0.0.1:{port} does not answer" in shell.run(*words, status=6).stderr
+        # Wakes the thread.
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
 
 
 def test_the_endpoint_of_the_management_may_be_another(server: ServerProcess, shell: Shell) -> None:

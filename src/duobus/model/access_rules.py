@@ -15,10 +15,10 @@ import msgspec
 from duobus.errors import ArgumentInvalid, EntityAlreadyExists, EntityNotFound, NotAllowed
 from duobus.model.descriptions import ALL_RIGHTS, AccessRule, Right, check_access_rules
 
-#: What a client may call a rule.
+#: Names that a client may give to a rule.
 RULE_NAME: Final = re.compile(r"[A-Za-z0-9._~-]{1,256}")
 
-#: What can be done to a rule.
+#: The changes that a rule can undergo.
 ADD: Final = "add"
 ROTATE: Final = "rotate"
 SWAP: Final = "swap"
@@ -160,7 +160,7 @@ def form_of(entity: str | None, rule: AccessRule, *, with_keys: bool = False) ->
 
 
 def differences(before: Iterable[AccessRule], after: Iterable[AccessRule], name: str) -> dict[str, list[object]]:
-    """What a change has made of a rule, as the audit log tells it: property to [before, after], with keys masked."""
+    """The differences by a change of a rule, for the audit log: property to [before, after], with keys masked."""
     old, new = (next((rule for rule in rules if rule.name == name), None) for rules in (before, after))
     if old is None or new is None:
         return {} if new is None else {"rights": [None, names_of(new.rights)]}

@@ -13,7 +13,7 @@ from duobus.clock import Clock
 from duobus.errors import ConfigurationError
 
 NAME: Final = "duobus.lock"
-#: Tries to take it, and seconds between them: a command that only looks holds it for an instant.
+#: Tries to take the lock, and seconds between them: a command that looks for the holder shares the lock for an instant.
 _TRIES: Final = 10
 _TRY_S: Final = 0.02
 #: Bytes of it that are read, for whoever finds it locked; a host name has up to 255.
@@ -87,7 +87,7 @@ def _holder(fd: int) -> str:
 
 
 def holder_of(data: Path) -> str | None:
-    """What has the lock of a data folder, in its own words; None when nothing has."""
+    """The holder of a data folder's lock, as the holder describes itself; None when nobody has the lock."""
     try:
         fd = os.open(data / NAME, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The two ways to access rules: over the management API of a running server, and in the folder of a stopped one."""
+"""The two ways to access rules: the management API of a server that runs, and the data folder of a stopped one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
@@ -19,6 +19,9 @@ from duobus.cli.remote import Remote, ServerChoice, operate
 from duobus.clock import Clock, Entropy
 from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreTooNew
 from duobus.model.access_rules import ADD, REMOVE, ROTATE, RuleChange, form_of, names_of
+
+if TYPE_CHECKING:
+    from duobus.storage.offline.access_rules import StoppedRules
 
 Record = dict[str, Any]
 
@@ -102,10 +105,10 @@ def _query(entity: str | None) -> dict[str, str]:
 
 
 class StoppedServerRules:
-    """The data folder of a server that does not run. It has the lock of the folder."""
+    """The data folder of a server that does not run; the caller has the lock of the folder."""
 
-    def __init__(self, rules: Any) -> None:
-        """``rules``: see ``duobus.storage.offline.access_rules``."""
+    def __init__(self, rules: StoppedRules) -> None:
+        """``rules``: the access rules in the catalog of that folder."""
         self._rules = rules
 
     def listed(self, entity: str | None) -> list[Record]:
@@ -173,7 +176,7 @@ def _rules_at(server: ServerChoice, data: Path, namespace: str | None) -> Iterat
                 lock.take(_HOLDER, clock)
                 break
             except ConfigurationError:
-                # Another one has it now: a server that has just started, or a command like this one.
+                # Another process has the lock now: a server that has just started, or a command like this one.
                 if number == _TRIES - 1:
                     raise
                 pause.wait(_TRY_S)
@@ -191,7 +194,7 @@ def _rules_at(server: ServerChoice, data: Path, namespace: str | None) -> Iterat
             clock=clock,
             emulator_key=EMULATOR_KEY,
         ) as rules:
-            # Its key may be another one soon.
+            # The key in the record may be replaced by what follows.
             remove_stale_record(data)
             yield StoppedServerRules(rules)
     finally:

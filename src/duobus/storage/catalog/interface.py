@@ -26,7 +26,7 @@ from duobus.storage.catalog_rows import (
     StoreRow,
 )
 
-#: Is given the access rules that there are, and returns those that there are to be.
+#: A function from the access rules of a namespace to those that the namespace is to have.
 RulesChange = Callable[[tuple[AccessRule, ...]], tuple[AccessRule, ...]]
 
 
@@ -122,8 +122,8 @@ class Catalog(ABC):
     def change_rules(self, namespace: str, change: RulesChange) -> tuple[AccessRule, ...]:
         """Make the access rules of a namespace what ``change`` makes of them, and return them.
 
-        Nobody changes them in between, no other server either. What ``change`` raises comes out, and nothing was
-        changed.
+        No other change of these rules comes in between, not even by another server. An exception of ``change`` is
+        passed on, and the catalog is as before.
 
         Raises:
             EntityNotFound: The catalog holds no namespace of this name.

@@ -74,6 +74,7 @@ class Remote:
     """
 
     def __init__(self, connection_string: str | None, endpoint: str | None, ca: Path | None) -> None:
+        self._is_guessed = not connection_string
         text = (connection_string or LOCAL).strip().rstrip(";")
         members = dict(part.partition("=")[::2] for part in text.split(";"))
         self._members = {name.lower(): (name, value) for name, value in members.items()}
@@ -125,6 +126,15 @@ class Remote:
         if not name or not key:
             raise click.UsageError("Give a connection string with SharedAccessKeyName and SharedAccessKey.")
         return name, key
+
+    def failure(self, status: int, text: str) -> click.ClickException:
+        """The error of the command line for a refusal of the server, with a status of HTTP."""
+        if status == HTTPStatus.UNAUTHORIZED and self._is_guessed:
+            text += (
+                "\nNo connection string was given, so the emulator's key was tried. Give --data with the data folder, "
+                "if the server is on this machine, or a connection string, best in DUOBUS_CONNECTION_STRING."
+            )
+        return failure(status, self.masked(text))
 
     def string_for(self, name: str, key: str, entity: str | None) -> str:
         """The connection string by which applications use a key at this server."""
@@ -230,7 +240,7 @@ class Remote:
                 raise NotFound(f"There is no {what}. {self.masked(said(error))}") from None
             is_refused = isinstance(error, ServiceBusAuthenticationError | ServiceBusAuthorizationError)
             status = HTTPStatus.UNAUTHORIZED if is_refused else getattr(error, "status_code", None) or 0
-            raise failure(status, self.masked(said(error))) from None
+            raise self.failure(status, said(error)) from None
 
     def _without_token(self, what: str) -> click.ClickException:
         """The error for a token that was not taken, of which the SDK does not say why.
@@ -425,8 +435,8 @@ def operate(remote: Remote, method: str, path: str, query: Mapping[str, str] | N
         with urllib.request.build_opener(*handlers).open(request, timeout=_TIMEOUT_S) as answer:
             text = answer.read()
     except urllib.error.HTTPError as error:
-        reason = remote.masked(said(Exception(error.read().decode(errors="replace"))))
-        raise failure(error.code, reason or f"{remote.url} answered {error.code}.") from None
+        reason = said(Exception(error.read().decode(errors="replace")))
+        raise remote.failure(error.code, reason or f"{remote.url} answered {error.code}.") from None
     except (urllib.error.URLError, OSError) as error:
         raise Unreachable(
             f"{remote.url} does not answer: {error}\nStart a server there, or say with --connection-string, "

@@ -415,6 +415,17 @@ def test_a_wrong_key_is_refused_and_not_repeated(server: ServerProcess, shell: S
         assert "Operation returned" not in told
 
 
+def test_without_a_connection_string_a_refusal_says_how_to_give_one(
+    server: ServerProcess, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duobus.cli.remote.LOCAL", server.connection_string.replace(KEY, "wrong"))
+    for words in (["queue", "list"], ["store", "list"], ["dlq", "list", "q"], ["message", "peek", "q"]):
+        shell.environment["DUOBUS_CONNECTION_STRING"] = None
+        assert "No connection string was given" in shell.run(*words, status=5).stderr
+        shell.environment["DUOBUS_CONNECTION_STRING"] = server.connection_string.replace(KEY, "wrong")
+        assert "No connection string was given" not in shell.run(*words, status=5).stderr
+
+
 def test_a_key_without_the_right_is_told_which_right_it_lacks(server: ServerProcess, shell: Shell) -> None:
     where = ("--connection-string", server.connection_string, "--endpoint", server.ready["admin_url"])
     shell.run("queue", "create", "ours")

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from duobus.auth import sign_token
 from duobus.cli.dead_letters.work import Note, RateLimit, Totals, Work
-from duobus.cli.failures import NotFound, Unreachable, failure
+from duobus.cli.failures import NotFound, Unreachable
 from duobus.cli.output import clean
 from duobus.cli.remote import Remote
 from duobus.clock import Clock
@@ -89,7 +89,7 @@ class DeadLetterClient:
         said = self._remote.masked(clean(detail[1] if detail else f"The server answered {status}."))
         if status == HTTPStatus.NOT_FOUND:
             return NotFound(f"There is no {address}, or nothing to move it to. {said}")
-        return failure(status, said)
+        return self._remote.failure(status, said)
 
     def _ask(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         for attempt in (1, 2):

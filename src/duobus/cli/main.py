@@ -30,6 +30,7 @@ _COMMANDS = {
         "Look for what keeps a server from running well, and say what to do.",
     ),
     "fragment": ("duobus.cli.commands.fragment:command", "Tell which fragment is on which messaging store; move one."),
+    "key": ("duobus.cli.keys.command:command", "List, show, add, rotate and remove access rules and their keys."),
     "message": ("duobus.cli.commands.message:command", "Send, peek and receive messages."),
     "namespace": ("duobus.cli.commands.entities:namespace", "Show the namespace."),
     "pair": (

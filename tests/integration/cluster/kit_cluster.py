@@ -72,6 +72,10 @@ class Cluster:
             command = [*self.words(number), sys.executable, "-m", "duobus", "serve", *options]
             self._processes[number] = server_process.start_process(command, log)
 
+    def folder_of(self, number: int) -> Path:
+        """The data folder of a server."""
+        return self._folder / f"server-{number}"
+
     def words(self, _number: int) -> list[str]:
         """What the command of a server begins with."""
         return []

@@ -62,12 +62,17 @@ async def test_rules_that_another_server_has_written_count_here_as_soon_as_the_c
             for rule in namespace.rules.values()
         )
 
-        def read(*namespaces: NamespaceRow) -> None:
-            directory = Directory(CatalogContents(namespaces, (), ()))
-            server: Any = SimpleNamespace(amqp=room.owner.amqp)
+        def read(*namespaces: NamespaceRow, revision: int = 5) -> None:
+            directory = Directory(CatalogContents(namespaces, (), (), revision=revision))
+            catalog = SimpleNamespace(mark=SimpleNamespace(revision=5))
+            server: Any = SimpleNamespace(_rules_changed=room.owner.amqp.rules_changed, _catalog=catalog)
             ClusterServer._see_rules(server, room.owner.amqp.authorizer, directory)
 
         read(NamespaceRow("ns", tuple(namespace.rules.values())), NamespaceRow("unknown", rules))
         assert await room.client.send(sender, b"x") is ACCEPTED
+        # This server has changed something since that was read.
+        before = dict(namespace.rules)
+        read(NamespaceRow("ns", rules), revision=4)
+        assert namespace.rules == before
         read(NamespaceRow("ns", rules))
         assert await _ended(room.client) == UNAUTHORIZED

@@ -240,11 +240,17 @@ def receive(remote: Remote, output: str | None, count: int, wait: str, mode: str
         _receiver(client, receive_mode=mode.replace("-", ""), **source) as receiver,
         Printer(output, _COLUMNS) as printer,
     ):
-        while left and (found := receiver.receive_messages(min(left, _CHUNK), max_wait_time=milliseconds / 1000)):
-            printer.print(record_of(message) for message in found)
-            for message in found if is_locked else ():
-                receiver.complete_message(message)
-            left -= len(found)
+        try:
+            while left and (found := receiver.receive_messages(min(left, _CHUNK), max_wait_time=milliseconds / 1000)):
+                printer.print(record_of(message) for message in found)
+                for message in found:
+                    if is_locked:
+                        receiver.complete_message(message)
+                    left -= 1
+        except BaseException:
+            if left < count:
+                click.echo(f"Received before the failure: {count - left}.", err=True)
+            raise
     click.echo(f"Received: {count - left}.", err=True)
 
 

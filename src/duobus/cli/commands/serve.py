@@ -10,7 +10,7 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
-from duobus.cli.remote import NotFound
+from duobus.cli.failures import NotFound
 from duobus.errors import ConfigurationError
 from duobus.model.options import HttpOptions
 from duobus.model.quotas import STORE_TIMEOUT_S, parse_quotas

@@ -14,6 +14,7 @@ from duobus.gateway.rest.atom.request_origin import RequestOrigin
 from duobus.gateway.rest.authorization import Guard
 from duobus.gateway.rest.dead_letters.endpoint import DeadLetterEndpoint, is_dead_letter_request
 from duobus.gateway.rest.error_responses import Answers
+from duobus.gateway.rest.keys.endpoint import AccessRules, KeyEndpoint, is_key_request
 from duobus.gateway.rest.operations import Drill
 from duobus.gateway.rest.request_bodies import BodyBudget
 from duobus.gateway.rest.request_target import HOST, parse_target
@@ -49,11 +50,13 @@ class HttpApi:
         backups: operating.Backups | None = None,
         audit: AuditTrail | None = None,
         overview: operating.Overview | None = None,
+        rules: AccessRules | None = None,
         sends: type[Sends] = Sends,
     ) -> None:
         self._guard = Guard(authorizer, clock)
         self._answers = Answers(clock, entropy, log, errors)
         self._operating = operating.AdminOperations(unit, self._guard, drills, backups, overview)
+        self._keys = None if rules is None else KeyEndpoint(rules, self._guard)
         room = BodyBudget()
         self._management = Management(
             unit,
@@ -97,6 +100,8 @@ class HttpApi:
             if is_dead_letter_request(request.method, target):
                 return await self._service.answer(request, target, namespace)
             call = call_of(request.method, target)
+            if self._keys is not None and is_key_request(target):
+                return await self._keys.answer(request, target, namespace)
             if call is None and target.lower[:1] == (operating.PREFIX,):
                 return await self._operating.answer(request, target, namespace)
             if call is not None:

@@ -119,8 +119,9 @@ class AdminOperations:
                 return web.json_response(self._backing_up().status())
         raise MethodUnknown(
             f"{request.method} means nothing for this address. GET /$duobus/server, /$duobus/entities, "
-            "/$duobus/connections, /$duobus/stores, /$duobus/fragments, /$duobus/moves or /$duobus/backup; "
-            "POST /$duobus/moves, /$duobus/backup or /$duobus/stores/<number>/fail, .../stall or .../heal."
+            "/$duobus/connections, /$duobus/stores, /$duobus/fragments, /$duobus/moves, /$duobus/backup or "
+            "/$duobus/keys; POST /$duobus/moves, /$duobus/backup or "
+            "/$duobus/stores/<number>/fail, .../stall or .../heal."
         )
 
     def _broker(self, number: str) -> MessageBroker:

@@ -21,6 +21,7 @@ from duobus.gateway.listener import Listener, TlsSource
 from duobus.gateway.protocol_switch import ProtocolFactory
 from duobus.model.descriptions import ALL_RIGHTS, AccessRule, QueueDescription, Right, TopicDescription
 from duobus.model.tiers import EMULATOR
+from duobus.server.access.connection_strings import renew
 from duobus.server.access.metrics_token import MetricsToken
 from duobus.server.access.rules import ServerRules
 from duobus.server.clock_record import ClockRecord, read_record
@@ -364,9 +365,11 @@ class Server:
         )
         try:
             self._record.write(members)
+            if self.settings.data is not None:
+                renew(self.settings.data, str(members["connection_string"]))
         except ConfigurationError as error:
             # Commands beside the server need it; clients do not.
-            self.log.warning("record of the server not written", reason=str(error))
+            self.log.warning("address and key not written into the data folder", reason=str(error))
 
     async def _add_stores(self, contents: CatalogContents) -> None:
         for row in contents.lost:

@@ -292,6 +292,25 @@ def test_a_stopped_server_is_changed_in_its_folder_and_killed_ones_are_not_taken
     assert shell.run("queue", "list", status=6).stderr.startswith(f"Error: No server runs on {shell.data}. Start one")
 
 
+def test_the_file_with_the_first_connection_string_has_the_key_of_now(server: ServerProcess, shell: Shell) -> None:
+    file = shell.data / "connection-string"
+    pause = threading.Event()
+    # The file is written right after clients can connect.
+    while not file.exists() and server.is_running:
+        pause.wait(0.01)
+    assert file.read_text().strip() == server.connection_string
+    rotated = shell.record("key", "rotate", ROOT, "--which", "primary")
+    assert file.read_text().strip() == rotated["primaryConnectionString"]
+    assert file.stat().st_mode & 0o777 == 0o600
+    server.terminate()
+    shell.run("key", "rotate", ROOT, "--which", "primary")
+    server.start()
+    assert file.read_text().strip() == shell.record("key", "show", ROOT)["primaryConnectionString"]
+    file.unlink()
+    shell.run("key", "rotate", ROOT, "--which", "primary")
+    assert not file.exists()
+
+
 def test_a_folder_whose_server_has_not_said_where_it_is_says_so(tmp_path: Path, shell: Shell) -> None:
     shell.data.mkdir()
     assert "has no catalog" in shell.run("key", "list", status=1).stderr

@@ -10,7 +10,7 @@ from typing import Any
 from duobus.codec import Int, Timestamp, application_properties, build_message
 from duobus.model.descriptions import RuleDescription, TypedValue
 from duobus.model.metadata import MessageMetadata
-from duobus.rules import MessageView, Overlay, Rule, RuleSet, compile_rule
+from duobus.rules import Match, MessageView, Overlay, Rule, RuleSet, compile_rule
 from duobus.rules.values import EvaluationError
 
 WHEN_MS = 1_767_312_000_000  # 2026-01-02T00:00Z
@@ -108,6 +108,11 @@ def rule_set(subscriptions: dict[int, list[Rule]]) -> RuleSet:
 
 def view(properties: dict[str, Any] | None = None, fields: list[Any] | None = None, **more: Any) -> MessageView:
     return MessageView(build_message(fields, properties, data=b"body"), **more)
+
+
+def remembered(found: RuleSet, payload: bytes) -> list[Match]:
+    """What a payload gives when nothing like it was seen, and what it gives then."""
+    return [found.match_payload(payload, None, None, None) for _ in range(2)]
 
 
 def matches(found: Rule, message: MessageView) -> bool:

@@ -16,7 +16,7 @@ from duobus.rules import Match, MessageView, Rule, RuleSet
 from duobus.rules.matching import result_cache
 from duobus.rules.matching.result_cache import MASKS_MAX, ResultCache
 from duobus.rules.system_properties import APPLICATION_SECTION
-from kits.rules import VECTOR_MESSAGE, rule, rule_set
+from kits.rules import VECTOR_MESSAGE, remembered, rule, rule_set
 
 
 def give(found: RuleSet, payload: bytes, metadata: MessageMetadata | None = None, number: int = 1) -> tuple[int, ...]:
@@ -166,8 +166,8 @@ def test_a_kept_result_is_the_one_that_looking_gives_whatever_was_seen_before(
         for place, value in ((0, 0), *changes):
             payload[place % len(payload)] = value
             expected = outcome(found.match(MessageView(bytes(payload))))
-            for _ in range(2):
-                assert outcome(found.match_payload(bytes(payload), None, None, None)) == expected
+            for again in remembered(found, bytes(payload)):
+                assert outcome(again) == expected
 
 
 @given(

@@ -32,6 +32,13 @@ LIMIT = 1 << 20
 EMPTY_HEADER = bytes.fromhex("005370c00605") + b"\x40" * 5
 
 
+def event_of(kind: type[Any], **fields: Any) -> Any:
+    """A stand-in for an event of the engine, with the same fields: a compiled event takes no link but the engine's."""
+    names = getattr(kind, "__slots__", ()) or getattr(kind, "__mypyc_attrs__", ())
+    assert fields.keys() == set(names)
+    return SimpleNamespace(**fields)
+
+
 class Line:
     """The engine's side of the link: what was granted and settled."""
 
@@ -148,7 +155,23 @@ class FakeEndpoint:
     def transfer(
         self, *payloads: bytes, first: int = 7, settled: bool = False, form: int = 0, state: Any = None
     ) -> None:
-        self.link.transfers(Transfers(self.line, first, settled, form, list(payloads), state))
+        event = event_of(
+            Transfers,
+            link=self.line,
+            first_delivery_id=first,
+            settled=settled,
+            message_format=form,
+            payloads=list(payloads),
+            state=state,
+        )
+        self.link.transfers(event)
+
+    def refuse(self, size: int, *, settled: bool = False, state: Any = None) -> None:
+        """The engine has thrown a delivery away."""
+        event = event_of(
+            TransferRefused, link=self.line, delivery_id=5, settled=settled, size=size, reason="", state=state
+        )
+        self.link.refused(event)
 
     def answer(self, batch: SendBatch, indices: list[int] | None = None, error: ServiceBusError | None = None) -> None:
         self.link.ready.append(SimpleNamespace(batch=batch, indices=indices, error=error))
@@ -341,10 +364,10 @@ def test_what_the_engine_did_not_take_in_is_too_large_or_has_no_room_now(size: i
     endpoint = FakeEndpoint()
     state = TransactionalState(b"t", None)
     for settled, said in ((False, [(5, 5, error)]), (True, [])):
-        endpoint.link.refused(TransferRefused(endpoint.line, 5, settled, size, ""))
+        endpoint.refuse(size, settled=settled)
         assert endpoint.line.told() == said
     assert endpoint.books.doomed == []
-    endpoint.link.refused(TransferRefused(endpoint.line, 5, False, size, "", state))
+    endpoint.refuse(size, state=state)
     assert [(txn_id, type(error).__name__) for txn_id, error in endpoint.books.doomed] == [(b"t", error)]
 
 

@@ -1,4 +1,4 @@
-"""The memo of a rule set: results that are kept, for which messages, until when, and how many."""
+"""What a rule set remembers of messages: which are alike, alone and in a row, until when, and how many."""
 
 from __future__ import annotations
 
@@ -13,13 +13,23 @@ from kit_counting import counting
 from duobus.codec import Int, Timestamp, UInt, build_message, with_made_id
 from duobus.model.metadata import MessageMetadata
 from duobus.rules import Match, MessageView, Rule, RuleSet
-from duobus.rules.matching import result_cache as memo_module
-from duobus.rules.matching.property_cache import NAMES_MAX
+from duobus.rules.matching import result_cache
+from duobus.rules.matching.result_cache import MASKS_MAX, ResultCache
+from duobus.rules.system_properties import APPLICATION_SECTION
 from kits.rules import VECTOR_MESSAGE, remembered, rule, rule_set
 
 
 def give(found: RuleSet, payload: bytes, metadata: MessageMetadata | None = None, number: int = 1) -> tuple[int, ...]:
     return found.match_payload(payload, metadata, 5, number).sources
+
+
+def sources(found: RuleSet, run: list[bytes]) -> list[tuple[int, ...]]:
+    return [match.sources for match in found.match_run(run, 5, 1)]
+
+
+def known(found: RuleSet, run: list[bytes]) -> int:
+    """For how many of these messages the result is known without a look."""
+    return len(run) - found._cache.find_run(run).count(None)
 
 
 def message(message_id: Any = None, label: str | None = None, **properties: Any) -> bytes:
@@ -40,14 +50,19 @@ def test_messages_with_the_same_application_properties_are_looked_at_once() -> N
     assert found.looks == 3
 
 
-def test_a_message_id_makes_no_difference_where_no_rule_looks_at_it() -> None:
+def test_a_message_id_makes_no_difference_but_by_its_length_where_no_rule_looks_at_it() -> None:
     found = counting(rule("sys.Label = 'x'"), rule("sys.Label = 'x' AND a = 1"))
-    for message_id in ("m1", "m2", "", None, "m" * 99):
+    for message_id in ("m1", "m2", "-."):
         assert give(found, message(message_id, "x", a=1)) == (1, 2)
         assert give(found, message(message_id, "y", a=1)) == ()
-    # One that the broker gave is written in a form of its own.
-    assert give(found, with_made_id(message(None, "x", a=1), 0, b"0" * 32)) == (1, 2)
     assert found.looks == 2
+    found.looks = 0
+    for first in ("m", "n"):
+        for message_id in ("", None, first * 99):
+            assert give(found, message(message_id, "x", a=1)) == (1, 2)
+        # One that the broker gave is written in a form of its own.
+        assert give(found, with_made_id(message(None, "x", a=1), 0, first.encode() * 32)) == (1, 2)
+    assert found.looks == 4
 
 
 @pytest.mark.parametrize(
@@ -175,14 +190,12 @@ def test_a_run_gives_for_each_message_what_it_gives_alone(rules: list[Rule], fir
         for place, value in changes:
             payload[place % len(payload)] = value
         payloads += [bytes(payload), bytes(payload[:cut])]
-    by_names = rule_set({number: [one] for number, one in enumerate(rules)})
-    by_names._memo.rest = 1 << 30
-    for found in (rule_set({number: [one] for number, one in enumerate(rules)}), by_names):
-        for run in (payloads, payloads[::-1], payloads):
-            given_back = found.match_run(run, 5, 1)
-            for number, (payload, match) in enumerate(zip(run, given_back, strict=True), 1):
-                view = MessageView(payload, None, 5, number)
-                assert outcome(match) == outcome(found.match(view))
+    found = rule_set({number: [one] for number, one in enumerate(rules)})
+    for run in (payloads, payloads[::-1], payloads):
+        given_back = found.match_run(run, 5, 1)
+        for number, (payload, match) in enumerate(zip(run, given_back, strict=True), 1):
+            view = MessageView(payload, None, 5, number)
+            assert outcome(match) == outcome(found.match(view))
 
 
 def test_like_messages_in_a_row_share_one_result() -> None:
@@ -192,25 +205,6 @@ def test_like_messages_in_a_row_share_one_result() -> None:
     one, two = found.match_run(run, 5, 1)[::3]
     assert [match is one for match in found.match_run(run, 5, 1)] == [True] * 3 + [False] * 3
     assert (one.sources, two.sources, found.looks) == ((1,), (2,), 2)
-
-
-@pytest.mark.parametrize("other", [Int(7), "text", True, None])
-def test_values_that_no_rule_asks_for_are_walked_over_once(other: Any) -> None:
-    found = counting(rule("a = 1"))
-    found._memo.rest = 1 << 30
-    first = message("m1", a=1, other=other, b="end")
-    assert give(found, first) == (1,)
-    kept = found._named_memo._kept
-    assert give(found, first.replace(b"text", b"TEXT")) == (1,)
-    assert found._named_memo._kept is kept
-    # Not what the quick reader would read: it is looked at.
-    if isinstance(other, str):
-        assert (
-            give(found, first.replace(b"text", b"te\xff\xff"))
-            == found.match(MessageView(first.replace(b"text", b"te\xff\xff"))).sources
-        )
-    assert give(found, message("m1", a=2, other=other, b="end")) == ()
-    assert give(found, message("m1", a=1, other=other, b="END")) == (1,)
 
 
 def test_an_id_that_is_no_text_is_an_error_although_the_rest_is_known() -> None:
@@ -240,54 +234,79 @@ def test_a_rule_that_comes_or_goes_holds_for_the_next_message() -> None:
     assert give(found, VECTOR_MESSAGE) == (3,)
 
 
-def test_the_memo_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memo_module, "WORTH_FROM", 0)
+def test_what_is_remembered_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_cache, "WORTH_FROM", 0)
     found = counting(*(rule("a >= 0") for _ in range(100)))
+    entries = []
     for number in range(1000):
         give(found, message(a=number, filler="x" * 200))
-        memo = found._memo
-        kept = sum(320 + len(key) + 8 * len(match.sources) for key, match in memo._known.items())
-        assert kept == memo._bytes <= memo_module.BYTES_MAX
-    assert 0 < len(found._memo._known) < 200
+        cache = found._cache
+        sizes = [
+            result_cache.ENTRY_BYTES + 2 * length + result_cache.SOURCE_BYTES * len(match.sources)
+            for length, masks in cache._masks.items()
+            for matches in masks.values()
+            for match in matches.values()
+        ]
+        assert sum(sizes) == cache._bytes <= result_cache.BYTES_MAX
+        entries.append(len(sizes))
+    # More than once it began again.
+    assert entries.count(1) > 1
+    assert 0 < max(entries) < 400
 
 
-def test_ever_new_properties_make_the_memo_rest_and_like_ones_wake_it() -> None:
+def test_masks_of_one_length_are_bounded() -> None:
+    cache = ResultCache({"a": 1})
+    cache.start(APPLICATION_SECTION, with_id=False)
+    for number in range(5 * MASKS_MAX):
+        # The same length, and another place for the value that nobody asks for.
+        cache.keep(message(a="x" * number, b="y" * (30 - number)), Match((1,)))
+        assert [len(masks) <= MASKS_MAX for masks in cache._masks.values()] == [True]
+
+
+def test_ever_new_properties_make_the_cache_rest_and_like_ones_wake_it() -> None:
     found = counting(rule("a >= 0"))
-    # The memo by all properties is judged first, then the one by those that rules name.
-    for number in range(2 * memo_module.JUDGED_AFTER):
+    for number in range(result_cache.JUDGED_AFTER):
         give(found, message(a=number))
-    assert len(found._memo._known) == 1
-    assert len(found._named_memo._known) == 1
+    assert found._cache.rest == result_cache.REST
     found.looks = 0
-    for _ in range(memo_module.REST + 10):
-        assert give(found, message(a=1)) == (1,)
-    # All while both rest, and one when the first is awake again.
-    assert found.looks == memo_module.REST - memo_module.JUDGED_AFTER + 1
+    run = [message(a=1)] * 10
+    for _ in range(0, result_cache.REST, 10):
+        assert sources(found, run) == [(1,)] * 10
+    # All while it rests, and one when it is awake again.
+    assert result_cache.REST < found.looks + 10 <= result_cache.REST + 10
+    found.looks = 0
+    for _ in range(10):
+        assert sources(found, run) == [(1,)] * 10
+    assert found.looks <= 1
 
 
-# -- by the properties that rules name --------------------------------------------------------------------------------
+def test_a_quarter_of_the_messages_found_is_enough_to_go_on() -> None:
+    found = counting(rule("a >= 0"))
+    give(found, message(a=-1))
+    for number in range(4 * result_cache.JUDGED_AFTER):
+        sources(found, [message(a=number), message(a=-1)])
+    assert found._cache.rest == 0
 
 
-def test_properties_that_no_rule_names_make_no_difference_where_they_are_ever_new() -> None:
+# -- values that no rule asks for -------------------------------------------------------------------------------------
+
+
+def test_properties_that_no_rule_names_make_no_difference() -> None:
     found = counting(rule("a = 1"), rule("EXISTS (b)"), rule("property('C') = 'x'"), rule("sys.Label = 'l' AND a = 2"))
-    for number in range(memo_module.JUDGED_AFTER):
-        give(found, message(order=number))
-    found.looks = 0
-    for number in range(100):
-        assert give(found, message("m", "l", order=number, a=2, B=True)) == (2, 4)
-        assert give(found, message("m", "l", order=number, a=1)) == (1,)
-        assert give(found, message("m", "n", order=number, c="x", a=2)) == (3,)
+    for number in range(1000, 1100):
+        assert give(found, message("m", "l", order=Int(number), a=2, B=True)) == (2, 4)
+        assert give(found, message("m", "l", order=Int(number), a=1)) == (1,)
+        assert give(found, message("m", "n", order=Int(number), c="x", a=2)) == (3,)
     assert found.looks == 3
 
 
-def test_rules_with_names_out_of_the_message_are_not_remembered_by_names() -> None:
+def test_rules_with_names_out_of_the_message_are_remembered_by_all_properties() -> None:
     found = counting(rule("property(which) = 1"), rule("a = 1"))
-    found._memo.rest = 10
-    assert give(found, message(which="x", x=1)) == (1,)
-    assert give(found, message(which="x", x=2)) == ()
+    for _ in range(2):
+        assert give(found, message(which="x", x=1)) == (1,)
+        assert give(found, message(which="x", x=2)) == ()
     assert found.looks == 2
     found.remove(1, "r")
-    found._memo.rest = 10
     assert give(found, message(which="x", x=1)) == ()
     assert give(found, message(which="y", x=2)) == ()
     assert found.looks == 3
@@ -295,18 +314,99 @@ def test_rules_with_names_out_of_the_message_are_not_remembered_by_names() -> No
 
 def test_a_rule_that_comes_changes_which_names_count() -> None:
     found = rule_set({1: [rule("a = 1")], 2: []})
-    found._memo.rest = 10
-    assert give(found, message(a=1, b=1)) == (1,)
+    run = [message(a=1, b=1)] * 3
+    assert sources(found, run) == [(1,)] * 3
     found.add(2, rule("b = 1"))
-    assert give(found, message(a=1, b=1)) == (1, 2)
-    assert give(found, message(a=1, b=2)) == (1,)
+    assert sources(found, run) == [(1, 2)] * 3
+    assert sources(found, [message(a=1, b=2)]) == [(1,)]
     found.remove(2, "r")
-    assert give(found, message(a=1, b=1)) == (1,)
+    assert sources(found, run) == [(1,)] * 3
 
 
-def test_the_names_that_are_known_are_bounded() -> None:
-    found = rule_set({1: [rule("a = 1")]})
-    found._memo.rest = 2 * NAMES_MAX
-    for number in range(2 * NAMES_MAX):
-        give(found, message(**{f"p{number}": 1}))
-        assert len(found._named_memo._asked_for) <= NAMES_MAX
+def test_a_value_of_an_uncommon_kind_has_to_be_the_same_and_so_has_all_behind_it() -> None:
+    found = counting(rule("a = 1"))
+    for number in (1000, 1001):
+        assert give(found, message(order=Int(number), other=UInt(1000), n=Int(1), a=1)) == (1,)
+    assert found.looks == 1
+    assert give(found, message(order=Int(1000), other=UInt(1001), n=Int(1), a=1)) == (1,)
+    assert give(found, message(order=Int(1000), other=UInt(1000), n=Int(2), a=1)) == (1,)
+    assert found.looks == 3
+
+
+# -- messages in a row ------------------------------------------------------------------------------------------------
+
+
+def test_messages_of_a_run_that_differ_in_what_no_rule_asks_for_are_looked_at_once() -> None:
+    found = counting(rule("a = 1"), rule(correlation={"Properties": {"b": "x"}}))
+    run = [message(f"m{number}", order=Int(number), at=f"t{number % 10}", a=1) for number in range(2, 50)]
+    assert sources(found, run) == [(1,)] * 48
+    assert found.looks == 1
+    assert known(found, run) == 48
+    # Values that rules ask for make another message, and so do further properties.
+    others = [message(order=Int(1), at="t1", a=2), message(b="x", order=Int(7)), message(b="y", order=Int(7)), run[0]]
+    assert sources(found, others) == [(), (2,), (), (1,)]
+    assert known(found, others) == 4
+
+
+@pytest.mark.parametrize("sql", ["a = 1", "a = 1 AND sys.To IS NULL"])
+def test_texts_of_several_lengths_and_messages_of_several_kinds_are_known_side_by_side(sql: str) -> None:
+    found = counting(rule(sql))
+    run = [message(f"m{10**number}", text="x" * number, a=number % 2) for number in range(20)]
+    run += [message(a=1, n=Int(5)), message(n=Int(5), a=1), message(a=1, m=Int(5))]
+    expected = [(1,) if number % 2 else () for number in range(20)] + [(1,)] * 3
+    assert sources(found, run) == expected
+    assert known(found, run[::-1]) == len(run)
+    assert sources(found, run[::-1]) == expected[::-1]
+
+
+def test_rules_on_the_properties_alone_are_known_for_a_run_whatever_the_ids() -> None:
+    found = counting(rule("sys.Label = 'x'"))
+    run = [message(f"m{number}", "xy"[number % 2], a=number) for number in range(20)]
+    assert sources(found, run) == [(1,), ()] * 10
+    # Two labels, beside ids of one digit and of two.
+    assert (found.looks, known(found, run)) == (4, 20)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(b"text", b"te\xff\xff"), (b"\x04text", b"\x05text"), (b"other", b"othe\xff"), (b"other", b"a\xa1\x01b\x42")],
+)
+def test_a_message_that_cannot_be_read_is_not_taken_for_one_that_can(old: bytes, new: bytes) -> None:
+    found = counting(rule("a = 1"), rule("b > 1"))
+    sound = message(a=1, other="text", b=Int(1))
+    assert sources(found, [sound] * 2) == [(1,)] * 2
+    bad = sound.replace(old, new)
+    assert known(found, [bad, sound]) == 1
+    assert found.match_run([bad], 5, 1)[0].errors == found.match(MessageView(bad)).errors
+
+
+def test_a_text_that_is_not_ascii_has_to_be_the_same_whether_a_rule_asks_for_it_or_not() -> None:
+    found = counting(rule("a = 1"), rule("b > 1"))
+    sound = message(a=1, other="é", b=Int(1))
+    assert sources(found, [sound]) == [(1,)]
+    assert known(found, [sound]) == 1
+    bad = sound.replace("é".encode(), b"\xff\xff")
+    assert known(found, [bad]) == 0
+    assert found.match_run([bad], 5, 1)[0].errors == found.match(MessageView(bad)).errors
+
+
+def test_a_head_without_its_first_byte_which_is_zero_is_another_one() -> None:
+    cache = ResultCache({"a": 1})
+    cache.start(APPLICATION_SECTION, with_id=False)
+    head = build_message(None, {"a": 1})
+    cache.keep(head, Match((1,)))
+    assert cache._find_long(len(head), [head]) != [None]
+    assert cache._find_long(len(head), [head[1:]]) == [None]
+
+
+@pytest.mark.parametrize("cut", range(40))
+def test_a_message_that_ends_too_soon_is_looked_at(cut: int) -> None:
+    found = counting(rule("a = 0"))
+    # What is cut off at the end are zeros, as a number that is made of bytes has them in front.
+    sound = message(order=Int(5), a=Int(0)).removesuffix(b"\x00Su\xa0\x04body")
+    assert sources(found, [sound]) == [(1,)]
+    short = sound[: max(0, len(sound) - 1 - cut)]
+    assert known(found, [short]) == 0
+    assert known(found, [sound]) == 1
+    # In a run with the other, which then is looked at as well.
+    assert sources(found, [short, sound]) == [found.match(MessageView(short)).sources, (1,)]

@@ -179,9 +179,10 @@ def at_a_terminal(folder: Path, *options: object, ignores_hangups: bool = False)
     side, theirs = pty.openpty()
     words = ["serve", "--data", folder / "bus", "--port", 0, "--http-port", 0, "--ready-file", folder / "ready.json"]
     command = [sys.executable, "-m", "duobus", *map(str, [*words, *options])]
-    start = "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
-    if ignores_hangups:
-        command = [sys.executable, "-c", start, *command]
+    # What a signal does is inherited: the tests themselves may have been started with nohup.
+    does = "SIG_IGN" if ignores_hangups else "SIG_DFL"
+    start = f"import os, signal, sys; signal.signal(signal.SIGHUP, signal.{does}); os.execv(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-c", start, *command]
     process = subprocess.Popen(
         ["setsid", "--ctty", "--wait", *command], stdin=theirs, stdout=subprocess.DEVNULL, stderr=theirs
     )

@@ -107,6 +107,16 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     assert "data:" not in result.stdout
 
 
+def test_settings_that_were_not_all_read_are_no_plan(tmp_path: Path) -> None:
+    settings = tmp_path / "duobus.toml"
+    settings.write_text('data = "bus"\ncolour = "red"\nspread = true\n')
+    result = run("--settings", settings)
+    # Neither what a start would do with the rest, nor what is missing beside it: the key may have been meant for that.
+    assert result.stdout.splitlines() == [f"settings: {settings} gives data, spread", "faults: 1"]
+    (fault,) = result.stderr.splitlines()
+    assert "'colour'" in fault
+
+
 def test_options_that_contradict_each_other_are_told_beside_a_file_that_is_wrong(tmp_path: Path) -> None:
     config = tmp_path / "Config.json"
     config.write_text("[]")

@@ -170,6 +170,18 @@ python-live: $(STAMP) ## The live tests in the source package of the SDK for Pyt
 rust: $(STAMP) ## The live tests in the crate azservicebus, unchanged; needs Rust, a C compiler and OpenSSL; Linux
 	DUOBUS_REQUIRE_LIVE_RUST=1 $(BIN)/python -m pytest -q -s tests/acceptance/live/test_live_rust.py
 
+# The program is built from its Go module; another version gets a place of its own.
+HELM_VERSION := v3.22.0
+HELM := .build/helm-$(HELM_VERSION)/helm
+$(HELM):
+	@command -v go >/dev/null || { echo "make chart builds helm and needs Go 1.25 or newer" >&2; exit 1; }
+	@echo "Building helm $(HELM_VERSION) ..." >&2
+	GOBIN=$(CURDIR)/$(@D) go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
+
+.PHONY: chart
+chart: $(STAMP) $(HELM) ## Render and lint the chart for Kubernetes with helm, which is built from its Go module; needs Go
+	DUOBUS_HELM=$(CURDIR)/$(HELM) $(BIN)/python -m pytest -q tests/unit/deploy tests/integration/deploy/test_chart_rendered.py
+
 fuzz: $(STAMP) ## Ten minutes of hostile bytes for each target (SECONDS=...)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[fuzz]' \
 		|| echo "atheris cannot be had here; the search goes on without the guidance of coverage" >&2

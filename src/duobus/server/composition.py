@@ -629,8 +629,8 @@ class Server:
             assert self.settings.tls_key is not None
             return Certificates(self.settings.tls_cert, self.settings.tls_key, self._clock, Log("tls"))
         folder = self.settings.data
-        if folder is None:
-            raise ConfigurationError("--tls-self-signed keeps its authority in the data folder. Give --data.")
+        # Settings without one are refused before a server is made of them.
+        assert folder is not None
         files = SelfSigned(folder / "tls", self._clock, self._entropy).ensure([socket.gethostname()])
         self.authority = files.authority
         return Certificates(files.certificate, files.key, self._clock, Log("tls"))

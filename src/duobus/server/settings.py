@@ -71,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ephemeral: Keep everything in memory.
         ready_file: File to write once clients can connect, or None.
         log_format: ``text`` or ``json``.
+        log_file: File that the logs are written to, or None for standard error.
         namespaces: What the configuration file asks for; the first is the default namespace. At least one.
         incoming_bytes_max: What messages may hold in memory, over all connections, before a store has them.
         websocket_origins: Hosts beside the server's own whose pages may connect; ``*`` for all.
@@ -108,6 +109,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ephemeral: bool = False
     ready_file: Path | None = None
     log_format: str = "text"
+    log_file: Path | None = None
     namespaces: tuple[NamespaceConfig, ...] = ()
     incoming_bytes_max: int = DEFAULT_INCOMING_BYTES_MAX
     websocket_origins: tuple[str, ...] = ()
@@ -146,7 +148,7 @@ def load_settings(options: Settings) -> Settings:
         ConfigurationError: Options contradict each other or are out of range, or the file is wrong; the text names
             the option or the JSON path and the remedy.
     """
-    _check(options)
+    check_options(options)
     warnings: list[str] = []
     namespaces: tuple[NamespaceConfig, ...] = ()
     if options.config is not None:
@@ -281,7 +283,12 @@ def _bracketed(host: str) -> str:
     return f"[{host.strip('[]')}]" if ":" in host else host
 
 
-def _check(options: Settings) -> None:
+def check_options(options: Settings) -> None:
+    """Refuse options that contradict each other or are out of range, without a look into any file.
+
+    Raises:
+        ConfigurationError: The text names the option and the remedy.
+    """
     if options.data is None and not options.ephemeral:
         raise ConfigurationError("Give --data DIR, the folder to keep everything in, or --ephemeral.")
     if options.places and options.ephemeral:
@@ -343,6 +350,8 @@ def _check_tls(options: Settings) -> None:
         raise ConfigurationError("--tls-cert and --tls-key belong together; give both or neither.")
     if options.tls_self_signed and options.tls_cert is not None:
         raise ConfigurationError("--tls-self-signed and --tls-cert exclude each other; give one of them.")
+    if options.tls_self_signed and options.data is None:
+        raise ConfigurationError("--tls-self-signed keeps its authority in the data folder. Give --data.")
     if options.https_port is not None and not options.offers_tls:
         raise ConfigurationError("--https-port needs --tls-self-signed, or --tls-cert and --tls-key.")
 

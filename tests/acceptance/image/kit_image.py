@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -154,12 +154,16 @@ class ImageRun:
         """Send the image's stop signal to the first process; returns the exit status of the container."""
         assert self._process is not None
         if self._find():
+            # At its end buildah takes away what it has put into the root, and loses the status when it cannot. The
+            # container has mounts of its own, and its root stays read-only.
+            remount = ["nsenter", "--target", str(self._process.pid), "--mount", "mount", "-o", "remount,bind,rw"]
+            subprocess.run([*remount, str(self._root)], check=True)
             signal = self._config["StopSignal"].removeprefix("SIG")
             subprocess.run(["kill", "-s", signal, str(self.pid)], check=True)
         return self._process.wait(STOP_S)
 
     def wait(self) -> int:
-        """Wait for its end."""
+        """Wait for its end; the status is another one than 0 when the server has failed."""
         assert self._process is not None
         return self._process.wait(START_S)
 
@@ -180,25 +184,29 @@ class ImageRun:
         image.call(image.buildah("rm", self._name))
 
     def _find(self) -> bool:
-        """Look for the first process of the container below buildah; whether it has become the server."""
+        """Look for the first process of the container, below those of buildah; whether it has become the server."""
         assert self._process is not None
-        waiting = [self._process.pid]
+        waiting = _children(self._process.pid)
         while waiting:
             pid = waiting.pop()
             try:
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-                threads = [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
-                for thread in threads:
-                    if thread != pid:
-                        children += Path(f"/proc/{pid}/task/{thread}/children").read_text().split()
             except OSError:
                 continue
-            if b"serve" in words and any(word.endswith(b"/duobus") for word in words) and words[0] != b"buildah":
+            if not Path(os.fsdecode(words[0])).name.startswith("buildah"):
                 self.pid = pid
-                return True
-            waiting.extend(int(child) for child in children)
+                return b"serve" in words
+            waiting.extend(_children(pid))
         return False
+
+
+def _children(pid: int) -> list[int]:
+    """The processes that a process has started, by any of its threads."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found.extend(map(int, path.read_text().split()))
+    return found
 
 
 @contextmanager

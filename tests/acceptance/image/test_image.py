@@ -95,7 +95,7 @@ def test_a_compose_file_s_container_keeps_messages_and_takes_a_changed_file_at_t
         second = ImageRun(config, data, environment, (), tmp_path / "second")
         try:
             second.start()
-            assert second.wait() == 1
+            assert second.wait() != 0
             assert "is in use by a server" in second.said()
         finally:
             second.remove()

@@ -163,6 +163,20 @@ def test_rules_follow_the_file_and_those_of_clients_stay() -> None:
     assert ("delete", "rule", "news/one/$Default") not in told(plan(before, after, others))
 
 
+def test_an_action_that_comes_changes_or_goes_changes_its_rule() -> None:
+    def with_action(expression: str | None) -> NamespaceConfig:
+        one = rule("a", "x = 1")
+        if expression is not None:
+            one["Properties"]["Action"] = {"SqlExpression": expression}
+        return config([], [topic("news", {"Name": "one", "Rules": [one]})])
+
+    for before, after in ((None, "SET y = 1"), ("SET y = 1", "SET y = 2"), ("SET y = 2", None)):
+        found = plan(with_action(before), with_action(after))
+        assert told(found) == [("update", "rule", "news/one/a")]
+        assert found.rule(found.updates[0]).sql_action == after
+    assert told(plan(with_action("SET y = 1"), with_action("SET y = 1"))) == []
+
+
 def test_access_rules_of_an_entity_follow_the_file_and_those_of_clients_stay() -> None:
     def key(name: str, text: str) -> dict[str, Any]:
         return {"KeyName": name, "PrimaryKey": text, "Rights": ["Send"]}

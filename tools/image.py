@@ -128,6 +128,8 @@ def build() -> dict[str, Any]:
     command += ["--ignorefile", str(ROOT / "deploy" / "Dockerfile.dockerignore")]
     command += ["--file", str(ROOT / "deploy" / "Dockerfile"), "--tag", NAME]
     call([*command, str(ROOT)])
+    # What had this name before.
+    call(buildah("rmi", "--prune"))
     return configuration()
 
 

@@ -1,6 +1,7 @@
 """What ``make dist`` builds: the same bytes each time, nothing but the packages, and it installs where nothing else is.
 
-Without DUOBUS_REQUIRE_DIST the wheel is installed twice, alone and with one extra; ``make dist`` tries each of them.
+Without DUOBUS_REQUIRE_DIST the wheel is installed twice, alone and with one extra; ``make dist`` tries both files with
+each extra.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ ROOT = Path(__file__).resolve().parents[3]
 REQUIRED = "DUOBUS_REQUIRE_DIST"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-#: Extra to what it brings to a program that imports it; the first two are tried each time.
+#: Extra to what it brings to a program that imports it.
 EXTRAS = {
-    "": "import duobus.cli.main, duobus_demo.command, duobus.testing.plugin",
+    "": "import duobus.cli.main, duobus.server.process, duobus_demo.command",
     "ha": "import duobus.ha.aio, duobus.ha.sync",
     "postgres": "import duobus.storage.postgres.store, duobus.server.cluster_server",
-    "telemetry": "import opentelemetry.trace, duobus.ha.aio",
+    "telemetry": "import opentelemetry.metrics, opentelemetry.trace",
     "console": "import azure.servicebus",
     "spark": "import pyspark_duobus, duobus.spark, pyspark, pandas",
     "spark-connect": "import pyspark_duobus, duobus.spark, grpc, pyspark.sql.connect.session",
 }
 #: What only people need who work on duobus in a clone.
 FOR_DEVELOPERS = {"dev", "fuzz", "mutants"}
-SHORT_FORM = ("", "ha")
+SHORT_FORM = [("wheel", ""), ("wheel", "ha")]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("dist")]
 
@@ -145,17 +146,20 @@ def test_every_extra_of_the_project_is_tried() -> None:
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_the_wheel_installs_into_a_bare_environment(built: tuple[Path, Path], tmp_path: Path, extra: str) -> None:
-    if extra not in SHORT_FORM and not os.environ.get(REQUIRED):
-        pytest.skip(f"make dist tries the extra {extra}")
+@pytest.mark.parametrize("kind", ["archive", "wheel"])
+def test_each_file_installs_into_a_bare_environment(
+    built: tuple[Path, Path], tmp_path: Path, kind: str, extra: str
+) -> None:
+    if (kind, extra) not in SHORT_FORM and not os.environ.get(REQUIRED):
+        pytest.skip(f"make dist tries the {kind} with the extra {extra!r}")
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
-    what = f"duobus[{extra}] @ {built[1].as_uri()}" if extra else str(built[1])
+    file = built[("archive", "wheel").index(kind)]
+    what = f"duobus[{extra}] @ {file.as_uri()}" if extra else str(file)
     command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", what]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         do_without(f"pip cannot install it: {done.stderr.strip().splitlines()[-1:]}", REQUIRED)
-    # Nothing of the clone may help.
     bare = Bare(python, tmp_path)
     bare.run("python", "-m", "pip", "check")
     bare.run("python", "-c", EXTRAS[extra])

@@ -39,7 +39,8 @@ if [ ! -d "$data" ] || [ ! -w "$data" ]; then
     exit 1
 fi
 
-# Where an option stands on the command line or in a settings file, it is left to that.
+# Of two values for one option the later one counts, which is the user's. What excludes options of the user is left out,
+# and so is what a settings file may say.
 given=" $* ${DUOBUS_SETTINGS:+--settings} "
 has() {
     case $given in
@@ -49,7 +50,7 @@ has() {
 }
 
 set -- --http-port "$http_port" "$@"
-if ! has --settings && ! has --config-mode && ! has --join; then
+if ! has --settings && ! has --join; then
     set -- --config-mode apply "$@"
 fi
 
@@ -66,7 +67,7 @@ else
     say "There is no $config, so the server starts with the entities that it has."
 fi
 
-if [ "${DUOBUS_TLS:-}" != off ] && ! has --settings && ! has --tls-cert && ! has --tls-self-signed && ! has --ephemeral; then
+if [ "${DUOBUS_TLS:-}" != off ] && ! has --settings && ! has --tls-cert; then
     set -- --tls-self-signed "$@"
 fi
 case "${ACCEPT_EULA:-}" in

@@ -257,6 +257,31 @@ def test_config_path_names_a_file_in_the_container_or_has_no_effect(container: C
     assert container.stop() == 0
 
 
+@pytest.mark.parametrize(
+    ("arguments", "given", "expected"),
+    [
+        ([], {}, "--tls-self-signed --config-mode apply --http-port PORT"),
+        ([], {"ACCEPT_EULA": "Y"}, "--emulator --tls-self-signed --config-mode apply --http-port PORT"),
+        ([], {"ACCEPT_EULA": "N", "DUOBUS_TLS": "off"}, "--config-mode apply --http-port PORT"),
+        (["--config-mode", "add"], {}, "--tls-self-signed --config-mode apply --http-port PORT --config-mode add"),
+        (["--tls-cert=c", "--tls-key=k"], {}, "--config-mode apply --http-port PORT --tls-cert=c --tls-key=k"),
+        (["--join", "postgresql://db/x"], {}, "--tls-self-signed --http-port PORT --join postgresql://db/x"),
+        (["--settings", "a.toml"], {}, "--http-port PORT --settings a.toml"),
+        ([], {"DUOBUS_SETTINGS": "a.toml"}, "--http-port PORT"),
+    ],
+)
+def test_what_the_entry_point_gives_to_serve(
+    container: Container, arguments: list[str], given: dict[str, str], expected: str
+) -> None:
+    programs = container.root / "programs"
+    programs.mkdir()
+    (programs / "duobus").write_text('#!/bin/sh\necho "$@"\n')
+    (programs / "duobus").chmod(0o755)
+    done = container.call(*arguments, PATH=f"{programs}{os.pathsep}{os.environ['PATH']}", **given)
+    port = str(container.ports["http"].number)
+    assert done.stdout == f"serve --data {container.data} --host 0.0.0.0 {expected.replace('PORT', port)}\n"
+
+
 def test_options_of_serve_win_over_what_the_entry_point_says_and_other_commands_run(container: Container) -> None:
     container.config.write_text(config({"Name": "orders"}))
     container.start("--config-mode=add", "--host", "127.0.0.1", DUOBUS_TLS="off", ACCEPT_EULA="Y")

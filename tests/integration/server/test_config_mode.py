@@ -79,6 +79,17 @@ def take(server: ServerProcess, name: str) -> list[str]:
         return [str(message) for message in receiver.receive_messages()]
 
 
+def remember(server: ServerProcess, name: str) -> None:
+    """Leave the state of a session in a queue, and no message."""
+    with ServiceBusClient.from_connection_string(server.connection_string) as client:
+        with client.get_queue_sender(name) as sender:
+            sender.send_messages(ServiceBusMessage("x", session_id="one"))
+        with client.get_queue_receiver(name, session_id="one", max_wait_time=10) as receiver:
+            (message,) = receiver.receive_messages()
+            receiver.session.set_state("known")
+            receiver.complete_message(message)
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
@@ -136,19 +147,21 @@ def test_the_default_of_serve_creates_and_leaves_alone_what_differs(site: Site) 
 
 def test_what_the_file_no_longer_has_goes_when_it_is_empty_and_with_prune_in_any_case(site: Site) -> None:
     site.write(
-        [queue("empty"), queue("full"), queue("stays")],
+        [queue("empty"), queue("full"), queue("stays"), queue("steps", RequiresSession=True)],
         [{"Name": "news", "Subscriptions": [{"Name": "one"}]}, {"Name": "old", "Subscriptions": [{"Name": "one"}]}],
     )
     with site.server() as server, admin(server) as client:
         send(server, "full")
         send(server, "news")
+        remember(server, "steps")
         client.create_queue("of-a-client")
         client.create_subscription("old", "of-a-client")
     site.write([queue("stays")])
     found, said = site.start()
-    assert found == ["full", "news", "news/one", "of-a-client", "old", "old/of-a-client", "old/one", "stays"]
+    assert found == ["full", "news", "news/one", "of-a-client", "old", "old/of-a-client", "old/one", "stays", "steps"]
     assert "queue kept namespace=sbemulatorns entity=full" in said
     assert "but it has 1 message;" in said
+    assert "entity=steps reason=the configuration does not have it any more, but it has states of sessions" in said
     assert "topic kept namespace=sbemulatorns entity=news" in said
     assert "entity=old" in said
     assert "it has subscriptions that the configuration never had" in said

@@ -16,7 +16,7 @@ COMPILED_TESTS := $(addprefix tests/unit/,codec amqp model fragment broker clust
 	$(addprefix tests/integration/,gateway durability hostile) $(addprefix tests/acceptance/,conformance durability)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts http-interfaces neighbours backlog connections fanout paired proxied-links scale bench-spark spark-cluster sim sim-bugs killloop faults cuts fulldisk powercut spark-kills javascript java go proton python-live rust fuzz mutants docs samples schemathesis twins format clean stores entities
+.PHONY: dist image help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts http-interfaces neighbours backlog connections fanout paired proxied-links scale bench-spark spark-cluster sim sim-bugs killloop faults cuts fulldisk powercut spark-kills javascript java go proton python-live rust fuzz mutants docs samples schemathesis twins format clean stores entities
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -200,6 +200,13 @@ mutants: $(STAMP) ## Change the code in 300 small ways a room and see whether a 
 docs: $(STAMP) ## Write the walk of a send; check links, that every option and metric is documented, and every page listed
 	$(BIN)/python tools/trace_walk.py --write
 	$(BIN)/python tools/check_docs.py
+
+dist: $(STAMP) ## Wheel and source archive of the commit into dist/, checked, and installed with each extra
+	$(BIN)/python tools/dist.py $(ARGS)
+	DUOBUS_REQUIRE_DIST=1 $(BIN)/python -m pytest -q tests/integration/tools/test_dist.py
+
+image: $(STAMP) ## Build the container image and run it; as root on Debian or Ubuntu: apt-get install buildah debootstrap
+	DUOBUS_REQUIRE_IMAGE=1 $(BIN)/python -m pytest -q -s tests/acceptance/image
 
 twins: $(STAMP) ## Write the synchronous forms of the client side, src/duobus/ha/sync
 	$(BIN)/python tools/make_twins.py

@@ -16,7 +16,7 @@ from duobus.compiled import compiled_rooms
 from duobus.errors import ConfigurationError
 from duobus.server.access.connection_strings import tell
 from duobus.server.composition import Server
-from duobus.server.metering_writer import MeteringWriter
+from duobus.server.monitoring.metering_writer import MeteringWriter
 from duobus.server.server_record import managing_rule
 from duobus.server.service_manager import ServiceManager
 from duobus.server.settings import ReadyFile, Settings, ready_members

@@ -18,6 +18,8 @@ from duobus.model.options import HttpOptions
 from duobus.model.quotas import STORE_TIMEOUT_S, Quotas, parse_quotas
 from duobus.model.tiers import TIERS, tier_named
 from duobus.server.settings import (
+    ADD,
+    CONFIG_MODES,
     DEFAULT_HOST,
     DEFAULT_INCOMING_BYTES_MAX,
     LOG_FORMATS,
@@ -58,6 +60,18 @@ SIGTERM or Ctrl-C drains and stops; a second one ends --drain-delay, or stops at
 )
 @click.option("--data", type=_FOLDER, help="Folder to keep everything in; made if missing.")
 @click.option("--config", type=_FILE, help="Namespaces and entities, in the emulator's Config.json format.")
+@click.option(
+    "--config-mode",
+    type=click.Choice(CONFIG_MODES),
+    default=ADD,
+    show_default=True,
+    help="What to do with entities of the file: add those that are missing, or apply it: change and delete, too.",
+)
+@click.option(
+    "--config-prune",
+    is_flag=True,
+    help="With apply, delete what the file no longer has, even with messages in it.",
+)
 @click.option("--host", default=DEFAULT_HOST, show_default=True, help="Address to listen on; 0.0.0.0 for all.")
 @click.option("--port", type=_PORT, default=5672, show_default=True, help="AMQP.")
 @click.option(
@@ -172,6 +186,8 @@ def command(
     check_config: bool,
     data: Path | None,
     config: Path | None,
+    config_mode: str,
+    config_prune: bool,
     host: str,
     port: int,
     tls_port: int,
@@ -213,6 +229,8 @@ def command(
     settings = Settings(
         data=data,
         config=config,
+        config_mode=config_mode,
+        config_prune=config_prune,
         host=host,
         port=port,
         tls_port=tls_port,

@@ -32,12 +32,16 @@ _COMMANDS = {
         "duobus.cli.commands.pair:command",
         "Tell what a pair of namespaces has in its backlog queues, and what it costs.",
     ),
-    "queue": ("duobus.cli.commands.entities:queue", "Create, show, list, update and delete queues."),
+    "queue": ("duobus.cli.commands.entities:queue", "Create, show, list, update, purge and delete queues."),
     "restore": ("duobus.cli.commands.backup:restore", "Make a data folder from a backup."),
     "rule": ("duobus.cli.commands.entities:rule", "Create, show, list, update and delete rules."),
     "subscription": (
         "duobus.cli.commands.entities:subscription",
-        "Create, show, list, update and delete subscriptions.",
+        "Create, show, list, update, purge and delete subscriptions.",
+    ),
+    "session": (
+        "duobus.cli.session_commands:command",
+        "List the sessions of a queue or subscription; show and set their states.",
     ),
     "syphon": (
         "duobus.cli.commands.syphon:command",

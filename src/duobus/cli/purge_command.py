@@ -101,7 +101,7 @@ def _run(
                 purge.take_active(client, before, takes_dead=takes_dead)
     except BaseException:
         if any(purge.counts.values()):
-            click.echo(f"{purge.text} until it failed; the request that failed may have removed more.", err=True)
+            click.echo(f"Before the failure: {purge.text}. The last request may have removed more.", err=True)
         raise
     with Printer(output, is_one=True) as printer:
         printer.print([{"name": path[-1], **purge.counts}])

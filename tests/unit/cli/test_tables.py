@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -49,12 +49,12 @@ def printed(
     form: str | None = "table",
     table: Sequence[Column] = COLUMNS,
     is_terminal: bool = False,
-    **environment: str,
+    environment: Mapping[str, str] | None = None,
 ) -> str:
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    for name, value in environment.items():
+    for name, value in (environment or {}).items():
         monkeypatch.setenv(name, value)
     output = Output(is_terminal=is_terminal)
     monkeypatch.setattr("sys.stdout", output)
@@ -92,16 +92,16 @@ def test_dead_letters_above_zero_are_red_on_a_terminal(monkeypatch: pytest.Monke
 def test_nothing_is_coloured_where_standard_output_is_no_terminal(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
 ) -> None:
-    assert "\x1b" not in printed(monkeypatch, [queue("sick", dead=7)], **environment)
+    assert "\x1b" not in printed(monkeypatch, [queue("sick", dead=7)], environment=environment)
 
 
 def test_no_color_is_heeded_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert RED not in printed(monkeypatch, [queue("sick", dead=7)], is_terminal=True, NO_COLOR="1")
+    assert RED not in printed(monkeypatch, [queue("sick", dead=7)], is_terminal=True, environment={"NO_COLOR": "1"})
 
 
 def test_numbers_stay_whole_on_a_narrow_terminal_and_names_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = printed(monkeypatch, [queue("n" * 60, dead=7)], is_terminal=True, COLUMNS="50")
-    assert max(len(re.sub("\x1b\\[[0-9;]*m", "", line)) for line in shown.splitlines()) <= 50
+    shown = printed(monkeypatch, [queue("n" * 60, dead=7)], is_terminal=True, environment={"COLUMNS": "27"})
+    assert max(len(re.sub("\x1b\\[[0-9;]*m", "", line)) for line in shown.splitlines()) <= 27
     assert "123456" in shown
     assert "n" * 60 not in shown
 

@@ -278,9 +278,10 @@ def receive(
     milliseconds = parse_duration(wait)
     if not milliseconds:
         raise click.BadParameter("Must be longer than nothing, and end.", param_hint="--wait")
-    left, is_locked = count, mode == "peek-lock"
+    seconds = milliseconds / 1000
     # To try again for the next session would be to wait twice as long as asked.
     retries = 0 if takes_next else 1
+    received = _Received()
     with (
         _with_session_hint(source),
         remote.messaging(_named(source), retries) as client,
@@ -290,22 +291,45 @@ def receive(
             from azure.servicebus import NEXT_AVAILABLE_SESSION
 
             # The server waits so long for a session, too.
-            source |= {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": milliseconds / 1000}
+            source |= {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": seconds}
         with _accepting(client, receive_mode=mode.replace("-", ""), **source) as receiver:
             if receiver is None:
                 click.echo("No session has messages that nobody holds.", err=True)
-            elif takes_next:
-                click.echo(f"Session: {clean(receiver.session.session_id)}.", err=True)
-            while (
-                receiver is not None
-                and left
-                and (found := receiver.receive_messages(min(left, _CHUNK), max_wait_time=milliseconds / 1000))
-            ):
+            else:
+                if takes_next:
+                    click.echo(f"Session: {clean(receiver.session.session_id)}.", err=True)
+                received.take(receiver, printer, count, seconds, is_locked=mode == "peek-lock")
+    click.echo(f"Received: {received.number}.", err=True)
+
+
+class _Received:
+    """What was received.
+
+    Attributes:
+        number: Messages that were printed, and completed if they were locked.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def take(
+        self, receiver: ServiceBusReceiver, printer: Printer, count: int, wait_s: float, *, is_locked: bool
+    ) -> None:
+        """Receive until there are so many, or none comes in time; after a failure, tell how many there are."""
+        try:
+            while left := count - self.number:
+                found = receiver.receive_messages(min(left, _CHUNK), max_wait_time=wait_s)
+                if not found:
+                    return
                 printer.print(record_of(message) for message in found)
-                for message in found if is_locked else ():
-                    receiver.complete_message(message)
-                left -= len(found)
-    click.echo(f"Received: {count - left}.", err=True)
+                for message in found:
+                    if is_locked:
+                        receiver.complete_message(message)
+                    self.number += 1
+        except BaseException:
+            if self.number:
+                click.echo(f"Received before the failure: {self.number}.", err=True)
+            raise
 
 
 @contextmanager

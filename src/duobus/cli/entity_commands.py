@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from duobus.cli.output import Column, Printer, Record
+from duobus.cli.output import Column, Commands, Printer, Record
 from duobus.cli.remote import NotFound, Remote, duration, remote_command
 from duobus.model.durations import format_duration
 from duobus.model.properties import Form, Surface, properties_of
@@ -150,7 +150,7 @@ def group_of(noun: Noun) -> click.Group:
     """The group of a kind's commands."""
     plural = {"queue": "queues", "topic": "topics", "subscription": "subscriptions", "rule": "rules"}[noun.name]
     verbs = "update, purge and delete" if noun.name in {"queue", "subscription"} else "update and delete"
-    group = click.Group(noun.name, help=f"Create, show, list, {verbs} {plural}.", no_args_is_help=True)
+    group = Commands(noun.name, help=f"Create, show, list, {verbs} {plural}.", no_args_is_help=True)
     for make in (_create, _show, _list, _update, _delete):
         group.add_command(make(noun))
     return group
@@ -287,12 +287,28 @@ def _list(noun: Noun) -> click.Command:
             for page in _pages(noun, client, parents):
                 printer.print(page)
                 number += len(page)
+            if not number and parents:
+                _demand_parent(noun, client, parents)
         if not number:
             _told(f"There are no {noun.name}s" + (f" of {where}." if where else "."))
 
     where = f" of a {noun.parents[-1]}" if noun.parents else ""
     counts = "" if noun.name == "rule" else ", with counts"
     return _command(noun, "list", f"List all {noun.name}s{where}{counts}.", run, [])
+
+
+def _demand_parent(noun: Noun, client: Any, parents: Sequence[str]) -> None:
+    """Fail where the parent of a list is not there: of that, too, the server says that there are no entries.
+
+    Raises:
+        NotFound: There is an entity of another kind.
+    """
+    kind = noun.parents[-1]
+    try:
+        getattr(client, f"get_{kind}")(*parents)
+    except AttributeError:
+        # The SDK has no other words for an entity of another kind.
+        raise NotFound(f"There is no {kind} {'/'.join(parents)}: the entity of this name is of another kind.") from None
 
 
 def _pages(noun: Noun, client: Any, parents: Sequence[str]) -> Iterator[list[Record]]:
@@ -351,4 +367,10 @@ def _delete(noun: Noun) -> click.Command:
                 getattr(client, f"delete_{noun.name}")(*path)
 
     is_sure = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-    return _command(noun, "delete", f"Delete a {noun.name}, and what is in it.", run, [is_sure, _DRY_RUN])
+    return _command(
+        noun,
+        "delete",
+        f"Delete a {noun.name}" + ("." if noun.name == "rule" else ", and what is in it."),
+        run,
+        [is_sure, _DRY_RUN],
+    )

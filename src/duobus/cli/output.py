@@ -318,6 +318,22 @@ def _cell(value: Any) -> str:
     return clean(value if isinstance(value, str) else json_of(value) if isinstance(value, dict | list) else str(value))
 
 
+class Commands(click.Group):
+    """A group whose help tells each command in a whole sentence, where click's own would cut the sentence off."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands."""
+        rows = [(name, _sentence_of(self.commands[name])) for name in self.list_commands(ctx)]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+
+def _sentence_of(command: click.Command) -> str:
+    text = " ".join((command.short_help or command.help or "").partition("\n\n")[0].split())
+    return re.split(r"(?<=\.) ", text, maxsplit=1)[0]
+
+
 # How far a long command is, on a terminal; nothing where standard error is none.
 
 

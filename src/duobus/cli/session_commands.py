@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from duobus.cli.output import Column, Printer, Record
+from duobus.cli.output import Column, Commands, Printer, Record
 from duobus.cli.remote import Remote, remote_command
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ Example:
 _subscription = click.option("--subscription", help="Of this subscription; ENTITY is its topic.")
 
 
-@click.group(name="session", no_args_is_help=True)
+@click.group(name="session", cls=Commands, no_args_is_help=True)
 def command() -> None:
     """List the sessions of a queue or subscription; show and set their states."""
 
@@ -124,6 +124,8 @@ def set_state(
     """
     if clear and state is not None:
         raise click.UsageError("Give STATE or --clear, not both.")
+    if state is None and not clear and sys.stdin.isatty():
+        click.echo("What follows is the state; Ctrl-D ends it.", err=True)
     value = b"" if clear else sys.stdin.buffer.read() if state is None else state.encode("utf-8", "surrogateescape")
     with _accepted(remote, entity, subscription, session) as held:
         # The SDK sends an absent state as an empty one, and both clear the state.

@@ -49,6 +49,14 @@ def test_an_empty_list_says_so(shell: Shell) -> None:
     assert json.loads(shell.run("subscription", "list", "bare", "-o", "json").stdout) == []
 
 
+def test_a_list_of_what_is_in_a_parent_that_is_missing_ends_with_status_3(shell: Shell) -> None:
+    assert "There is no topic gone" in shell.run("subscription", "list", "gone", status=3).stderr
+    shell.run("topic", "create", "half")
+    shell.run("queue", "create", "other-kind")
+    assert "of another kind" in shell.run("subscription", "list", "other-kind", status=3).stderr
+    assert "There is no subscription half/gone" in shell.run("rule", "list", "half", "gone", status=3).stderr
+
+
 def test_a_list_tells_what_show_tells_of_each(shell: Shell) -> None:
     shell.run("queue", "create", "counted", "--enable-dead-lettering-on-message-expiration", "true")
     shell.run("message", "send", "counted", "hello", "--count", "3")

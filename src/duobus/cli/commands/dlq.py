@@ -19,7 +19,7 @@ from duobus.cli.dead_letters.runner import bring, executor_of, run, sample
 from duobus.cli.dead_letters.undo_file import UndoFile, read_undo
 from duobus.cli.dead_letters.work import Executor, Totals, Work
 from duobus.cli.options import pair
-from duobus.cli.output import NUMBER, TIME, Column, Printer, json_of
+from duobus.cli.output import NUMBER, TIME, Column, Commands, Printer, json_of
 from duobus.cli.remote import Remote, remote_command
 from duobus.model.json.plan import CHUNK_MAX, LIMIT_DEFAULT
 
@@ -81,7 +81,7 @@ Example:
 """
 
 
-@click.group(name="dlq", no_args_is_help=True)
+@click.group(name="dlq", cls=Commands, no_args_is_help=True)
 def command() -> None:
     """Look through dead letters, try them again, move, export and remove them."""
 

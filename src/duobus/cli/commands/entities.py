@@ -8,7 +8,7 @@ import click
 
 from duobus.cli.entity_commands import Noun, PropertyOption, camel, group_of, options_of, plain
 from duobus.cli.options import pair
-from duobus.cli.output import ALARM, BYTES, FLAG, NUMBER, SQL, Column, Printer
+from duobus.cli.output import ALARM, BYTES, FLAG, NUMBER, SQL, Column, Commands, Printer
 from duobus.cli.purge_command import purge_command
 from duobus.cli.remote import Remote, remote_command
 from duobus.model.properties import QUEUE, SUBSCRIPTION, TOPIC
@@ -74,7 +74,7 @@ Example:
 """
 
 
-@click.group(name="namespace", no_args_is_help=True)
+@click.group(name="namespace", cls=Commands, no_args_is_help=True)
 def namespace() -> None:
     """Show the namespace."""
 

@@ -14,7 +14,7 @@ import click
 
 from duobus.cli.entity_commands import camel, plain
 from duobus.cli.options import pair
-from duobus.cli.output import NUMBER, TIME, Column, Printer, Record, clean
+from duobus.cli.output import NUMBER, TIME, Column, Commands, Printer, Record, clean
 from duobus.cli.remote import Remote, duration, remote_command
 from duobus.model.durations import parse_duration
 
@@ -82,7 +82,7 @@ Example:
 """
 
 
-@click.group(name="message", no_args_is_help=True)
+@click.group(name="message", cls=Commands, no_args_is_help=True)
 def command() -> None:
     """Send, peek and receive messages."""
 
@@ -127,6 +127,9 @@ def send(remote: Remote, entity: str, body: str | None, lines: bool, count: int,
 
 
 def _bodies(body: str | None, lines: bool, count: int, stream: BinaryIO) -> Iterator[bytes]:
+    if (lines or body is None) and sys.stdin.isatty():
+        what = "Each line is a message" if lines else "What follows is the body"
+        click.echo(f"{what}; Ctrl-D ends it.", err=True)
     if lines:
         return (line.removesuffix(b"\n").removesuffix(b"\r") for line in stream)
     return itertools.repeat(stream.read() if body is None else body.encode("utf-8", "surrogateescape"), count)

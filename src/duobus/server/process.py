@@ -14,7 +14,7 @@ from typing import TextIO
 from duobus.clock import Clock, Entropy
 from duobus.compiled import compiled_rooms
 from duobus.errors import ConfigurationError
-from duobus.server.access.connection_strings import tell
+from duobus.server.access.connection_strings import Banner, tell
 from duobus.server.composition import Server
 from duobus.server.monitoring.metering_writer import MeteringWriter
 from duobus.server.server_record import managing_rule
@@ -240,6 +240,11 @@ def _announce(server: Server, ready: ReadyFile | None, log: Log) -> None:
         ready.write(members)
     ports = {name: listener.port for name, listener in server.listeners.items()}
     log.info("ready", namespace=server.default.name, compiled=",".join(compiled_rooms()) or "no", **ports)
+    # JSON is for programs, which read lines of JSON and nothing else.
+    banner = None
+    if sys.stdout.isatty() and settings.log_format == "text":
+        banner = Banner(members, settings.data, sys.stdout)
+        banner.open()
     if server.new_key or settings.emulator:
         # A new one here and nowhere else.
         tell(
@@ -250,3 +255,7 @@ def _announce(server: Server, ready: ReadyFile | None, log: Log) -> None:
             output=sys.stdout,
             errors=sys.stderr,
         )
+    elif banner is not None:
+        banner.tell_of_earlier()
+    if banner is not None:
+        banner.close()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from duobus.cli.output import Printer, json_of
+from duobus.cli.output import Commands, Printer, json_of
 from duobus.cli.remote import Remote, remote_command
 from duobus.cli.topology.document import (
     NAMESPACE,
@@ -42,7 +42,7 @@ Example:
 """
 
 
-@click.group(name="topology", no_args_is_help=True)
+@click.group(name="topology", cls=Commands, no_args_is_help=True)
 def command() -> None:
     """Export and import all entities of a namespace."""
 

@@ -31,7 +31,7 @@ def test_a_terminal_gets_three_lines_at_the_first_start_and_at_later_ones(tmp_pa
         assert lines[0].startswith("Serving AMQP localhost:")
         assert lines[2].startswith("Next: ")
     assert first[1].startswith("Connection string (shown once): Endpoint=sb://localhost:")
-    assert later[1].startswith("Connection string: shown at an earlier start")
+    assert later[1].startswith("Connection string: duobus key show RootManageSharedAccessKey --data ")
     key = first[1].partition("SharedAccessKey=")[2].partition(";")[0]
     assert key
     assert key not in "\n".join(later)

@@ -107,22 +107,22 @@ def test_a_banner_says_where_the_server_listens_and_what_comes_next(tmp_path: Pa
     banner.close()
     first, second, third = output.getvalue().splitlines()
     assert first == "Serving AMQP localhost:5672, TLS localhost:5671, HTTP http://localhost:5300; Ctrl-C stops"
-    assert second == "Connection string: shown at an earlier start, with the key of the access rule root"
-    assert third == "Next: DUOBUS_CONNECTION_STRING='that string' duobus queue create orders"
+    assert second == f"Connection string: duobus key show root --data {tmp_path}"
+    assert third == f"Next, in another terminal: duobus queue create orders --data {tmp_path}"
     assert "CANARY" not in output.getvalue()
 
 
 def test_a_banner_names_the_file_of_an_earlier_start_while_its_key_is_good(tmp_path: Path) -> None:
     told(tmp_path, is_public=False)
-    for text, expected in ((TEXT, str(tmp_path / FILE_NAME)), (TEXT.replace("CANARY", "OTHER"), "access rule root")):
+    for text, expected in ((TEXT, str(tmp_path / FILE_NAME)), (TEXT.replace("CANARY", "OTHER"), "key show root")):
         output = Stream(is_terminal=True)
         Banner(members(text), tmp_path, output).tell_of_earlier()
         assert expected in output.getvalue()
 
 
-def test_a_banner_asks_for_no_variable_where_the_command_finds_the_server_by_itself(tmp_path: Path) -> None:
+def test_a_banner_asks_for_no_variable_where_the_command_finds_the_server_by_itself() -> None:
     public = TEXT.replace("CANARY", "SAS_KEY_VALUE")
     for http_port, is_found in ((5300, True), (5301, False), (None, False)):
         output = Stream(is_terminal=True)
-        Banner(members(public, http_port), tmp_path, output).close()
+        Banner(members(public, http_port), None, output).close()
         assert ("DUOBUS_CONNECTION_STRING" not in output.getvalue()) is is_found

@@ -295,7 +295,7 @@ def receive(
 
             # The server waits so long for a session, too.
             source |= {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": seconds}
-        with _accepting(client, receive_mode=mode.replace("-", ""), **source) as receiver:
+        with _open_receiver(client, receive_mode=mode.replace("-", ""), **source) as receiver:
             if receiver is None:
                 click.echo("No session has messages that nobody holds.", err=True)
             else:
@@ -336,7 +336,7 @@ class _Received:
 
 
 @contextmanager
-def _accepting(client: ServiceBusClient, **source: Any) -> Iterator[ServiceBusReceiver | None]:
+def _open_receiver(client: ServiceBusClient, **source: Any) -> Iterator[ServiceBusReceiver | None]:
     """An open receiver; None when there is no next session."""
     from azure.servicebus.exceptions import OperationTimeoutError
 

@@ -101,7 +101,7 @@ def list_rules(server: ServerChoice, entity: str | None, namespace: str | None, 
 @_NAMESPACE
 @remote_command(is_chosen_later=True)
 def show(server: ServerChoice, name: str, entity: str | None, namespace: str | None, output: str | None) -> None:
-    """Show an access rule with both keys, and what applications connect by."""
+    """Show an access rule with both keys and connection strings."""
     with rules_of(server, namespace) as rules:
         found = rules.shown(entity, name)
     _print(found, output)
@@ -158,7 +158,9 @@ def add(
 def rotate(
     server: ServerChoice, name: str, which: str, entity: str | None, namespace: str | None, output: str | None
 ) -> None:
-    """Replace one key of an access rule and keep the other, and show the rule.
+    """Replace one key of an access rule, and show the rule.
+
+    The other key stays as it is.
 
     What was open with the replaced key ends within 5 seconds. Let clients change to the other key first, and none ends.
     """

@@ -121,6 +121,8 @@ class Banner:
         is_found = "SAS_KEY_VALUE" in self._text and self._text.startswith("Endpoint=sb://localhost:5672;")
         if is_found and self._members["http_port"] == LOCAL_HTTP_PORT:
             self._print("Next, in another terminal: duobus queue create orders")
+        elif self._data is not None:
+            self._print(f"Next, in another terminal: duobus queue create orders --data {self._data}")
         else:
             self._print("Next: DUOBUS_CONNECTION_STRING='that string' duobus queue create orders")
 

@@ -29,7 +29,7 @@ def test_a_terminal_gets_three_lines_at_the_first_start_and_at_later_ones(tmp_pa
     later = lines_at_a_terminal(tmp_path, 3)
     for lines in (first, later):
         assert lines[0].startswith("Serving AMQP localhost:")
-        assert lines[2].startswith("Next: ")
+        assert lines[2].startswith("Next, in another terminal: duobus queue create orders --data ")
     assert first[1].startswith("Connection string (shown once): Endpoint=sb://localhost:")
     assert later[1].startswith("Connection string: duobus key show RootManageSharedAccessKey --data ")
     key = first[1].partition("SharedAccessKey=")[2].partition(";")[0]

@@ -88,7 +88,9 @@ def _print(record: Record, output: str | None) -> None:
 @_NAMESPACE
 @remote_command(is_chosen_later=True)
 def list_rules(server: ServerChoice, entity: str | None, namespace: str | None, output: str | None) -> None:
-    """List access rules of the namespace and of its queues and topics, without their keys."""
+    """List access rules, without their keys.
+
+    Those of the namespace and of its queues and topics."""
     with rules_of(server, namespace) as rules:
         found = rules.listed(entity)
     with Printer(output, _COLUMNS) as printer:

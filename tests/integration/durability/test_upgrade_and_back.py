@@ -12,23 +12,33 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
+import apsw
 import pytest
 from azure.servicebus.exceptions import ServiceBusError
 from program_formats import keep
 
 from duobus.codec import Int
 from duobus.testing.server import DemoFailed, ServerProcess, queues_config
-from kits.earlier_commits import COMMITS, FIRST, EarlierServer, package_of, unpack_commit, words_before
+from kits.earlier_commits import COMMITS, FIRST, ROOT, EarlierServer, package_of, unpack_commit, words_before
 from kits.prompt_sdk import prompt_sdk
 from kits.raw_client import RawClient
 from kits.server_contents import KEY, RULE, Door, client_of, configuration, fill, survey, text
 
+PAGE: Final = ROOT / "docs" / "how-to" / "upgrade.md"
 OPTIONS: Final = ("--emulator", "--stores", "2")
-#: Told by some versions only, or in an order and with times of their own: counts of filters, access rules of entities.
-TOLD_DIFFERENTLY: Final = re.compile("/(Sql|Correlation)FilterCount|/AuthorizationRules/")
+#: What stays the same and is told differently:
+TOLD_DIFFERENTLY: Final = re.compile(
+    # by some versions only, or in an order of their own;
+    "/(Sql|Correlation)FilterCount|/AuthorizationRules/"
+    # the queue in which these tests leave messages;
+    "|^queue bought /(CountDetails/|MessageCount|SizeInBytes)"
+    # the first version told no deliveries of dead letters until its next start; this message is locked at a stop.
+    "|/dead letters [0-9]+ delivery_count|^plain 2 delivery_count"
+)
 #: Reads an outbox and a file of seen ids with the package of whatever commit is on the path.
 READ_CLIENT_FILES: Final = """
 import sys
@@ -94,11 +104,11 @@ def members_of(found: dict[str, Any]) -> dict[str, str]:
     """What was found, member by member, by where it stands."""
     members: dict[str, str] = {}
     for name, about in found["entities"].items():
-        members |= {f"{name} {key}": value for key, value in about.items() if not TOLD_DIFFERENTLY.search(key)}
+        members |= {f"{name} {key}": value for key, value in about.items()}
     for place, messages in found["messages"].items():
         for number, about in enumerate(messages):
-            members |= {f"{place} {number} {key}": value for key, value in about.items() if key != "delivery_count"}
-    return members
+            members |= {f"{place} {number} {key}": value for key, value in about.items()}
+    return {where: value for where, value in members.items() if not TOLD_DIFFERENTLY.search(where)}
 
 
 def test_a_server_of_an_earlier_commit_runs_the_earlier_package(source: Path) -> None:
@@ -111,15 +121,19 @@ def test_a_data_folder_is_upgraded_and_goes_back_and_forth_with_everything_in_it
         with client_of(server.connection_string) as client:
             fill(client, Door(server.ready["admin_url"]))
         expected = found_by(server)
-    for server in (versions.new, versions.old, versions.new):
+    before = len(expected["messages"]["bought"])
+    left: list[str] = []
+    for life, server in enumerate((versions.new, versions.old, versions.new)):
         with server:
             found = found_by(server)
+            bought = found["messages"]["bought"]
+            found["messages"]["bought"] = bought[:before]
             demand_same(expected, found)
+            assert [message["body"] for message in bought[before:]] == left
             # What one version leaves behind, the other one has to find, too.
             with client_of(server.connection_string) as client, client.get_queue_sender("bought") as sender:
-                sender.send_messages(text(f"left at {server.started_at_ms}", session_id="s", partition_key="s"))
-            expected = found_by(server)
-            assert len(expected["messages"]["bought"]) == len(found["messages"]["bought"]) + 1
+                sender.send_messages(text(f"left {life}"))
+            left.append(repr([f"left {life}".encode()]))
 
 
 def test_a_backup_of_today_is_restored_by_an_earlier_commit(tmp_path: Path, source: Path) -> None:
@@ -164,10 +178,12 @@ def test_a_version_that_does_not_know_a_null_property_does_not_start_until_the_r
         leave(server, "beside the rule")
         described = {"correlation-filter": {"label": "x", "properties": {"color": None, "size": Int(1)}}}
         ask_about_rules(server, "add-rule", {"rule-name": "picky", "rule-description": described})
+    assert found_by_the_page(versions.data / "catalog.db") == [("news/Subscriptions/all", "picky", "color")]
     with pytest.raises(DemoFailed, match="Rule 'picky': The value of 'color' is a string, number or boolean"):
         versions.old.start()
     with versions.new as server:
         ask_about_rules(server, "remove-rule", {"rule-name": "picky"})
+    assert found_by_the_page(versions.data / "catalog.db") == []
     with versions.old as server:
         assert kept(server) == ["beside the rule"]
 
@@ -183,6 +199,13 @@ def run(words: list[str], *arguments: str, **more: str) -> int:
     """Run a command of duobus; its exit status."""
     command = [*words, sys.executable, "-m", "duobus", *arguments]
     return subprocess.run(command, env=os.environ | more, capture_output=True, check=False).returncode
+
+
+def found_by_the_page(catalog: Path) -> list[tuple[Any, ...]]:
+    """What the statement of the page on upgrades finds in a catalog."""
+    (statement,) = re.findall("```sql\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    with closing(apsw.Connection(str(catalog), flags=apsw.SQLITE_OPEN_READONLY)) as db:
+        return list(db.execute(statement))
 
 
 def leave(server: ServerProcess, body: str) -> None:

@@ -16,7 +16,7 @@ COMPILED_TESTS := $(addprefix tests/unit/,codec amqp model fragment broker clust
 	$(addprefix tests/integration/,gateway durability hostile) $(addprefix tests/acceptance/,conformance durability)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts doors neighbours backlog connections fanout paired passing scale bench-spark spark-cluster sim sim-bugs killloop faults cuts fulldisk powercut spark-kills javascript java go proton python-live rust fuzz mutants docs samples schemathesis twins format clean stores entities
+.PHONY: help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts http-interfaces neighbours backlog connections fanout paired proxied-links scale bench-spark spark-cluster sim sim-bugs killloop faults cuts fulldisk powercut spark-kills javascript java go proton python-live rust fuzz mutants docs samples schemathesis twins format clean stores entities
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -85,8 +85,8 @@ bench: $(STAMP) ## Measure; results go to benchmarks/results
 parts: $(STAMP) ## Only what make bench measures beside the whole: rules, fan-out, forwarding, HTTP (ARGS='--parts rules')
 	$(BIN)/python -m benchmarks.parts $(ARGS)
 
-doors: $(STAMP) ## What the HTTP doors cost beside a bare HTTP server (ARGS=--quick)
-	$(BIN)/python -m benchmarks.doors $(ARGS)
+http-interfaces: $(STAMP) ## What the HTTP interfaces cost beside a bare HTTP server (ARGS=--quick)
+	$(BIN)/python -m benchmarks.http_interfaces $(ARGS)
 
 connections: $(STAMP) ## What an idle connection costs, plain and with TLS, 10,000 of them (COUNT=...)
 	$(BIN)/python -m benchmarks.connections --count $(or $(COUNT),10000)
@@ -109,8 +109,8 @@ fanout: $(STAMP) ## Measure what a topic costs beside a queue (ARGS='--rounds 9'
 paired: $(STAMP) ## Measure what a pair of namespaces costs, and how quick it is (ARGS=--quick)
 	$(BIN)/python -m benchmarks.paired $(ARGS)
 
-passing: $(STAMP) ## Measure what a server costs that is not the owner, and failovers (ARGS=--quick)
-	$(BIN)/python -m benchmarks.passing $(ARGS)
+proxied-links: $(STAMP) ## Measure what a server costs that is not the owner, and failovers (ARGS=--quick)
+	$(BIN)/python -m benchmarks.proxied_links $(ARGS)
 
 scale: $(STAMP) ## Model more servers and stores than one machine has, beside what was measured
 	$(BIN)/python -m benchmarks.scale $(ARGS)

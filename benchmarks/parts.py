@@ -1,4 +1,4 @@
-"""What ``make bench`` measures beside the broker as a whole: rules, fan-out, forwarding and the HTTP doors.
+"""What ``make bench`` measures beside the broker as a whole: rules, fan-out, forwarding and the HTTP interfaces.
 
     python -m benchmarks.parts                     all of them, some four minutes
     python -m benchmarks.parts --parts rules,fanout
@@ -29,7 +29,7 @@ PARTS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "rules": (("--json",), ("--json", "--quick")),
     "fanout": ((), ("--rounds", "1", "--seconds", "0.05", "--rules", "2000")),
     "forwarding": ((), ("--messages", "500", "--rounds", "1")),
-    "doors": ((), ("--quick",)),
+    "http_interfaces": ((), ("--quick",)),
 }
 
 

@@ -106,7 +106,7 @@ class _Probe:
         return {"event loop": self._loop, **self._stores} if self._with_profile else {}
 
     async def begin(self) -> None:
-        # a profiler belongs to the thread that enables it: of the stores' crew that is the one at work, nearly always
+        # a profiler belongs to the thread that enables it: of the writer pool that is the thread at work, nearly always
         for broker, profile in zip(self._brokers, self._stores.values(), strict=False):
             await broker.call(profile.enable)
         self._before = usage.cpu(os.getpid())

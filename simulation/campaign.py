@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from simulation import run as simulation
-from simulation.mutants import entity_life as planted_life
-from simulation.mutants import forwarding as planted_forwarding
-from simulation.mutants import idle as planted_idle
-from simulation.mutants import queues as planted
-from simulation.mutants import servers as planted_servers
-from simulation.mutants import topics as planted_topics
+from simulation.mutants import entity_life as life_mutants
+from simulation.mutants import forwarding as forwarding_mutants
+from simulation.mutants import idle as idle_mutants
+from simulation.mutants import queues as queue_mutants
+from simulation.mutants import servers as servers_mutants
+from simulation.mutants import topics as topics_mutants
 from simulation.scenarios import (
     catalogs,
     clocks,
@@ -76,25 +76,25 @@ def _servers(run: Callable[[int], servers.Outcome]) -> Callable[[int], Found]:
 
 
 WORLDS: Final[Mapping[str, CampaignWorld]] = {
-    "queues": CampaignWorld("queues over the wire, kills, power cuts, sick disks", _queues, planted.MUTANTS),
-    "topics": CampaignWorld("fan-out, without the wire", lambda seed: _words(topics.run(seed)), planted_topics.BUGS),
+    "queues": CampaignWorld("queues over the wire, kills, power cuts, sick disks", _queues, queue_mutants.MUTANTS),
+    "topics": CampaignWorld("fan-out, without the wire", lambda seed: _words(topics.run(seed)), topics_mutants.BUGS),
     "wire-topics": CampaignWorld(
         "topics over the wire, with a subscription that forwards",
         lambda seed: _words(wire_topics.run(seed)),
         {
-            **planted_topics.BUGS,
-            **planted_topics.WIRE_BUGS,
+            **topics_mutants.BUGS,
+            **topics_mutants.WIRE_BUGS,
             # Of forwarding, those that a subscription meets that forwards to one queue.
             **{
-                name: planted_forwarding.FORWARDING_BUGS[name]
-                for name in ("forwarded-without-record", "ledger-lost-at-restart")
+                name: forwarding_mutants.FORWARDING_BUGS[name]
+                for name in ("forwarded-without-record", "dedup-lost-at-restart")
             },
         },
     ),
     "life": CampaignWorld(
-        "status, quota and deletion under traffic", lambda seed: _words(entity_life.run(seed)), planted_life.BUGS
+        "status, quota and deletion under traffic", lambda seed: _words(entity_life.run(seed)), life_mutants.BUGS
     ),
-    "idle": CampaignWorld("queues that delete themselves", lambda seed: _words(idle.run(seed)), planted_idle.BUGS),
+    "idle": CampaignWorld("queues that delete themselves", lambda seed: _words(idle.run(seed)), idle_mutants.BUGS),
     "clocks": CampaignWorld("starts with a wrong clock", lambda seed: _words(clocks.run(seed)), clocks.BUGS),
     "moves": CampaignWorld(
         "fragments that move between stores", lambda seed: _words(fragment_moves.run(seed)[0]), fragment_moves.BUGS
@@ -109,7 +109,7 @@ WORLDS: Final[Mapping[str, CampaignWorld]] = {
     ),
     "sick-disk": CampaignWorld("stores that are late", lambda seed: _words(slow_disk.run(seed)[0]), slow_disk.BUGS),
     "fair": CampaignWorld("neighbours in one store", lambda seed: _words(fairness.run(seed).wrong), fairness.BUGS),
-    "servers": CampaignWorld("servers over one catalog", _servers(servers.run), planted_servers.BUGS),
+    "servers": CampaignWorld("servers over one catalog", _servers(servers.run), servers_mutants.BUGS),
     "spread": CampaignWorld("a queue over the stores of several servers", _servers(sharding.run), {}),
     "owners": CampaignWorld(
         "the leases of stores alone", lambda seed: _words(leases.run(seed).violations), leases.BUGS

@@ -94,8 +94,12 @@ def prompt_stops() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def prompt_starts() -> Iterator[None]:
-    """Servers begin in a fork of a process that has imported duobus; that process begins with the first server."""
+def prompt_starts() -> Iterator[list[PromptStarter]]:
+    """Servers begin in a fork of a process that has imported duobus; that process begins with the first server.
+
+    Yields:
+        That process, once there is one.
+    """
     starters: list[PromptStarter] = []
 
     def start(command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -105,7 +109,7 @@ def prompt_starts() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setattr(server_process, "start_process", start)
-        yield
+        yield starters
         for starter in starters:
             stack.enter_context(starter)
 
@@ -118,11 +122,13 @@ def logging_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def sockets_collected(request: pytest.FixtureRequest) -> Iterator[None]:
+def sockets_collected(request: pytest.FixtureRequest, prompt_starts: list[PromptStarter]) -> Iterator[None]:
     """Collect the sockets that the SDK leaves unclosed when a server is killed, before another test is blamed for them.
 
-    Only behind slow tests, and those that say themselves that sockets are left; whatever else is found counts.
+    Only behind slow tests, those that killed a server, and those that say themselves that sockets are left; whatever
+    else is found counts.
     """
+    kills = sum(starter.kills for starter in prompt_starts)
     marks = request.node.iter_markers("filterwarnings")
     if request.node.get_closest_marker("slow") or any(
         "Unraisable" in str(text) for mark in marks for text in mark.args
@@ -133,3 +139,5 @@ def sockets_collected(request: pytest.FixtureRequest) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(server_process, "let_go", lambda: None)
             yield
+        if sum(starter.kills for starter in prompt_starts) > kills:
+            collect_sockets()

@@ -36,7 +36,7 @@ MEASURING_S: Final = 900.0
 PROCESSOR_FACTOR, PROCESSOR_MORE_S = 3.0, 3.0
 WALL_FACTOR, WALL_MORE_S = 5.0, 6.0
 #: A test that has not ended by then is run once more, with so many times as long: the machine may have been busy.
-PATIENCE: Final = 5.0
+RETRY_TIME_FACTOR: Final = 5.0
 #: What a child may take beyond what it had at its start; a loop without end must not take the machine.
 MEMORY_MORE: Final = 2 << 30
 _TICK: Final = os.sysconf("SC_CLK_TCK")
@@ -58,7 +58,7 @@ class _Trial:
     pid: int
     pipe: int
     folder: Path
-    patience: float = 1.0
+    time_factor: float = 1.0
     began: float = field(default_factory=time.monotonic)
     test: str = ""
     test_began: float = 0.0
@@ -111,11 +111,11 @@ class MutantServer:
         with selectors.DefaultSelector() as selector:
             while True:
                 while len(under_way) < self.workers and time.time() < self.until:
-                    patience = PATIENCE if doubted else 1.0
+                    time_factor = RETRY_TIME_FACTOR if doubted else 1.0
                     mutant = doubted.pop() if doubted else next(waiting, None)
                     if mutant is None:
                         break
-                    trial = self._begin(mutant, known, patience)
+                    trial = self._begin(mutant, known, time_factor)
                     if trial is not None:
                         under_way[trial.pipe] = trial
                         selector.register(trial.pipe, selectors.EVENT_READ)
@@ -128,12 +128,12 @@ class MutantServer:
                     if state:
                         selector.unregister(trial.pipe)
                         del under_way[trial.pipe]
-                        is_sure = state != "timeout" or trial.patience > 1
+                        is_sure = state != "timeout" or trial.time_factor > 1
                         self._end(trial, state, is_told=is_sure)
                         if not is_sure:
                             doubted.append(trial.mutant)
 
-    def _begin(self, mutant: Mutant, known: dict[str, Known], patience: float) -> _Trial | None:
+    def _begin(self, mutant: Mutant, known: dict[str, Known], time_factor: float) -> _Trial | None:
         tests, left_out = self._tests_of(mutant, known)
         if not tests:
             self.told(mutant, {"state": "uncovered", "left_out": left_out})
@@ -147,7 +147,7 @@ class MutantServer:
             self._child(lambda: self._apply(mutant), tests, folder, writing)
         os.close(writing)
         os.set_blocking(reading, False)
-        return _Trial(mutant, tests, left_out, pid, reading, folder, patience)
+        return _Trial(mutant, tests, left_out, pid, reading, folder, time_factor)
 
     def _tests_of(self, mutant: Mutant, known: dict[str, Known]) -> tuple[list[str], int]:
         lines = set(range(mutant.first_line, mutant.line + 1))
@@ -185,11 +185,11 @@ class MutantServer:
         if not trial.test:
             return "timeout" if time.monotonic() - trial.began > 60 else ""
         usual, took_s = known[trial.test].seconds, time.monotonic() - trial.test_began
-        if _processor_s(trial.pid) - trial.test_processor > trial.patience * (
+        if _processor_s(trial.pid) - trial.test_processor > trial.time_factor * (
             usual * PROCESSOR_FACTOR + PROCESSOR_MORE_S
         ):
             return "timeout"
-        return "timeout" if took_s > trial.patience * (usual * WALL_FACTOR + WALL_MORE_S) else ""
+        return "timeout" if took_s > trial.time_factor * (usual * WALL_FACTOR + WALL_MORE_S) else ""
 
     def _end(self, trial: _Trial, state: str, *, is_told: bool) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -204,7 +204,7 @@ class MutantServer:
         if state != "survived":
             found["by"] = trial.test
         if is_told:
-            self.told(trial.mutant, found | {"patience": trial.patience})
+            self.told(trial.mutant, found | {"time_factor": trial.time_factor})
 
     def _child(self, prepare: Callable[[], bool], tests: list[str], folder: Path, pipe: int) -> None:
         """In the child: never returns."""

@@ -94,7 +94,7 @@ ROOMS: Final = {
             "tests/integration/durability",
             "tests/acceptance/durability",
             "tests/acceptance/faults/test_flipped_bits.py",
-            "tests/unit/broker/test_patience.py",
+            "tests/unit/broker/test_store_timeouts.py",
         ),
         (
             _tests(

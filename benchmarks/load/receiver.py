@@ -89,12 +89,12 @@ class Receiver(Link):
                     keep(marks)
                     expected += 1
                 else:
-                    expected += self._rare_transfer(wire.read_frame(data, pos, behind), expected)
+                    expected += self._general_transfer(wire.read_frame(data, pos, behind), expected)
             elif behind - pos <= 20 or data[pos + 10] != 0x15 or not self._fast_disposition(data, pos + 11, now):
                 frame = wire.read_frame(data, pos, behind)
                 if frame.code == wire.TRANSFER:
                     frames += 1
-                    expected += self._rare_transfer(frame, expected)
+                    expected += self._general_transfer(frame, expected)
                 else:
                     self._control(frame, now)
             pos = behind
@@ -111,8 +111,8 @@ class Receiver(Link):
             answer += self._top_up()
         self.write(answer)
 
-    def _rare_transfer(self, frame: Frame, expected: int) -> int:
-        """Take a transfer that the fast way did not know: in several frames, or not of this run.
+    def _general_transfer(self, frame: Frame, expected: int) -> int:
+        """Take a transfer that the fast path does not handle: in several frames, or not of this run.
 
         Returns:
             1 if it completes a delivery, else 0.

@@ -20,7 +20,7 @@ FRONT, OTHER = 0, 1
 MESSAGES: Final = 200
 SENDERS: Final = 16
 #: For how long drills send, when the owner dies, and when what nobody has received by then counts as lost; in seconds.
-SENDING_S, DEATH_S, PATIENCE_S = 4.0, 1.5, 75.0
+SENDING_S, DEATH_S, TIMEOUT_S = 4.0, 1.5, 75.0
 
 
 def drills(servers: Servers) -> int:
@@ -59,9 +59,9 @@ def _receive(receiver: Any, number: int) -> list[Any]:
 
 
 def _drain(servers: Servers, server: int, queue: str, until: Callable[[Counter[str]], bool]) -> Counter[str]:
-    """Receive and complete until ``until`` is content or patience ends: how often each message came."""
+    """Receive and complete until ``until`` is content or the time-out ends: how often each message came."""
     came: Counter[str] = Counter()
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + TIMEOUT_S
     while time.monotonic() < end and not until(came):
         with suppress(ServiceBusError), _client(servers, server) as bus, bus.get_queue_receiver(queue) as receiver:
             while time.monotonic() < end and not until(came):
@@ -130,7 +130,7 @@ def owner_dies_before_answer(servers: Servers, queue: str) -> int:
         while time.monotonic() < end:
             count += 1
             message_id = f"{number}-{count}"
-            while message_id not in accepted and time.monotonic() < end + PATIENCE_S:
+            while message_id not in accepted and time.monotonic() < end + TIMEOUT_S:
                 try:
                     with (
                         _client(servers, FRONT, retry_total=0) as bus,

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Final, Self
 
-from benchmarks.passing import LOOK_S, SERVERS, START_S, Pair
+from benchmarks.proxied_links import LOOK_S, SERVERS, START_S, Pair
 from prototypes.remote_fragment.serve import PORTS
 
 #: The same sharded queue in today's way, in today's way with one change (``runs.py``), and by remote fragments.

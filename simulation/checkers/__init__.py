@@ -9,8 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
-from simulation.checkers import dead_letters as graves
-from simulation.checkers import duplicates, forwarding, locks, messages, order, sends, sessions, survey, transactions
+from simulation.checkers import (
+    dead_letters,
+    duplicates,
+    forwarding,
+    locks,
+    messages,
+    order,
+    sends,
+    sessions,
+    survey,
+    transactions,
+)
 from simulation.checkers.facts import EntityRules, Facts, Setup, Violation
 
 if TYPE_CHECKING:
@@ -40,7 +50,7 @@ CHECKERS: dict[int, Callable[[Facts], Iterator[Violation]]] = {
     20: order.link_loss_releases,
     21: order.deferral,
     22: messages.time_to_live,
-    23: graves.dead_letter_closure,
+    23: dead_letters.dead_letter_closure,
     25: sends.key_to_fragment,
     26: sends.keyless_balance,
     27: sends.keyless_reroute,

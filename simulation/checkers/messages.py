@@ -50,8 +50,8 @@ def _vanished_while_locked(facts: Facts, drained: Drained, excused: frozenset[st
         lost = (last.entity, last.fragment) in facts.setup.lost_fragments
         if last.mode == RECEIVE_AND_DELETE or ended or lost or last.uid in excused:
             continue
-        graves = facts.setup.rules(last.entity).dead_letters_at
-        if graves is not None and any(delivery.entity == graves for delivery in facts.by_uid[last.uid]):
+        dead_letters = facts.setup.rules(last.entity).dead_letters_at
+        if dead_letters is not None and any(delivery.entity == dead_letters for delivery in facts.by_uid[last.uid]):
             # It was delivered too often, and went on from the dead-letter queue.
             continue
         sent = facts.sends_of.get(last.uid)

@@ -96,15 +96,15 @@ def _may_hide(facts: Facts, earlier: Delivery | None, later: Delivery) -> bool:
 
 
 def _dead_letter_once(facts: Facts) -> Iterator[Violation]:
-    graves: dict[tuple[str, str], dict[int, Delivery]] = defaultdict(dict)
+    dead_letters: dict[tuple[str, str], dict[int, Delivery]] = defaultdict(dict)
     for (entity, subqueue, seq), row in facts.by_message.items():
         if subqueue != DEAD_LETTER:
             continue
-        graves[entity, row[0].uid][seq] = row[0]
+        dead_letters[entity, row[0].uid][seq] = row[0]
         for delivery in facts.by_message.get((entity, MAIN, seq), ()):
             if delivery.broker_ms > row[0].broker_ms:
                 yield Violation(6, f"{delivery.uid} came from the main queue after dead-lettering", row[0], delivery)
-    for (_, uid), found in graves.items():
+    for (_, uid), found in dead_letters.items():
         if len(found) > max(1, facts.copies_allowed(uid)) and uid not in facts.setup.permitted_duplicates:
             yield Violation(6, f"{uid} is in the dead-letter queue {len(found)} times", *found.values())
 

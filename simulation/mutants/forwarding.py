@@ -1,4 +1,4 @@
-"""Planted bugs of forwarding; see ``planted``."""
+"""Planted bugs of forwarding; see ``queues``."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def via_not_durable() -> Iterator[None]:
 
 FORWARDING_BUGS: dict[str, Callable[[], Any]] = {
     "forwarded-without-record": forwarded_without_record,
-    "ledger-lost-at-restart": dedup_lost_at_restart,
+    "dedup-lost-at-restart": dedup_lost_at_restart,
     "removed-before-accepted": removed_before_accepted,
     "forward-in-two-commits": forward_in_two_commits,
     "forgotten-too-early": forgotten_too_early,

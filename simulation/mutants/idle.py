@@ -1,4 +1,4 @@
-"""Bugs planted in the deletion of idle queues, to see that its simulation catches them; see ``planted``."""
+"""Bugs planted in the deletion of idle queues, to see that its simulation catches them (see ``queues``)."""
 
 from __future__ import annotations
 

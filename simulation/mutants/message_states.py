@@ -1,4 +1,4 @@
-"""Planted bugs of what a message may become: scheduled, expired, dead, counted, looked at; see ``planted``."""
+"""Planted bugs of the states of a message: scheduled, expired, dead, counted, peeked at (see ``queues``)."""
 
 from __future__ import annotations
 

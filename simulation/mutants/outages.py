@@ -1,4 +1,4 @@
-"""Planted bugs of what the loss of a store costs others; see ``planted``."""
+"""Planted bugs of what the loss of a store costs others; see ``queues``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes of forwarding between servers, to be found; see ``planted_servers``."""
+"""Mistakes of forwarding between servers, to be found; see ``servers``."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def expired_while_in_doubt() -> Iterator[None]:
 CROSSING_BUGS: Final[dict[str, Callable[[], Any]]] = {
     "taken-before-it-is-durable": taken_before_it_is_durable,
     "number-not-remembered": forwarded_without_record,
-    "ledger-not-recovered": dedup_not_recovered,
+    "dedup-not-recovered": dedup_not_recovered,
     "expired-while-in-doubt": expired_while_in_doubt,
     "forgotten-while-the-origin-has-it": forgotten_while_the_origin_has_it,
 }

@@ -93,5 +93,5 @@ BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "action-without-its-copy": action_without_its_copy,
 }
 
-#: Of what only doors do.
+#: Of what only servers do.
 WIRE_BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {"ids-of-an-earlier-life": ids_of_an_earlier_life}

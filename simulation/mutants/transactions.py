@@ -1,4 +1,4 @@
-"""Planted bugs of transactions; see ``planted``."""
+"""Planted bugs of transactions; see ``queues``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs planted where credit is counted, to see that the simulation catches who waits in vain; see ``planted``."""
+"""Bugs planted where credit is counted: the simulation has to catch clients that wait in vain (see ``queues``)."""
 
 from __future__ import annotations
 

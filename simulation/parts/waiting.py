@@ -1,7 +1,7 @@
 """Receivers that wait for what is there: I29, watched in the broker whenever nothing more happens at an instant.
 
 A history of what clients saw cannot tell which messages a fragment had while a receiver waited. So this looks into the
-AMQP door of the simulated broker before time moves on. At such a moment everything that an event sets off has been
+AMQP server of the simulated broker before time moves on. At such a moment everything that an event sets off has been
 done, and a link that could be given a message and is not will stay so until something else happens.
 
 A lock needs no commit, so who takes messages with a lock gets them from a store that is slow, too. Who takes them for
@@ -48,7 +48,7 @@ class WaitWatch:
 
     def rest(self, now: float, until: float) -> None:
         """Nothing happens from ``now`` to ``until``; called by the loop."""
-        amqp = self._world.amqp_door
+        amqp = self._world.amqp_server
         waits: dict[OutgoingLink, _Wait] = {}
         if amqp is not None and self._world.node.alive:
             for peer in amqp.peers:

@@ -78,7 +78,7 @@ class CatalogsWorld(World):
             unit = self.unit
             if self.refused is not None:
                 return False
-            if self.amqp_door is not None and unit is not None:
+            if self.amqp_server is not None and unit is not None:
                 foreign = [one for one in unit.brokers.values() if "StoreForeign" in (one.last_error or "")]
                 if foreign:
                     self.refused = foreign[0].last_error
@@ -154,7 +154,7 @@ class _Run:
     # -- whoever manages ----------------------------------------------------------------------------------------
 
     async def ask(self, what: str, *arguments: Any) -> bool:
-        """Have the scale unit do something, as its management doors do; whether it said that it did."""
+        """Have the scale unit do something, as its management interfaces do; whether it said that it did."""
         unit = self.world.unit
         if unit is None or not self.world.node.alive:
             return False

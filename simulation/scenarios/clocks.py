@@ -31,7 +31,7 @@ JUMPS_MS: Final = (0, 2 * 3_600_000, 9 * 3_600_000, 400 * 86_400_000, -3_600_000
 STEPS: Final = (4, 8)
 _UNCOUNTED_JUMPS_MS: Final = (0, 400 * 86_400_000, -3_600_000)
 _LIMIT_S: Final = 36_000.0
-_PATIENCE_S: Final = 60.0
+_TIMEOUT_S: Final = 60.0
 
 
 class _Reply:
@@ -84,7 +84,7 @@ class _Part:
         due_ms = at_ms + wait_ms
         # As part of the broker's process: what this begins there has to end with it.
         self.world.node.call(queue.send, batch)
-        for _ in range(int(_PATIENCE_S)):
+        for _ in range(int(_TIMEOUT_S)):
             await asyncio.sleep(1.0)
             if batch.reply.ready:
                 if batch.reply.ready[0].error is None:

@@ -188,7 +188,7 @@ class _Queue:
     # -- changes ------------------------------------------------------------------------------------------------
 
     async def ask(self, what: str, *arguments: Any) -> bool:
-        """Have the scale unit do something, as its management doors do; whether it said that it did."""
+        """Have the scale unit do something, as its management interfaces do; whether it said that it did."""
         unit = self.world.unit
         if unit is None or not self.world.node.alive:
             return False

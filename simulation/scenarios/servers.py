@@ -1,6 +1,6 @@
 """Several whole servers over one catalog, in virtual time: killed, stopped, drained, cut off, with clocks that jump.
 
-Each server is the product's own: its AMQP door, the links that it passes on, its unit of owned stores, its beats; the
+Each server is the product's own: its AMQP server, the links that it passes on, its unit of owned stores, its beats; the
 table of leases, the catalog and the stores are in a simulated database (``world/database.py``). Clients are those of
 ``run.py``, each connection to another server, and the checkers are those of the delivery core: acknowledged
 messages are not lost (I1), locks are exclusive (I2, I3), sessions keep their order (I4, I36). Beside them: who hands

@@ -106,7 +106,7 @@ def what_waits_stays() -> Iterator[None]:
 
 @contextmanager
 def commit_waits_behind_reads() -> Iterator[None]:
-    """A commit has all the patience that there is, however long it waited behind a read."""
+    """A commit has its whole timeout, however long it waited behind a read."""
     with mock.patch.object(writer_pool, "COMMIT_TIMEOUTS", ENDLESS_S):
         yield
 

@@ -1,7 +1,7 @@
 """SimulatedClient: an AMQP client over the project's own engine, in virtual time, that writes down what it sees.
 
 It does what an application does through an SDK: sends, receives, settles, asks ``$management``; every operation ends
-in ok, fail or info in the history. Bytes are real: the broker's door parses and writes them.
+in ok, fail or info in the history. Bytes are real: the broker's AMQP server parses and writes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""World: a whole broker in virtual time - disks, stores, scale unit, AMQP door, network - from one seed.
+"""World: a whole broker in virtual time - disks, stores, scale unit, AMQP server, network - from one seed.
 
 The broker is the product's own code from the socket to the store interface; only the disk, the network, the clock and
 randomness are simulated. What only the broker's side can know (when a lock was granted, what expired, which fragment a
@@ -69,7 +69,7 @@ class World:
         queues: What there is.
         disks: Store id to disk; they and the catalog outlive the broker's process.
         unit: The scale unit of the broker's present life, or None.
-        amqp_door: Of the broker's present life, or None.
+        amqp_server: Of the broker's present life, or None.
         on_event: Told what happens to stores.
         removed_uids: Messages that receive-and-delete took: gone, whether the transfer arrived or not (TL7).
     """
@@ -92,7 +92,7 @@ class World:
         self.catalog.put_namespace(NamespaceRow(NAMESPACE, (rule,)))
         self.node = self.network.node(self.HOST)
         self.unit: ScaleUnit | None = None
-        self.amqp_door: AmqpServer | None = None
+        self.amqp_server: AmqpServer | None = None
         self.lives = 0
         self.removed_uids: set[str] = set()
         self.on_event: Callable[[str], None] = _ignore
@@ -135,7 +135,7 @@ class World:
                 except ServiceBusError:
                     await _pause(0.2)
         rules = NamespaceRules(NAMESPACE, self.catalog.read().namespaces[0].rules, [self.HOST])
-        self.amqp_door = amqp = AmqpServer(
+        self.amqp_server = amqp = AmqpServer(
             unit,
             Authorizer([rules]),
             clock=self.clock,
@@ -154,7 +154,7 @@ class World:
                 disk.power_cut()
             else:
                 disk.kill()
-        self.unit = self.amqp_door = None
+        self.unit = self.amqp_server = None
 
     def mend(self) -> None:
         """End every fault; the broker runs afterwards."""

@@ -53,7 +53,7 @@ def table_of(title: str, result: dict[str, Any]) -> Table:
     transports: dict[str, dict[str, int]] = result.get("transports", {})
     for name, counts in transports.items():
         table.add_row(f"Over {name}", f"{counts['sent']:,} sent, {counts['received']:,} received")
-    receive_paths: dict[str, dict[str, int]] = result.get("outlets", {})
+    receive_paths: dict[str, dict[str, int]] = result.get("receive_paths", {})
     for name, counts in receive_paths.items():
         table.add_row(f"From {name}", _receive_path(counts))
     fragments: dict[str, int] = result.get("per_fragment", {})

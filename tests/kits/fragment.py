@@ -117,7 +117,7 @@ class Driver:
         """An unsent run of messages that all have the same special members."""
         batch = SendBatch(0, list(payloads), True, Box())
         if metadata.keys() == {"session_id"} and metadata["session_id"] is not None:
-            # As a door says it.
+            # As a server of the gateway says it.
             batch.sessions = [SessionMetadata(**metadata)] * len(payloads)
         elif metadata:
             batch.extra = {index: MessageMetadata(**metadata) for index in range(len(payloads))}

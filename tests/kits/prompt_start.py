@@ -96,6 +96,8 @@ class ForkedProcess:
 
     def kill(self) -> None:
         """Send SIGKILL."""
+        if self.poll() is None:
+            self._starter.kills += 1
         self.send_signal(signal.SIGKILL)
 
     def _look(self, timeout: float | None) -> int | None:
@@ -109,6 +111,8 @@ class PromptStarter:
     """The process that waits, and the way to it. One for all threads."""
 
     def __init__(self) -> None:
+        #: Servers that were killed while they ran.
+        self.kills = 0
         self._lock = threading.Lock()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket = ours

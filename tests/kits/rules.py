@@ -111,13 +111,8 @@ def view(properties: dict[str, Any] | None = None, fields: list[Any] | None = No
 
 
 def remembered(found: RuleSet, payload: bytes) -> list[Match]:
-    """What a payload gives when nothing like it was seen, and what it gives then: by either memo."""
-    results = []
-    for rest in (0, 3):
-        found._memo.rest = rest
-        results += [found.match_payload(payload, None, None, None) for _ in range(2)]
-    found._memo.rest = 0
-    return results
+    """What a payload gives when nothing like it was seen, and what it gives then."""
+    return [found.match_payload(payload, None, None, None) for _ in range(2)]
 
 
 def matches(found: Rule, message: MessageView) -> bool:

@@ -126,7 +126,7 @@ def configuration() -> dict[str, Any]:
     return {"UserConfig": {"Namespaces": [namespace], "Logging": {"Type": "File"}}}
 
 
-class Door:
+class AdminEndpoint:
     """The HTTP side of a server.
 
     Args:
@@ -190,7 +190,7 @@ def token(url: str, rule: str = RULE, key: str = KEY) -> str:
 # -- filling ----------------------------------------------------------------------------------------------------------
 
 
-def fill(client: ServiceBusClient, door: Door) -> dict[str, Any]:
+def fill(client: ServiceBusClient, admin: AdminEndpoint) -> dict[str, Any]:
     """Put everything in; returns what a survey cannot see."""
     numbers = fill_plain(client)
     with client.get_queue_sender("parted") as sender:
@@ -216,7 +216,7 @@ def fill(client: ServiceBusClient, door: Door) -> dict[str, Any]:
         with client.get_queue_sender(queue) as sender:
             sender.send_messages(text(queue))
     fill_ways(client)
-    fill_topics(client, door)
+    fill_topics(client, admin)
     return numbers
 
 
@@ -323,23 +323,23 @@ def fill_ways(client: ServiceBusClient) -> None:
         receiver.abandon_message(one(receiver))
 
 
-def fill_topics(client: ServiceBusClient, door: Door) -> None:
+def fill_topics(client: ServiceBusClient, admin: AdminEndpoint) -> None:
     listens = (
         f'<AuthorizationRules><AuthorizationRule i:type="SharedAccessAuthorizationRule"><ClaimType>SharedAccessKey'
         f"</ClaimType><ClaimValue>None</ClaimValue><Rights><AccessRights>Listen</AccessRights></Rights><KeyName>"
         f"{QUEUE_RULE[0]}</KeyName><PrimaryKey>{QUEUE_RULE[1]}</PrimaryKey>"
         f"</AuthorizationRule></AuthorizationRules>"
     )
-    door.put("made", "QueueDescription", f"<LockDuration>PT2M</LockDuration>{listens}")
-    door.put("news/subscriptions/made", "SubscriptionDescription", "<MaxDeliveryCount>4</MaxDeliveryCount>")
-    door.put(
+    admin.put("made", "QueueDescription", f"<LockDuration>PT2M</LockDuration>{listens}")
+    admin.put("news/subscriptions/made", "SubscriptionDescription", "<MaxDeliveryCount>4</MaxDeliveryCount>")
+    admin.put(
         "news/subscriptions/made/rules/typed",
         "RuleDescription",
         '<Filter i:type="CorrelationFilter"><Label>topic 4</Label><Properties><KeyValueOfstringanyType>'
         '<Key>number</Key><Value xmlns:d="http://www.w3.org/2001/XMLSchema" i:type="d:int">4</Value>'
         "</KeyValueOfstringanyType></Properties></Filter>",
     )
-    door.call("DELETE", "news/subscriptions/made/rules/$Default")
+    admin.call("DELETE", "news/subscriptions/made/rules/$Default")
     with client.get_topic_sender("news") as sender:
         for number in range(6):
             about = {"number": number, "color": "red" if number < 4 else "blue", "zero": 0}
@@ -373,9 +373,9 @@ def fill_topics(client: ServiceBusClient, door: Door) -> None:
 # -- looking ----------------------------------------------------------------------------------------------------------
 
 
-def survey(client: ServiceBusClient, door: Door) -> dict[str, Any]:
+def survey(client: ServiceBusClient, admin: AdminEndpoint) -> dict[str, Any]:
     """Everything that a client finds, without changing any of it."""
-    found: dict[str, Any] = {"entities": entities(door), "messages": {}, "states": {}}
+    found: dict[str, Any] = {"entities": entities(admin), "messages": {}, "states": {}}
     places = found["messages"]
     for queue in (*QUEUES, "made"):
         if queue in ("idle", "closed"):
@@ -401,14 +401,14 @@ def survey(client: ServiceBusClient, door: Door) -> dict[str, Any]:
     return found
 
 
-def entities(door: Door) -> dict[str, dict[str, str]]:
+def entities(admin: AdminEndpoint) -> dict[str, dict[str, str]]:
     """Descriptions and counts of everything, without what changes by itself."""
-    found = {f"queue {name}": about for name, about in door.entries("$Resources/Queues").items()}
-    for topic, about in door.entries("$Resources/Topics").items():
+    found = {f"queue {name}": about for name, about in admin.entries("$Resources/Queues").items()}
+    for topic, about in admin.entries("$Resources/Topics").items():
         found[f"topic {topic}"] = about
-        for subscription, inner in door.entries(f"{topic}/subscriptions").items():
+        for subscription, inner in admin.entries(f"{topic}/subscriptions").items():
             found[f"subscription {topic}/{subscription}"] = inner
-            for rule, most in door.entries(f"{topic}/subscriptions/{subscription}/rules").items():
+            for rule, most in admin.entries(f"{topic}/subscriptions/{subscription}/rules").items():
                 found[f"rule {topic}/{subscription}/{rule}"] = most
     for about in found.values():
         about.pop("/AccessedAt", None)

@@ -341,6 +341,11 @@ class Grants:
                 return grant.who
         return self._login.who if self._login is not None else ""
 
+    def names(self) -> list[str]:
+        """Names of all that gives any right, each once, in the order of the alphabet."""
+        grants = [*self._by_audience.values(), *([] if self._login is None else [self._login])]
+        return sorted({grant.who for grant in grants})
+
     def next_expiry(self) -> int | None:
         """Return the last ms of the grant that ends first, or None when none ends."""
         ends = [grant.expires_ms for grant in self._by_audience.values() if grant.expires_ms is not None]

@@ -246,7 +246,7 @@ class StoreLifecycle:
         """The store is late: what waits to be handed to it, and can be stored elsewhere, waits no longer (PE4).
 
         Nothing of it has been decided, so there is nothing to be undone. What the store has been told to write stays
-        until its patience is over. A store of the same entity that has nothing to do is made to show how it is: two of
+        until its timeout is over. A store of the same entity that has nothing to do is made to show how it is: two of
         them may lie on one sick disk, and whoever leaves this one should not have to find that out.
         """
         if self.state != "open":

@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from duobus.cli.failures import AlreadyExists, NotFound
 from duobus.cli.output import Printer, Record
-from duobus.cli.remote import NotFound, Remote, duration, remote_command
+from duobus.cli.remote import Remote, duration, remote_command
 from duobus.model.durations import format_duration
 from duobus.model.properties import Form, Surface, properties_of
 
@@ -242,7 +243,7 @@ def _refuse_present(noun: Noun, client: Any, path: tuple[str, ...]) -> None:
     except AttributeError:
         # The SDK has no other words for an entity of another kind, which has the name, too.
         pass
-    raise click.ClickException(f"The {_named(noun, path)} exists already.")
+    raise AlreadyExists(f"The {_named(noun, path)} exists already.")
 
 
 def _get(noun: Noun, client: Any, path: tuple[str, ...]) -> Any:

@@ -25,7 +25,12 @@ _COMMANDS = {
         "duobus.cli.commands.dlq:command",
         "Look through dead letters, try them again, move, export and remove them.",
     ),
+    "doctor": (
+        "duobus.cli.watch.doctor:command",
+        "Look for what keeps a server from running well, and say what to do.",
+    ),
     "fragment": ("duobus.cli.commands.fragment:command", "Tell which fragment is on which messaging store; move one."),
+    "key": ("duobus.cli.keys.command:command", "List, show, add, rotate and remove access rules and their keys."),
     "message": ("duobus.cli.commands.message:command", "Send, peek and receive messages."),
     "namespace": ("duobus.cli.commands.entities:namespace", "Show the namespace."),
     "pair": (
@@ -49,6 +54,7 @@ _COMMANDS = {
         "Jobs over entities on Spark: capture, replay, dead letters, large backlogs.",
     ),
     "store": ("duobus.cli.commands.store:command", "List messaging stores; fail, stall and heal them in a drill."),
+    "top": ("duobus.cli.watch.top:command", "Show entities, rates, stores and clients of a server, live."),
     "topic": ("duobus.cli.commands.entities:topic", "Create, show, list, update and delete topics."),
     "topology": ("duobus.cli.commands.topology:command", "Export and import all entities of a namespace."),
     "trust": ("duobus.cli.commands.serve:trust", "Tell what makes each language trust the server's own authority."),

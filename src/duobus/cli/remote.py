@@ -19,12 +19,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import click
+from click.core import ParameterSource
 
 from duobus.auth.sas_tokens import sign_token
+from duobus.cli.data_folder import server_of
+from duobus.cli.failures import NotFound, Refused, Unreachable, failure
 from duobus.cli.output import clean, query_option
 from duobus.clock import Clock
 from duobus.errors import ArgumentInvalid
@@ -49,12 +52,6 @@ _SECRETS: Final = ("sharedaccesskey", "sharedaccesssignature")
 _SHORT: Final = re.compile(r"(\d{1,9})(s|m|h|d)")
 
 
-class NotFound(click.ClickException):
-    """There is no such entity: status 3."""
-
-    exit_code = 3
-
-
 def duration(text: str) -> str:
     """Read an ISO 8601 duration, or a short one as 90s, 5m, 2h, 7d; return the ISO 8601 text that goes on the wire."""
     written = text
@@ -77,13 +74,14 @@ class Remote:
     """
 
     def __init__(self, connection_string: str | None, endpoint: str | None, ca: Path | None) -> None:
+        self._is_guessed = not connection_string
         text = (connection_string or LOCAL).strip().rstrip(";")
         members = dict(part.partition("=")[::2] for part in text.split(";"))
         self._members = {name.lower(): (name, value) for name, value in members.items()}
         self._ca = None if ca is None else str(ca)
         self._text = text
         address = self._split(self._members.get("endpoint", ("", ""))[1])
-        is_emulator = self._members.get("usedevelopmentemulator", ("", ""))[1].lower() == "true"
+        self.is_emulator = is_emulator = self.member("usedevelopmentemulator").lower() == "true"
         self.is_plain = is_emulator
         self.netloc = address.netloc
         self._custom = None if is_emulator or address.port is None else f"sb://{address.netloc}"
@@ -92,6 +90,11 @@ class Remote:
             self.is_plain, self.netloc = other.scheme == "http", other.netloc
         elif is_emulator and address.port is None:
             self.netloc = f"{address.netloc}:{EMULATOR_HTTP_PORT}"
+
+    @property
+    def text(self) -> str:
+        """The connection string."""
+        return self._text
 
     @property
     def authority(self) -> str | None:
@@ -123,6 +126,22 @@ class Remote:
         if not name or not key:
             raise click.UsageError("Give a connection string with SharedAccessKeyName and SharedAccessKey.")
         return name, key
+
+    def failure(self, status: int, text: str) -> click.ClickException:
+        """The error of the command line for a refusal of the server, with a status of HTTP."""
+        if status == HTTPStatus.UNAUTHORIZED and self._is_guessed:
+            text += (
+                "\nNo connection string was given, so the emulator's key was tried. Give --data with the data folder, "
+                "if the server is on this machine, or a connection string, best in DUOBUS_CONNECTION_STRING."
+            )
+        return failure(status, self.masked(text))
+
+    def string_for(self, name: str, key: str, entity: str | None) -> str:
+        """The connection string by which applications use a key at this server."""
+        address = self._split(self.member("endpoint"))
+        text = f"Endpoint=sb://{address.netloc};SharedAccessKeyName={name};SharedAccessKey={key};"
+        text += f"EntityPath={entity};" if entity else ""
+        return text + ("UseDevelopmentEmulator=true;" if self.is_emulator else "")
 
     def _split(self, url: str) -> Any:
         """Take an address apart, which is quoted in no error, since a key may have got into it."""
@@ -182,8 +201,18 @@ class Remote:
     @contextmanager
     def _told(self, address: str, what: str) -> Iterator[None]:
         try:
-            from azure.core.exceptions import AzureError, ResourceNotFoundError, ServiceRequestError
-            from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusConnectionError
+            from azure.core.exceptions import (
+                AzureError,
+                ResourceNotFoundError,
+                ServiceRequestError,
+                ServiceResponseError,
+            )
+            from azure.servicebus.exceptions import (
+                MessagingEntityNotFoundError,
+                ServiceBusAuthenticationError,
+                ServiceBusAuthorizationError,
+                ServiceBusConnectionError,
+            )
 
             from duobus.ha.outage import token_refusal
         except ImportError as error:
@@ -192,13 +221,13 @@ class Remote:
         logging.getLogger("azure").addHandler(logging.NullHandler())
         try:
             yield
-        except (ServiceRequestError, ServiceBusConnectionError) as error:
+        except (ServiceRequestError, ServiceResponseError, ServiceBusConnectionError) as error:
             if token_refusal(error) is not None:
                 raise self._without_token(what) from None
-            raise click.ClickException(
+            raise Unreachable(
                 f"{address} does not answer: {self.masked(said(error))}\nStart a server there, or say with "
-                "--connection-string or DUOBUS_CONNECTION_STRING which it is. If it is its certificate that is not "
-                "trusted: --ca, and duobus trust."
+                "--connection-string or DUOBUS_CONNECTION_STRING which it is, or with --data which data folder of this "
+                "machine it has. If it is its certificate that is not trusted: --ca, and duobus trust."
             ) from None
         except (AzureError, ValueError, TypeError) as error:
             if token_refusal(error) is not None:
@@ -209,21 +238,26 @@ class Remote:
             is_missing = is_missing or getattr(error, "status_code", None) == HTTPStatus.NOT_FOUND
             if is_missing:
                 raise NotFound(f"There is no {what}. {self.masked(said(error))}") from None
-            raise click.ClickException(self.masked(said(error))) from None
+            is_refused = isinstance(error, ServiceBusAuthenticationError | ServiceBusAuthorizationError)
+            status = HTTPStatus.UNAUTHORIZED if is_refused else getattr(error, "status_code", None) or 0
+            raise self.failure(status, said(error)) from None
 
     def _without_token(self, what: str) -> click.ClickException:
         """The error for a token that was not taken, of which the SDK does not say why.
 
-        A key that the management API takes is good, so that it is the entity that is missing.
+        A key that the management API takes is good, so that it is the entity that is missing. What that API says of a
+        key that it does not take is the reason.
         """
         from azure.core.exceptions import AzureError
 
         try:
             with self.administration("namespace") as administration:
                 administration.get_namespace_properties()
-        except (AzureError, click.ClickException):
-            return click.ClickException(
+        except (AzureError, click.ClickException) as error:
+            why = f" {error.message}" if isinstance(error, Refused) else ""
+            return Refused(
                 f"The token for {what} was not taken: the key is wrong or for something else, or there is no {what}."
+                + why
             )
         return NotFound(f"There is no {what}: the namespace took no token for it, and the key is good.")
 
@@ -265,21 +299,68 @@ def _plain_transport() -> RequestsTransport:
     return PlainTransport(use_env_settings=False)
 
 
-def remote_command(*, has_endpoint: bool = True, has_output: bool = True) -> Callable[[Any], Any]:
-    """Add the options that say which server; the command gets a ``Remote`` and, if it prints, its output format."""
+class ServerChoice(NamedTuple):
+    """The options that say which server is meant.
+
+    Attributes:
+        connection_string, endpoint, ca: As of ``Remote``.
+        data: Data folder of a server on this machine, in place of all of them.
+    """
+
+    connection_string: str | None
+    endpoint: str | None
+    ca: Path | None
+    data: Path | None
+
+    def check(self) -> None:
+        """Refuse options that exclude each other; --data wins over the environment.
+
+        Raises:
+            click.UsageError: They do.
+        """
+        context = click.get_current_context()
+        for name in ("connection_string", "endpoint", "ca") if self.data is not None else ():
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"Give --data or --{name.replace('_', '-')}, not both.")
+
+    def remote(self) -> Remote:
+        """The server.
+
+        Raises:
+            click.ClickException: None runs on the data folder.
+        """
+        if self.data is None:
+            return Remote(self.connection_string, self.endpoint, self.ca)
+        found = server_of(self.data)
+        return Remote(found.connection_string, found.admin_url, None)
+
+
+def remote_command(
+    *, has_endpoint: bool = True, has_output: bool = True, is_chosen_later: bool = False
+) -> Callable[[Any], Any]:
+    """Add the options that say which server; the command gets a ``Remote`` and, if it prints, its output format.
+
+    ``is_chosen_later``: it gets the ``ServerChoice`` in place of the ``Remote``, which takes a server that runs.
+    """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def run(
             connection_string: str | None,
             ca: Path | None,
+            data: Path | None,
             endpoint: str | None = None,
             output: str | None = None,
             **given: Any,
         ) -> None:
             if has_output:
                 given["output"] = output
-            function(remote=Remote(connection_string, endpoint, ca), **given)
+            server = ServerChoice(connection_string, endpoint, ca, data)
+            server.check()
+            if is_chosen_later:
+                function(server=server, **given)
+            else:
+                function(remote=server.remote(), **given)
 
         for option in reversed(list(_options(has_endpoint, has_output))):
             run = option(run)
@@ -305,6 +386,11 @@ def _options(has_endpoint: bool, has_output: bool) -> Iterator[Any]:
         show_envvar=True,
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="Certificate authority to trust, PEM.",
+    )
+    yield click.option(
+        "--data",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        help="Data folder of a server that runs on this machine, where its address and a key are found.",
     )
     if has_output:
         yield click.option(
@@ -349,14 +435,13 @@ def operate(remote: Remote, method: str, path: str, query: Mapping[str, str] | N
         with urllib.request.build_opener(*handlers).open(request, timeout=_TIMEOUT_S) as answer:
             text = answer.read()
     except urllib.error.HTTPError as error:
-        reason = remote.masked(said(Exception(error.read().decode(errors="replace"))))
-        if error.code == HTTPStatus.NOT_FOUND:
-            raise NotFound(reason) from None
-        raise click.ClickException(reason or f"{remote.url} answered {error.code}.") from None
+        reason = said(Exception(error.read().decode(errors="replace")))
+        raise remote.failure(error.code, reason or f"{remote.url} answered {error.code}.") from None
     except (urllib.error.URLError, OSError) as error:
-        raise click.ClickException(
+        raise Unreachable(
             f"{remote.url} does not answer: {error}\nStart a server there, or say with --connection-string, "
-            "DUOBUS_CONNECTION_STRING or --endpoint which it is."
+            "DUOBUS_CONNECTION_STRING or --endpoint which it is, or with --data which data folder of this machine "
+            "it has."
         ) from None
     try:
         return json.loads(text) if text else None

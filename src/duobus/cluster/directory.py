@@ -28,12 +28,12 @@ class Directory:
         sharded: Namespace and lower-case path to each sharded queue.
     """
 
-    __slots__ = ("_by_id", "_stores", "contents", "sharded")
+    __slots__ = ("_by_id", "_rows", "contents", "sharded")
 
     def __init__(self, contents: CatalogContents) -> None:
         self.contents = contents
-        self._stores = {
-            (row.namespace.lower(), row.path.lower()): row.slots[0].store_id
+        self._rows = {
+            (row.namespace.lower(), row.path.lower()): row
             for row in contents.entities
             if row.slots and row.state != DELETING
         }
@@ -51,7 +51,12 @@ class Directory:
 
     def store_of(self, namespace: str, key: str) -> int | None:
         """The store of an entity, by its lower-case path; None when there is no such entity."""
-        return self._stores.get((namespace.lower(), key))
+        row = self._rows.get((namespace.lower(), key))
+        return None if row is None else row.slots[0].store_id
+
+    def row_of(self, namespace: str, key: str) -> EntityRow | None:
+        """The row of an entity, by its lower-case path; None when there is no such entity."""
+        return self._rows.get((namespace.lower(), key))
 
     def store_for_new(self, namespace: str, key: str) -> int | None:
         """Where an entity belongs that is created under this path; every server says the same. None: no stores yet."""

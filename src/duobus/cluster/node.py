@@ -34,7 +34,7 @@ T = TypeVar("T")
 _WAIT_S: Final = 0.05
 #: Pauses after the table or a store could not be reached, and between two looks at leases that may have ended.
 _RETRY_S: Final = 0.2
-_LAPSE_S: Final = 0.1
+_EXPIRY_CHECK_S: Final = 0.1
 #: A catalog is read at most so often because somebody asks for what is not in it, in seconds.
 _LOOK_S: Final = 0.05
 
@@ -104,7 +104,7 @@ class ClusterNode:
         self._read_next: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._beating: asyncio.Task[None] | None = None
-        self._lapsing: asyncio.TimerHandle | None = None
+        self._expiry_check: asyncio.TimerHandle | None = None
         self._is_over = False
         # The last beat was answered.
         self._is_beating = False
@@ -130,8 +130,8 @@ class ClusterNode:
         self._is_over = True
         if self._beating is not None:
             await self._beating
-        if self._lapsing is not None:
-            self._lapsing.cancel()
+        if self._expiry_check is not None:
+            self._expiry_check.cancel()
         try:
             # What was given back has to be told, so that nobody waits for leases to end.
             await self._beat()
@@ -186,7 +186,7 @@ class ClusterNode:
         """Drop leases that have expired; the time of leases stops their use anyway, this ends their links."""
         if not self._is_over:
             self._drop(self.ownership.is_expired(self._clock.monotonic_ms()))
-            self._lapsing = self._loop.call_later(_LAPSE_S, self._watch)
+            self._expiry_check = self._loop.call_later(_EXPIRY_CHECK_S, self._watch)
 
     # -- stores -------------------------------------------------------------------------------------------------
 

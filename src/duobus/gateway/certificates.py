@@ -7,7 +7,7 @@ from pathlib import Path
 
 from duobus.clock import Clock
 from duobus.errors import ConfigurationError
-from duobus.gateway.tls import server_context
+from duobus.gateway.tls import certificate_end_ms, server_context
 from duobus.telemetry.logs import Log
 
 #: New connections look at the files this often at most.
@@ -43,6 +43,8 @@ class Certificates:
         self._seen = self._stamp()
         self._context = server_context(certificate, key)
         self._looked_ms = clock.monotonic_ms()
+        # Files for which it was found out, and the end of the certificate in them.
+        self._end: tuple[_Stamp, int | None] | None = None
 
     def __call__(self) -> ssl.SSLContext:
         """Return the context for a new connection."""
@@ -62,6 +64,13 @@ class Certificates:
             self._log.error("certificate not reloaded, the old one stays in use", reason=str(error))
             return
         self._log.info("certificate reloaded", file=self._certificate.name)
+
+    @property
+    def end_ms(self) -> int | None:
+        """When the certificate that is in use ends, in milliseconds since 1970; None when its file cannot be read."""
+        if self._end is None or self._end[0] != self._seen:
+            self._end = (self._seen, certificate_end_ms(self._certificate))
+        return self._end[1]
 
     def _stamp(self) -> _Stamp:
         found = []

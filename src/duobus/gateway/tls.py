@@ -177,6 +177,15 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
+def certificate_end_ms(path: Path) -> int | None:
+    """Return when the first certificate of a PEM file ends, in milliseconds since 1970; None when there is none."""
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return int(certificate.not_valid_after_utc.timestamp() * 1000)
+
+
 def client_context(authorities: Path, option: str) -> ssl.SSLContext:
     """Return a context for clients of those whose certificates ``authorities`` vouches for; ``option`` named the file.
 

@@ -1,4 +1,4 @@
-"""Client-side availability over the official SDK ``azure-servicebus``; knows nothing of the server.
+"""Client-side availability over the official SDK ``azure-servicebus``; this package does not depend on the server.
 
-Works against Azure and against duobus alike. Install it with ``pip install duobus[ha]``.
+The package works with Azure and duobus alike. ``pip install duobus[ha]`` installs what it needs.
 """

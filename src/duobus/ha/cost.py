@@ -1,7 +1,7 @@
 """The cost of a pair in operations: by its configuration, and by what a duobus server metered (PN13 to PN15, I59).
 
-Pure. An operation is a message sent or handed out, per 64 KiB begun, or a receive that ends with nothing; settlements
-and renewals are free.
+Pure. An operation is a message that is sent or handed out, once for each 64 KiB begun, or a receive that ends without a
+message; settlements and renewals are free.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _BACKLOG: Final = re.compile(r"(?P<primary>.+)/x-servicebus-transfer/\d{1,9}", r
 
 @dataclass(frozen=True, slots=True)
 class CostPlan:
-    """A configuration, and what is to happen under it.
+    """A configuration of a pair, and the outage for which its operations are estimated.
 
     Attributes:
-        backlog_queues: That are polled.
-        poll_s: Seconds of a receive that ends with nothing.
-        syphons: Syphons side by side; each polls every queue.
+        backlog_queues: Number of backlog queues that syphons poll.
+        poll_s: Seconds of a receive that ends without a message.
+        syphons: Number of syphons; each polls every backlog queue.
         ping_interval_s: Seconds between two pings of an entity that has failed over.
-        clients: Paired clients; each pings for itself.
-        entities: That fail over.
-        outage_s: How long the primary is away, beyond the failover interval.
-        messages: Diverted in that time.
-        message_bytes: Size of each.
+        clients: Number of paired clients; each sends pings of its own.
+        entities: Number of entities that fail over.
+        outage_s: Seconds for which the primary is away, beyond the failover interval.
+        messages: Number of messages that are diverted in that time.
+        message_bytes: Size of each of these messages.
     """
 
     backlog_queues: int = 10
@@ -50,13 +50,15 @@ class CostPlan:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Operations by configuration.
+    """The operations that a configuration causes.
 
     Attributes:
-        polls_per_hour: Receives of idle syphons; likewise by day and in 30 days.
-        pings: During the outage.
-        diverted: For the messages of the outage, all four stages.
-        outage: Both together.
+        polls_per_hour: Receives of idle syphons in an hour.
+        polls_per_day: Receives of idle syphons in a day.
+        polls_per_month: Receives of idle syphons in 30 days.
+        pings: Pings during the outage.
+        diverted: Operations for the messages of the outage, in all four stages.
+        outage: ``pings`` and ``diverted`` together.
     """
 
     polls_per_hour: float
@@ -68,7 +70,7 @@ class Estimate:
 
 
 def estimate(plan: CostPlan) -> Estimate:
-    """Return the operations that a configuration brings."""
+    """Return the operations that a configuration causes."""
     # A queue is polled again as soon as a poll ends.
     an_hour = plan.syphons * plan.backlog_queues * HOUR_S / plan.poll_s
     # The first ping comes one interval after the failover.
@@ -83,13 +85,13 @@ class Used:
     """The operations that a server metered for a pair.
 
     Attributes:
-        polls: Receives from backlog queues that brought nothing.
-        to_backlog: Operations of messages sent to backlog queues; likewise those received from them.
-        messages_to_backlog: How many messages that were; likewise those received.
-        bytes_to_backlog: Their size; likewise those received.
+        polls: Receives from backlog queues that ended without a message.
+        to_backlog: Operations of messages sent to backlog queues (``from_backlog``: received from them).
+        messages_to_backlog: Number of these messages (``messages_from_backlog``: of those received).
+        bytes_to_backlog: Size of these messages (``bytes_from_backlog``: of those received).
         pings: Operations of pings.
-        first_ms: Start of the first minute with a record; None without any.
-        last_ms: End of the last one.
+        first_ms: Start of the first minute with a record; None without any record.
+        last_ms: End of the last minute with a record; None without any record.
         by_queue: Operations on each backlog queue.
     """
 
@@ -107,7 +109,7 @@ class Used:
 
     @property
     def operations(self) -> int:
-        """All of them; at the primary the delivery of syphoned messages is metered with that of all others."""
+        """All operations of the pair, without deliveries at the primary, which are metered with all other messages."""
         return self.polls + self.to_backlog + self.from_backlog + self.pings
 
     @property
@@ -120,8 +122,8 @@ def used(records: Iterable[MeteringRecord], primary_name: str | None = None) -> 
     """Add up the records of servers: of the secondary for backlog queues, of the primary for pings.
 
     Args:
-        records: In any order.
-        primary_name: Count the backlog queues of this primary only; by default those of all.
+        records: The records, in any order.
+        primary_name: Count the backlog queues of this primary only; by default those of all primaries.
     """
     found = Used()
     for record in records:

@@ -1,8 +1,9 @@
 """Messages that a receiver has seen: a durable, bounded window of message ids (IN8, IN10, TL12; invariant I51).
 
-The broker promises each message at least once, and a message that was sent to two namespaces comes twice. Whoever must
-not work twice keeps the ids of what is done. An id is recorded *after* the work: a crash in between repeats the work
-rather than losing it, so that the effect has to be idempotent or in the same transaction as the record.
+The broker promises each message at least once, and a message that was sent to two namespaces comes twice. A receiver
+that must not work twice on a message keeps the ids of messages whose work is done. An id is recorded *after* the work:
+a crash in between repeats the work rather than losing it, so the effect of the work has to be idempotent, or in the
+same transaction as the record.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ CREATE TABLE IF NOT EXISTS seen(number INTEGER PRIMARY KEY AUTOINCREMENT, id TEX
 
 
 class SeenMessages:
-    """The ids of messages whose work is done, newest ``window`` of them, on disk.
+    """The newest ``window`` ids of messages whose work is done, on disk.
 
     Every record is on disk (fsync) when the call returns. Several processes of one user of one machine may share the
-    file, which others cannot read: ids and results say what somebody works on.
+    file. Other users cannot read the file, because ids and results say what its owner works on.
 
     Args:
         path: The file; made if missing, and readable by its owner only.
@@ -90,16 +91,16 @@ class SeenMessages:
         return self._database.execute("SELECT 1 FROM seen WHERE id = ?", (message_id,)).fetchone() is not None
 
     def result(self, message_id: str) -> bytes | None:
-        """The result that was recorded with an id; None without a result, or when it was not seen."""
+        """The result that was recorded with an id; None without a result, or when the id was not recorded."""
         row = self._database.execute("SELECT result FROM seen WHERE id = ?", (message_id,)).fetchone()
         return None if row is None else row[0]
 
     def record(self, message_id: str, result: bytes | None = None) -> None:
-        """Remember an id, and what came of its work; on disk when this returns."""
+        """Remember an id and the result of its work; both are on disk when this returns."""
         self.record_all([(message_id, result)])
 
     def record_all(self, done: Iterable[tuple[str, bytes | None]]) -> None:
-        """Remember many ids, in one sync. One that is there already keeps its first result.
+        """Remember many ids, in one sync. An id that is there already keeps its first result.
 
         Raises:
             ValueError: An id that is empty or longer than 128 characters; nothing is remembered.

@@ -1,4 +1,4 @@
-"""Errors of pairs, beside those of the SDK, which reach the caller as they are."""
+"""Errors of pairs, outboxes and overlapped sends. Errors of the SDK reach the caller as they are."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class PairingRefused(ValueError):
 
 
 class BacklogUnavailable(Exception):
-    """No backlog queue is there, and none could be made; at a send: none took the message.
+    """There is no backlog queue and none could be made; or, at a send, no backlog queue took the message.
 
-    A retry helps when the secondary is back. At a send ``__cause__`` is what the last queue answered; the message was
-    not accepted anywhere, unless that was a time-out.
+    A retry helps when the secondary is back. At a send ``__cause__`` is the error of the last queue; the message was
+    not accepted anywhere, unless that error is a time-out.
     """
 
 
@@ -25,7 +25,7 @@ class TooLargeToDivert(MessageSizeExceededError):
     """The message would fit the primary, which is away, but no backlog queue. An outbox takes it (PN11, I48).
 
     Attributes:
-        left: Messages at the end of the list that were not accepted anywhere, this one first.
+        left: Number of messages at the end of the list that were not accepted anywhere; this message is the first.
     """
 
     def __init__(self, text: str, left: int) -> None:
@@ -34,26 +34,26 @@ class TooLargeToDivert(MessageSizeExceededError):
 
 
 class PairFaulted(Exception):
-    """The pair is broken: one of its clients was closed and the other not. Make new clients and pair them."""
+    """The pair is broken: one of its clients was closed and the other was not. Make new clients and pair them."""
 
 
 class OutboxFull(Exception):
-    """The outbox holds as many messages or bytes as it may; nothing was stored. Try again when some were sent."""
+    """The outbox is full, in messages or bytes; nothing was stored. Try again when some messages were sent."""
 
 
 class OutboxFailed(Exception):
     """The file of the outbox cannot be used; ``__cause__`` says why.
 
-    After a full disk the next message may be stored. After any other error of the disk make a new outbox of the same
-    file: whether the message is in it is known then, and so it may be sent twice when it is sent again.
+    After a full disk the next message may be stored. After any other error of the disk make a new ``Outbox`` of the
+    same file. Only the file says whether the message is in it, so a message that is stored again may be sent twice.
     """
 
 
 class SendsFailed(Exception):
-    """Sends that ran side by side failed, and nobody has looked at their outcomes.
+    """Sends that ran side by side failed, and no caller has read their outcomes.
 
     Attributes:
-        failures: Each message, or list of them, with its error. Whether one that timed out was accepted is not known.
+        failures: Each message, or list of messages, with its error. A message that timed out may have been accepted.
     """
 
     def __init__(self, failures: list[tuple[object, BaseException]]) -> None:

@@ -17,10 +17,10 @@ class Event:
     """Something that happened to a pair.
 
     Attributes:
-        entity: Path of the entity of the primary, or of the backlog queue, that it is about; empty for the pair itself.
+        entity: Path of the entity of the primary or of the backlog queue; empty for an event of the pair itself.
     """
 
-    #: It happens while all is well, and is for counting rather than for reading.
+    #: Such an event happens while all is well; it is for counting rather than for reading.
     is_routine: ClassVar[bool] = False
 
     entity: str
@@ -31,8 +31,8 @@ class SendFailed(Event):
     """A send to the primary failed for a reason that counts as an outage; the failover interval began.
 
     Attributes:
-        fragment: What of the entity is away, if the error says so: ``13/16`` are the keys of fragment 13 of 16. All
-            that is told of these keys has it; it is empty for the entity as a whole.
+        fragment: The part of the entity that is away, if the error names it: ``13/16`` stands for the keys of fragment
+            13 of 16. All events about these keys have it. Empty for the entity as a whole.
     """
 
     error: str
@@ -44,7 +44,7 @@ class FailoverEngaged(Event):
     """Sends to the entity go to backlog queues from now on.
 
     Attributes:
-        after_ms: Time since the failure that began it, or since the primary was first busy.
+        after_ms: Time since the failure that began the suspicion, or since the primary was first busy.
         fragment: As of ``SendFailed``.
     """
 
@@ -58,8 +58,8 @@ class PrimaryHealthy(Event):
 
     Attributes:
         reason: ``send``, ``ping`` or ``marked healthy``.
-        after_ms: Time in suspicion or failover.
-        was_diverted: Failover was engaged.
+        after_ms: Time that the entity was suspect or failed over.
+        was_diverted: Whether failover was engaged.
         fragment: As of ``SendFailed``.
     """
 
@@ -79,22 +79,22 @@ class Diverted(Event):
 
 @dataclass(frozen=True, slots=True)
 class BacklogFailed(Event):
-    """A backlog queue did not take a message, and left the rotation of all senders."""
+    """A backlog queue did not take a message; no sender uses this queue for the present."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class BacklogRestored(Event):
-    """A backlog queue that had failed is in the rotation again, to be tried."""
+    """Senders may use a backlog queue again that had failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class BacklogCreateFailed(Event):
-    """A backlog queue could not be looked for or made, and will be tried again.
+    """A backlog queue could not be read or made; the pair will try again.
 
     Attributes:
-        tries_left: How often.
+        tries_left: Number of further attempts.
     """
 
     error: str
@@ -106,8 +106,8 @@ class BacklogDepth(Event):
     """The number of messages in a backlog queue; reported every ``depth_interval``.
 
     Attributes:
-        waiting: Messages that wait for the syphon.
-        dead: Messages in its dead letters.
+        waiting: Number of messages that wait for the syphon.
+        dead: Number of messages in its dead-letter queue.
     """
 
     is_routine = True
@@ -118,17 +118,17 @@ class BacklogDepth(Event):
 
 @dataclass(frozen=True, slots=True)
 class BacklogMissing(Event):
-    """A backlog queue is not there and could not be made; the pair does without it."""
+    """A backlog queue does not exist and could not be made; the pair works without it."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class BacklogLockShort(Event):
-    """The lock of a backlog queue is shorter than a minute: what a syphon holds longer is delivered twice.
+    """The lock of a backlog queue is shorter than a minute: a message that a syphon holds longer is delivered twice.
 
     Attributes:
-        lock_ms: How long it is.
+        lock_ms: Length of the lock.
     """
 
     lock_ms: int
@@ -144,12 +144,12 @@ class PingSent(Event):
 
 @dataclass(frozen=True, slots=True)
 class SyphonStarted(Event):
-    """A syphon began to carry what is in backlog queues.
+    """A syphon began to carry messages out of backlog queues.
 
     Attributes:
-        primary: Host name of the namespace that it delivers to.
-        secondary: Host name of the one with the backlog queues.
-        queues: How many of these.
+        primary: Host name of the namespace to which the syphon delivers.
+        secondary: Host name of the namespace with the backlog queues.
+        queues: Number of backlog queues.
     """
 
     is_routine = True
@@ -161,7 +161,7 @@ class SyphonStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class SyphonStopped(Event):
-    """A syphon ended; another one has to run, or what is in the backlog stays there."""
+    """A syphon ended. Messages stay in the backlog queues until another syphon runs."""
 
     is_routine = True
 
@@ -173,7 +173,7 @@ class SyphonPolled(Event):
     """A receive of the syphon ended, with or without messages; each is an operation.
 
     Attributes:
-        messages: That it brought.
+        messages: Number of messages that the receive returned.
     """
 
     is_routine = True
@@ -183,10 +183,10 @@ class SyphonPolled(Event):
 
 @dataclass(frozen=True, slots=True)
 class Syphoned(Event):
-    """Messages went from a backlog queue to the entity they were meant for.
+    """Messages went from a backlog queue to the entity for which they were meant.
 
     Attributes:
-        lag_ms: Age in the backlog of the oldest of them.
+        lag_ms: Time that the oldest of these messages was in the backlog queue.
     """
 
     backlog: str
@@ -196,7 +196,7 @@ class Syphoned(Event):
 
 @dataclass(frozen=True, slots=True)
 class SyphonSkipped(Event):
-    """A destination takes nothing now; its messages stay in the backlog queue and are tried again later.
+    """A destination accepts no messages now; its messages stay in the backlog queue and are tried again later.
 
     Attributes:
         meaning: What the error means: ``retry`` and ``wait`` pass by themselves, ``owner`` and ``missing`` when
@@ -211,7 +211,7 @@ class SyphonSkipped(Event):
 
 @dataclass(frozen=True, slots=True)
 class SyphonDeadLettered(Event):
-    """A backlog message that its destination can never take went to the backlog queue's dead letters."""
+    """A message that its destination can never accept went to the dead-letter queue of its backlog queue."""
 
     backlog: str
     reason: str
@@ -220,24 +220,24 @@ class SyphonDeadLettered(Event):
 
 @dataclass(frozen=True, slots=True)
 class SyphonFailed(Event):
-    """Receiving from a backlog queue failed; it is tried again."""
+    """Receiving from a backlog queue failed; the syphon tries again."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class Faulted(Event):
-    """One client of the pair was closed and the other was not, within five seconds: the other is closed, too."""
+    """One client of the pair was closed and the other was not closed within five seconds: the pair closes the other."""
 
     closed_first: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFailed(Event):
-    """One of two namespaces did not take a copy, or gave no messages; the other one did what was asked.
+    """One of two namespaces did not accept a copy, or gave no messages; the other namespace did.
 
     Attributes:
-        namespace: Host name of the one that failed.
+        namespace: Host name of the namespace that failed.
     """
 
     namespace: str
@@ -246,7 +246,7 @@ class ReplicaFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class RolesSwapped(Event):
-    """The backup took a message that the active namespace did not, and is the active one from now on.
+    """The backup accepted a message that the active namespace did not, and is the active namespace from now on.
 
     Attributes:
         active: Host name of the namespace that is active now.
@@ -257,22 +257,22 @@ class RolesSwapped(Event):
 
 
 class Reporter:
-    """Counts events and hands them on. An observer that raises is logged, and harms nobody, whatever it raises.
+    """Counts events and hands them to observers. What an observer raises is logged and goes no further.
 
-    ``KeyboardInterrupt`` alone passes: it is the user's, and came while the observer ran.
+    Only ``KeyboardInterrupt`` is raised to the caller: it comes from the user, while the observer runs.
 
     Args:
-        *observers: Called with each event in turn; those that are None are left out.
+        *observers: Called with each event, in this order; None is ignored.
     """
 
     def __init__(self, *observers: Callable[[Event], None] | None) -> None:
         self._observers = [observer for observer in observers if observer is not None]
         self.counts: Counter[str] = Counter()
-        #: Threads tell, too.
+        #: Threads report events, too.
         self._lock = threading.Lock()
 
     def tell(self, event: Event) -> None:
-        """Take note of an event."""
+        """Count an event and hand it to the observers."""
         with self._lock:
             self.counts[type(event).__name__] += getattr(event, "messages", 1)
         for observer in self._observers:
@@ -284,7 +284,7 @@ class Reporter:
                 _log.exception("on_event raised for %r", event)
 
 
-# What an outbox tells its operator; ``entity`` is the one that it sends to.
+# Events of an outbox; ``entity`` is the entity to which the outbox sends.
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,9 +292,9 @@ class OutboxSent(Event):
     """Messages of the outbox were accepted.
 
     Attributes:
-        messages: How many.
-        left: Messages that wait still.
-        left_bytes: Their bytes.
+        messages: Number of accepted messages.
+        left: Number of messages that still wait.
+        left_bytes: Bytes of the messages that still wait.
     """
 
     messages: int
@@ -304,12 +304,12 @@ class OutboxSent(Event):
 
 @dataclass(frozen=True, slots=True)
 class OutboxWaits(Event):
-    """A send failed and is tried again after a pause; messages of other keys go on.
+    """A send failed and is tried again after a pause; messages with other keys are sent meanwhile.
 
     Attributes:
         retry_ms: The pause.
-        left: Messages that wait.
-        left_bytes: Their bytes.
+        left: Number of messages that wait.
+        left_bytes: Bytes of the messages that wait.
         meaning: What the error means: ``retry`` and ``wait`` pass by themselves, ``owner`` and ``missing`` when
             somebody mends what ``error`` says; ``unknown`` is an error that nobody foresaw.
     """
@@ -323,7 +323,7 @@ class OutboxWaits(Event):
 
 @dataclass(frozen=True, slots=True)
 class OutboxSetAside(Event):
-    """A message that the namespace will not take, or that is damaged, was set aside. Look at ``Outbox.set_aside``."""
+    """A message that the namespace refuses, or that is damaged, was set aside; ``Outbox.set_aside`` lists it."""
 
     number: int
     error: str
@@ -334,7 +334,7 @@ class OutboxOverflowed(Event):
     """Messages that could neither be sent nor diverted were stored in the outbox instead.
 
     Attributes:
-        messages: How many.
+        messages: Number of these messages.
     """
 
     messages: int
@@ -343,17 +343,17 @@ class OutboxOverflowed(Event):
 
 @dataclass(frozen=True, slots=True)
 class OutboxBroken(Event):
-    """The file cannot be used; nothing is sent until the program opens it again."""
+    """The file of the outbox cannot be used; nothing is sent until the program opens the file again."""
 
     error: str
 
 
-# What a receiver tells that keeps locks, or recognises what it has done.
+# Events of a receiver that keeps locks, or that recognises messages whose work is done.
 
 
 @dataclass(frozen=True, slots=True)
 class LockLost(Event):
-    """The lock of a message was lost while it was worked on: it comes again, here or elsewhere (TL13)."""
+    """The lock of a message was lost during the work on the message, which comes again, here or elsewhere (TL13)."""
 
     message_id: str
     error: str
@@ -361,7 +361,7 @@ class LockLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class Recognised(Event):
-    """A message came whose work is done: it was completed, and not worked on again (TL12)."""
+    """A message came again whose work is done: the message was completed without working on it again (TL12)."""
 
     message_id: str
 
@@ -383,7 +383,7 @@ class WorkFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class NotCompleted(Event):
-    """The work is done and noted, and its message could not be completed: it is recognised when it comes again."""
+    """The work is done and recorded, but its message was not completed: it is recognised when it comes again."""
 
     message_id: str
     error: str

@@ -1,7 +1,7 @@
-"""Failover of one client, entity by entity: which way a send goes, when to ping, when all is well again.
+"""Failover of one client, entity by entity: where a send goes, when to ping, and when the primary is healthy again.
 
-Pure: what happened and ``now_ms`` go in, the way to take and what changed come out. The machine has three states and
-six edges, and no others (invariant I12; requirements PN3, PN8, PN9):
+Pure: events and ``now_ms`` go in, destinations and changes of state come out. The machine has three states and six
+edges, and no others (invariant I12; requirements PN3, PN8, PN9):
 
     HEALTHY      --a send failed--------------------------------->  SUSPECT
     SUSPECT      --a send succeeded------------------------------>  HEALTHY
@@ -10,11 +10,12 @@ six edges, and no others (invariant I12; requirements PN3, PN8, PN9):
     HEALTHY      --a send failed, and the interval is zero------->  FAILED_OVER
     HEALTHY      --busy for longer than the failover interval---->  FAILED_OVER
 
-A success that comes late, of a send which was on its way when failover engaged, changes nothing: only a ping ends it.
-Busy is no suspicion: a limit of the rate says so all day and lets others through. It counts only when the primary is
-busy again, more than the interval after it was first, and no send has succeeded in between.
+A send that was on its way when failover engaged, and succeeds late, changes nothing: only a ping ends a failover.
+"Busy" alone is no suspicion, because a namespace with a rate limit answers "busy" all day and accepts other sends. It
+counts only when the primary is busy again, more than the interval after the first "busy", and no send has succeeded in
+between.
 
-A group of keys of an entity is kept like an entity, beside it.
+A group of keys of an entity has a state of its own, beside that of the entity.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Final, NamedTuple
 
 from duobus.ha.outage_scope import KeyGroup
 
-#: What is healthy or not: an entity by its path, or a group of its keys.
+#: That which has a state: an entity, by its path, or a group of its keys.
 Place = str | KeyGroup
 
 #: What ended a suspicion or a failover.
@@ -45,12 +46,12 @@ class Change(NamedTuple):
     """An edge that was taken.
 
     Attributes:
-        entity: Its path, or the group of its keys.
-        state: The state that it is in now.
+        entity: Path of the entity, or the group of its keys.
+        state: The state that it has now.
         was: The state that it left.
-        at_ms: When.
-        since_ms: When it had entered the state that it left; of HEALTHY the same as ``at_ms``.
-        reason: Of a return to HEALTHY: BY_SEND, BY_PING or BY_HAND; empty otherwise.
+        at_ms: Time of the change.
+        since_ms: Time at which it had entered the state that it left; for HEALTHY the same as ``at_ms``.
+        reason: For a return to HEALTHY: BY_SEND, BY_PING or BY_HAND; empty otherwise.
     """
 
     entity: Place
@@ -90,11 +91,11 @@ class Failover:
         self._interval_ms = interval_ms
         self._ping_ms = ping_ms
         self._troubles: dict[Place, _Trouble] = {}
-        #: Since when they are busy and nothing else.
+        #: Entities that are busy and nothing else, with the time since when.
         self._busy: dict[Place, int] = {}
 
     def is_calm(self, entity: Place) -> bool:
-        """Tell whether nothing is kept of an entity, so that a success changes nothing."""
+        """Whether nothing is recorded about an entity, so that a successful send changes nothing."""
         return entity not in self._troubles and entity not in self._busy
 
     def state(self, entity: Place) -> State:
@@ -108,12 +109,12 @@ class Failover:
         return {entity: trouble.state for entity, trouble in list(self._troubles.items())}
 
     def is_diverted(self, entity: Place) -> bool:
-        """Tell whether a send has to go to a backlog queue. Call ``advance`` first."""
+        """Whether a send has to go to a backlog queue. Call ``advance`` first."""
         trouble = self._troubles.get(entity)
         return trouble is not None and trouble.failed_over
 
     def on_send_succeeded(self, entity: Place, now_ms: int) -> Change | None:
-        """The primary took a message of this entity."""
+        """Note that the primary took a message of this entity."""
         self._busy.pop(entity, None)
         trouble = self._troubles.get(entity)
         if trouble is None or trouble.failed_over:
@@ -121,10 +122,10 @@ class Failover:
         return self._heal(entity, now_ms, BY_SEND)
 
     def on_send_failed(self, entity: Place, now_ms: int) -> Change | None:
-        """The primary did not take a message, for a reason that counts as an outage.
+        """Note that the primary did not take a message, for a reason that counts as an outage.
 
-        Whether this very message is to be diverted ``is_diverted`` tells afterwards: with an interval of zero, and when
-        failover engaged while the send was on its way.
+        Afterwards ``is_diverted`` says whether this very message is to be diverted: it is with an interval of zero, and
+        when failover engaged while the send was on its way.
         """
         trouble = self._troubles.get(entity)
         if trouble is not None:
@@ -136,9 +137,9 @@ class Failover:
         return Change(entity, State.SUSPECT, State.HEALTHY, now_ms, now_ms, "")
 
     def on_busy(self, entity: Place, now_ms: int) -> Change | None:
-        """The primary did not take a message, and said that it is busy, and no more.
+        """Note that the primary did not take a message and said only that it is busy.
 
-        Whether this very message is to be diverted ``is_diverted`` tells afterwards.
+        Afterwards ``is_diverted`` says whether this very message is to be diverted.
         """
         if entity in self._troubles:
             return None
@@ -165,7 +166,7 @@ class Failover:
         return due
 
     def on_ping_succeeded(self, entity: Place, now_ms: int) -> Change | None:
-        """The primary took a ping: every sender goes there again at once (PN9)."""
+        """Note that the primary took a ping: every sender uses the primary again at once (PN9)."""
         if not self.is_diverted(entity):
             return None
         return self._heal(entity, now_ms, BY_PING)
@@ -176,10 +177,10 @@ class Failover:
         return self._heal(entity, now_ms, BY_HAND) if entity in self._troubles else None
 
     def next_ms(self, ahead_ms: int = 0) -> int | None:
-        """When ``advance`` or ``pings_due`` has something to do; None while all is healthy.
+        """The time at which ``advance`` or ``pings_due`` has something to do; None while all is healthy.
 
         Args:
-            ahead_ms: Pings are asked for so long before they are due.
+            ahead_ms: Time before a ping is due at which the caller wants to know of the ping.
         """
         return min(
             (

@@ -1,8 +1,8 @@
-"""LockKeeper: message locks are renewed by a thread of their own, however long the work keeps its own busy (TL8, TL13).
+"""LockKeeper: a thread of its own renews message locks, however long the work keeps its own thread busy (TL8, TL13).
 
 A renewal that shares its thread with the work is late exactly when it is needed: while the work computes. The thread
-here has a receiver of its own, as those of the SDK are for one thread, and may be used by programs of asyncio and of
-threads alike.
+of the keeper has a receiver of its own, because only one thread may use a receiver of the SDK. Programs of asyncio and
+of threads can use the keeper alike.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class Hold:
 
     @property
     def is_lost(self) -> bool:
-        """Somebody else may have the message now; completing it is of no use."""
+        """Whether the lock is lost. Another receiver may have the message then, and completing it is of no use."""
         return self._lost.is_set()
 
     def wait_lost(self, seconds: float | None = None) -> bool:
-        """Wait, in another thread than the work, until the lock is lost; tell whether it is."""
+        """Wait, in another thread than that of the work, until the lock is lost; return whether it is lost."""
         return self._lost.wait(seconds)
 
     def release(self) -> None:
-        """Renew it no more."""
+        """Stop renewing the lock."""
         self._keeper._release(self)
 
     def _lose(self, error: str) -> None:
@@ -94,7 +94,7 @@ class LockKeeper:
         self.reporter = Reporter(on_event)
         self._change = threading.Condition()
         self._holds: set[Hold] = set()
-        #: Time, tie, hold; those that were released are passed over.
+        #: Time, tie, hold; holds that were released are ignored.
         self._due: list[tuple[int, int, Hold]] = []
         self._ties = 0
         self._is_closed = False
@@ -111,7 +111,7 @@ class LockKeeper:
         self.close()
 
     def close(self) -> None:
-        """Renew nothing more; waits for a renewal that is under way."""
+        """Stop renewing locks, and wait for a renewal that is under way."""
         with self._change:
             self._is_closed = True
             self._change.notify()
@@ -121,11 +121,11 @@ class LockKeeper:
         """Renew the lock of a message from now on.
 
         Args:
-            message: Received in peek-lock mode, without a session.
-            longest_s: Renew it for so long at most, so that work that hangs gives the message back.
+            message: A message that was received in peek-lock mode, without a session.
+            longest_s: Longest time for which to renew the lock, so that work that hangs gives the message back.
 
         Raises:
-            ValueError: Too many are kept, or the keeper is closed.
+            ValueError: The keeper has too many locks, or is closed.
         """
         now_ms = self._clock.now_ms()
         hold = Hold(self, message, now_ms + round(longest_s * 1000))

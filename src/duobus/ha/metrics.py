@@ -1,8 +1,8 @@
 """Metrics of a pair through the OpenTelemetry API, where that is installed (``pip install 'duobus[telemetry]'``).
 
-Fed by events alone: what happens on the healthy way of a send makes no event, so metrics cost it nothing. The names
-become those of the Prometheus exporter by its own rule: ``duobus.pair.failovers`` is scraped as
-``duobus_pair_failovers_total``. docs/reference/metrics.md lists them.
+Only events change these metrics. A send to a healthy entity makes no event, so metrics cost such a send nothing. The
+Prometheus exporter makes its names from these names: ``duobus.pair.failovers`` is scraped as
+``duobus_pair_failovers_total``. docs/reference/pair-telemetry.md lists the metrics.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class PairMetrics:
 
     Args:
         namespace: Host name of the primary, an attribute of every metric.
-        meter: Where the instruments are made; by default of the application's meter provider.
-        states: Gives the entities, and groups of their keys, that are not healthy, when somebody asks.
-        resting: Gives the number of backlog queues out of the rotation.
+        meter: Makes the instruments; by default a meter of the application's meter provider.
+        states: Returns the entities, and groups of their keys, that are not healthy at present.
+        resting: Returns the number of backlog queues out of the rotation.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class PairMetrics:
             meter.create_observable_gauge(OUT_OF_ROTATION, [self._observe_rotation], *OTHERS[OUT_OF_ROTATION][:2])
 
     def close(self) -> None:
-        """Show no state any more; instruments cannot be taken back from a meter."""
+        """Stop showing states, because instruments cannot be removed from a meter."""
         self._states = dict
         self._resting = None
         self._known.clear()

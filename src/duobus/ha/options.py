@@ -42,23 +42,23 @@ class SendAvailabilityPairedNamespaceOptions:
             or without, as that of the primary.
         backlog_queue_count: Queues ``<primary namespace>/x-servicebus-transfer/<i>`` in the secondary, 1 to 1,000.
         failover_interval: Time without a successful send, after a failure, until sends are diverted; 0 to 60 minutes.
-            With zero the failing send itself is diverted; otherwise it fails to its caller.
-        enable_syphon: Also carry messages from the backlog queues to the primary. At least one process has to.
+            With zero the failing send itself is diverted; otherwise the failing send raises its error.
+        enable_syphon: Also carry messages from the backlog queues to the primary. At least one process has to do so.
         ping_primary_interval: Time between two pings of an entity that has failed over; 1 second to 30 minutes.
-        administration: Client that may create the backlog queues (Manage). Without one they have to be there.
+        administration: Client that may create the backlog queues (Manage). Without it the queues have to exist.
         classifier: Which errors are an outage: ``outage``, ``documented`` or ``legacy``, or a function of your own.
         on_quota: What a send does when the primary's entity is full: ``raise`` or ``divert``.
         ttl_mode: Whether the time to live of a syphoned message starts again (``restart``) or goes on (``remaining``).
         poll: How long a receive of the syphon waits for messages; 1 second to 60 minutes.
-        depth_interval: How often to ask the secondary what its backlog queues hold, for events and metrics; 1 second to
+        depth_interval: Time between two counts of the messages in backlog queues, for events and metrics; 1 second to
             60 minutes, or None. Needs ``administration``.
         primary_name: Name of the primary namespace in the paths; by default the first label of its host name.
-        on_event: Called with every event, in the event loop or in the thread that it happened in; see
-            ``duobus.ha.events``. It must not block.
+        on_event: Called with every event, in the event loop or thread in which the event happened; see
+            ``duobus.ha.events``. The function must not block.
 
     Raises:
-        ValueError: Out of range; the text has the range.
-        TypeError: Not what it should be.
+        ValueError: A value is out of range; the text has the range.
+        TypeError: A value has the wrong type.
     """
 
     secondary: ServiceBusClient | aio.ServiceBusClient
@@ -127,21 +127,21 @@ def _in_words(seconds: float) -> str:
 #: Sends of an ``OverlappedSender`` on their way at the same time.
 OVERLAP_DEFAULT: Final = 10
 OVERLAP_MAX: Final = 1_000
-#: Failed sends that nobody has looked at; at this number the next send raises them.
+#: Failed sends that no caller has read; at this number the next send raises them.
 FAILURES_MAX: Final = 1_000
 #: Messages of one call of an ``OutboxSender``; all of them are one commit.
 LIST_MAX: Final = 10_000
 #: Digits of a number of a backlog queue; a path with more is somebody else's.
 BACKLOG_DIGITS_MAX: Final = 9
-#: Pings of one entity that wait for the primary at the same time: those of an interval of a second, each of which takes
-#: all of its time. One that hangs holds up none that come after it.
+#: Pings of one entity that wait for the primary at the same time, so that a ping that hangs does not delay later ones.
+#: It is enough for pings every second of which each takes its longest time.
 PINGS_WAITING_MAX: Final = 12
-#: Messages for destinations that are away which a pump of a syphon gives back when it tries again. Those beyond it come
-#: back by themselves, when their locks end.
+#: Messages for destinations that are away that a syphon keeps locked, and gives back when it tries again. Further ones
+#: come back by themselves, when their locks end.
 SYPHON_HELD_MAX: Final = 1_000
-#: Destinations whose links a pump keeps open.
+#: Destinations whose links a syphon keeps open.
 SYPHON_SENDERS_MAX: Final = 100
-#: Calls of the SDK that a program without asyncio gave up waiting for, and that have not come back.
+#: Calls of the SDK that have not returned and for which a program without asyncio no longer waits.
 LEFT_MAX: Final = 100
 #: Sets of scopes whose tokens a ``LastingCredential`` keeps.
 SCOPES_MAX: Final = 16

@@ -1,7 +1,7 @@
 """Which errors of the SDK are an outage of the primary, and which are the sender's own (requirement PN3).
 
-The founding documents and the library that was shipped disagree; both are here as tables, beside the one that we
-recommend (docs/explanation/paired-namespaces.md has them side by side).
+The documents of the retired API and the library that implemented it disagree. This module has both rules, and a third
+rule, which we recommend (docs/explanation/paired-namespaces.md compares them).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from duobus.ha.outage_scope import store_away
 class Verdict(Enum):
     """The conclusion about the primary from a failed send."""
 
-    #: The failover interval starts, or goes on.
+    #: The failover interval starts, or continues.
     OUTAGE = "outage"
     #: The primary is there and asks the client to wait. It is an outage when no send of the entity has succeeded
     #: between one such answer and another that comes more than the failover interval later.
@@ -61,7 +61,7 @@ _OUTAGES: Final = (sdk.ServiceBusConnectionError, sdk.ServiceBusCommunicationErr
 
 
 def outage(error: BaseException) -> Verdict:
-    """By what the error says about the primary: out of reach, out of time, or broken is an outage. The default."""
+    """Judge by what the error says about the primary: out of reach, timed out or broken is an outage. The default."""
     if token_refusal(error) is not None:
         return Verdict.REFUSED
     if isinstance(error, sdk.ServiceBusServerBusyError):
@@ -76,7 +76,7 @@ def outage(error: BaseException) -> Verdict:
 
 
 def documented(error: BaseException) -> Verdict:
-    """By the letter of the documents: time-outs, and every messaging error that a retry would not help against."""
+    """Judge by the letter of the documents: an outage is a time-out, or a messaging error that no retry would mend."""
     if isinstance(error, (sdk.OperationTimeoutError, TimeoutError)):
         return Verdict.OUTAGE
     if token_refusal(error) is not None:
@@ -91,7 +91,7 @@ def documented(error: BaseException) -> Verdict:
 
 
 def legacy(error: BaseException) -> Verdict:
-    """Judge as the old .NET library did: time-outs, and every transient messaging error, server-busy among them."""
+    """Judge as the old .NET library did: a time-out is an outage, and so is a transient error such as server-busy."""
     if isinstance(error, (sdk.OperationTimeoutError, TimeoutError, OSError)):
         return Verdict.OUTAGE
     if token_refusal(error) is not None:
@@ -108,7 +108,7 @@ CLASSIFIERS: Final[dict[str, Classifier]] = {"outage": outage, "documented": doc
 
 
 def condition(error: BaseException) -> str:
-    """The AMQP condition of an SDK error; empty when it has none, or when the SDK knows it by a type."""
+    """The AMQP condition of an SDK error; empty when there is none, or when the SDK has a type for the condition."""
     found = getattr(error, "_condition", None)
     if isinstance(found, bytes):
         return found.decode("utf-8", "replace")
@@ -116,12 +116,12 @@ def condition(error: BaseException) -> str:
 
 
 class TokenRefusal(NamedTuple):
-    """What the answer to a token was.
+    """A namespace's answer that refuses a token.
 
     Attributes:
-        status: 401, or 404 for an entity that does not exist; None when the SDK does not tell, which is the rule: it
-            drops status and text of an answer that names a condition, as those of Azure and duobus do.
-        text: What the answer said; empty when the SDK does not tell.
+        status: 401, or 404 for an entity that does not exist; None when the SDK does not keep the status. That is the
+            rule: the SDK drops status and text of an answer that names a condition, as answers of Azure and duobus do.
+        text: Text of the answer; empty when the SDK does not keep it.
     """
 
     status: int | None
@@ -129,10 +129,10 @@ class TokenRefusal(NamedTuple):
 
 
 def token_refusal(error: BaseException) -> TokenRefusal | None:
-    """Return what the namespace answered to a token that it did not take; None for any other error.
+    """Return the namespace's answer to a token that it refused; None for any other error.
 
-    The namespace is there, then, whatever class the SDK chooses: for a client that has a custom endpoint address it is
-    that of a lost connection.
+    Such an answer means that the namespace is there, whatever class the SDK chooses for the error: for a client with a
+    custom endpoint address the SDK chooses the class of a lost connection.
     """
     at: object = error
     for _ in range(_DEPTH_MAX):
@@ -150,12 +150,12 @@ def token_refusal(error: BaseException) -> TokenRefusal | None:
 
 
 def _busy(error: sdk.ServiceBusServerBusyError) -> Verdict:
-    """A messaging store that is away is the documents' first example of an outage; its error says so beside "busy"."""
+    """Judge "busy": an outage if the error says that a messaging store is away, the documents' first example of one."""
     return Verdict.BUSY if store_away(error) is None else Verdict.OUTAGE
 
 
 def _is_transient(error: sdk.ServiceBusError) -> bool:
-    """Transient by class, as the old library had it (reference of the lost API, 3.4)."""
+    """Whether the old library took this class of error for transient."""
     return not isinstance(
         error,
         (

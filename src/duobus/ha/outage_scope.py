@@ -1,15 +1,15 @@
-"""What an error says is away: an entity as a whole, or the keys of some of its fragments (PN3, PE17, IN2).
+"""The scope of an outage, by its error: an entity as a whole, or the keys of some of its fragments (PN3, PE17, IN2).
 
-duobus marks the errors of a messaging store that is away (docs/reference/errors.md); Azure says "busy" and no more. A
-partitioned entity has fragments in several stores. With one of them away its messages without a key go on, and those
-with a key that belongs there are refused; so what is known of an entity is kept by *key group* as well. Pure.
+duobus marks the errors of a messaging store that is away (docs/reference/errors.md); Azure says only "busy". A
+partitioned entity has fragments in several stores. With one store away, messages without a key are still accepted, and
+messages whose key belongs to that store are refused; so the state of an entity is kept by *key group* as well. Pure.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from azure.servicebus import ServiceBusMessage
@@ -18,13 +18,10 @@ from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 from duobus.ha.sdk import listed
 
-if TYPE_CHECKING:
-    pass
-
-#: Groups of keys that a pair knows to be away. An entity has 16 fragments, of which one store has 4; each group is
-#: pinged by itself. Sends of a group beyond them are raised to their callers.
+#: Groups of keys that a pair knows to be away. An entity has 16 fragments, of which one store has 4; each group has
+#: pings of its own. A failed send of a further group is raised to its caller.
 AWAY_GROUPS_MAX: Final = 256
-#: Keys that are kept because nothing but their refusal tells to which group they belong; the oldest is forgotten, and
+#: Keys whose group is known only because they were refused. When there are more, the oldest is forgotten, and is
 #: refused once more.
 AWAY_KEYS_MAX: Final = 10_000
 #: As ``duobus.errors.StoreUnavailable`` writes it.
@@ -32,7 +29,7 @@ _MARK: Final = re.compile(
     r"\bStoreUnavailable:([\w.~/$-]{1,512})(?:, Fragment:(\d{1,5})(?:-(\d{1,5}))?/([1-9]\d{0,4}))?(?!\S)", re.ASCII
 )
 _PARTITION_KEY: Final = "x-opt-partition-key"
-#: A key for a ping is looked for among so many for each slot: it is not among them once in e^64 times.
+#: Keys that are tried for each slot to find a key for a ping: none of them fits once in e^64 times.
 _TRIES_A_SLOT: Final = 64
 
 
@@ -40,9 +37,9 @@ class Away(NamedTuple):
     """The entity and the fragments that a mark names.
 
     Attributes:
-        entity: The entity, or the part of it that has a path of its own.
-        first, last: Slots of it that are away.
-        slots: How many it has; 0 when all of it is away.
+        entity: The entity, or a shard of it that has a path of its own.
+        first, last: The first and the last slot that is away.
+        slots: Number of slots of the entity; 0 when all of the entity is away.
     """
 
     entity: str
@@ -55,8 +52,8 @@ class KeyGroup(NamedTuple):
     """Keys of an entity whose messages are away together.
 
     Attributes:
-        entity: Its path, as its senders call it.
-        fragment: What the error called it: ``13/16`` is slot 13 of 16.
+        entity: Path of the entity, as its senders write it.
+        fragment: Name of the group in the error: ``13/16`` is slot 13 of 16.
     """
 
     entity: str
@@ -75,7 +72,7 @@ class _Slots(NamedTuple):
 
 
 def store_away(error: BaseException) -> Away | None:
-    """Return what an error of the SDK says is away; None when it says no such thing."""
+    """Return the scope of an outage that an error of the SDK names; None when the error names none."""
     if not isinstance(error, ServiceBusServerBusyError):
         return None
     # The one thing that the SDK lets through everywhere is the text: of a refused message, a link that was ended, and
@@ -95,7 +92,7 @@ def slot_of(key: str, slots: int) -> int:
 
 
 def keys_of(message: Any) -> set[str]:
-    """Session ids, else partition keys, of whatever ``send_messages`` takes; messages with neither have none."""
+    """The session ids, else the partition keys, of anything that ``send_messages`` takes."""
     return {key for one in listed(message) if (key := _key_of(one)) is not None}
 
 
@@ -108,10 +105,10 @@ def _key_of(message: ServiceBusMessage | AmqpAnnotatedMessage) -> str | None:
 
 
 class KeyGroups:
-    """The key groups that are away, and how to tell that a key is in one of them. Bounded.
+    """The key groups that are away, and whether a key is in one of them. Bounded.
 
-    Which keys belong to a fragment of an entity is computed. Of what the error calls by another path than the sender
-    does, as the shards of a sharded queue, it is known of keys that were refused only.
+    The keys of a fragment are computed. This is impossible where the error names another path than the sender does, as
+    for the shards of a sharded queue; such a group has only those keys that were refused.
     """
 
     __slots__ = ("_groups", "_keys", "_number")
@@ -124,15 +121,15 @@ class KeyGroups:
         self._keys: dict[tuple[str, str], KeyGroup] = {}
 
     def has(self, entity: str) -> bool:
-        """Whether the entity has any."""
+        """Whether a key group of the entity is away."""
         return entity in self._groups
 
     def of_entity(self, entity: str) -> list[KeyGroup]:
-        """All of an entity."""
+        """All key groups of an entity that are away."""
         return list(self._groups.get(entity, ()))
 
     def of_keys(self, entity: str, keys: Iterable[str]) -> list[KeyGroup]:
-        """Those that any of the keys belongs to."""
+        """The key groups that are away and have any of the keys."""
         found: dict[KeyGroup, None] = {}
         groups = self._groups.get(entity)
         if groups:
@@ -144,15 +141,15 @@ class KeyGroups:
         return list(found)
 
     def note(self, entity: str, away: Away, keys: set[str]) -> str | KeyGroup | None:
-        """Keep what an error said of a send.
+        """Record the scope of an outage that the error of a send named.
 
         Args:
-            entity: Path of the sender.
-            away: What the error said.
-            keys: Of the messages that were refused.
+            entity: Path of the entity, as the sender writes it.
+            away: The scope that the error named.
+            keys: Keys of the messages that were refused.
 
         Returns:
-            What is away: the entity, or a group of its keys; None when there are more groups than are kept.
+            That which is away: the entity, or a group of its keys; None when there are more groups than are kept.
         """
         is_own = away.entity.strip("/").casefold() == entity.strip("/").casefold()
         if not away.slots and (is_own or not keys):
@@ -177,7 +174,7 @@ class KeyGroups:
         return group
 
     def forget(self, group: KeyGroup) -> None:
-        """A group is there again."""
+        """Note that a group is there again."""
         groups = self._groups.get(group.entity)
         if groups is None or group not in groups:
             return

@@ -1,8 +1,8 @@
 """Links of the SDK that close at once.
 
-The SDK keeps each connection alive by a thread, or a task, that sleeps a second at a time, and its ``close`` waits for
-that: half a second on the average for whatever is closed, be it one ping, one dead letter, one session or one batch.
-Whoever keeps the connection alive looks for the end by itself, so there is nothing to wait for.
+The SDK keeps each connection alive by a thread or a task that sleeps a second at a time, and its ``close`` waits for
+the end of that sleep: half a second on the average for each link, even for one ping, dead letter, session or batch. The
+thread or task notices the end of the connection by itself, so ``close`` need not wait for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MARK: Final = "_closes_promptly"
 
 
 def prompt_client(client: Client) -> Client:
-    """Let a client of the SDK, of either kind, hand out links that close at once; return it."""
+    """Change a client of the SDK, of either kind, so that its links close at once; return the client."""
     if not hasattr(client, _MARK):
         for name in _MAKERS:
             if hasattr(client, name):
@@ -35,9 +35,9 @@ def prompt_client(client: Client) -> Client:
 
 
 def prompt(link: Link) -> Link:
-    """Let a sender or receiver of the SDK, of either kind, close at once; return it.
+    """Change a sender or receiver of the SDK, of either kind, so that it closes at once; return the link.
 
-    What is none of the SDK's, or was changed before, stays as it is.
+    An object that is not of the SDK, or was changed before, stays as it is.
     """
     if hasattr(link, _MARK) or not hasattr(link, "_handler"):
         return link
@@ -61,7 +61,7 @@ def prompt(link: Link) -> Link:
 
 
 def release_thread(handler: Any) -> None:
-    """Let the thread or task that keeps a connection alive go, so that closing does not wait for it.
+    """Detach the thread or task that keeps a connection alive, so that closing does not wait for it.
 
     Args:
         handler: The SDK's own object below a sender or receiver; None before it was opened. An SDK that has no such
@@ -91,7 +91,7 @@ def _handing_out(client: object, name: str) -> Callable[..., Any]:
 
 
 def listed(message: Any) -> list[ServiceBusMessage | AmqpAnnotatedMessage]:
-    """Return them as a list: of a message, a mapping, a batch, or an iterable of these."""
+    """Return the messages of a message, a mapping, a batch, or an iterable of these, as a list."""
     if isinstance(message, (ServiceBusMessage, AmqpAnnotatedMessage)):
         return [message]
     if isinstance(message, Mapping):

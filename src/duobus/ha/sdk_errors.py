@@ -1,11 +1,11 @@
-"""The meaning of each error of the SDK for the message that was being sent or settled: one table, for all who ask.
+"""The meaning of each error of the SDK for the message that was being sent or settled: one table for all modules.
 
-Who sends on behalf of others (the outbox, the syphon, the jobs on Spark, the dead-letter commands) has to know whether
-to try again, to wait, or to set the message aside for good. The last of these can't be undone by waiting, so that only
-a row of this table leads to it: an error that has no row is one to wait for and to tell (I49, I53).
+A program that sends on behalf of others (the outbox, the syphon, the jobs on Spark, the dead-letter commands) has to
+know whether to try again, to wait, or to set the message aside for good. No waiting undoes the last of these, so only a
+row of this table leads to it: after an error without a row the program waits and reports the error (I49, I53).
 
-Rows are found by names, so that a version of the SDK that lacks a class does no harm. Which errors are an outage of the
-primary is another question, which ``duobus.ha.outage`` answers.
+The table names classes by text, so that a version of the SDK that lacks a class does no harm. ``duobus.ha.outage``
+decides which errors are an outage of the primary.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Row(NamedTuple):
     """The meaning of an error.
 
     Attributes:
-        meaning: If it came as the answer to a message or request.
-        of_link: If it ended or refused a link or connection, where that is something else.
-        advice: What its owner can do.
+        meaning: The meaning of the error as the answer to a message or request.
+        of_link: The meaning of the error when it ended or refused a link or connection, if that differs.
+        advice: What the owner of the program can do.
     """
 
     meaning: Meaning
@@ -363,7 +363,7 @@ def meaning(error: BaseException) -> Meaning:
 
 
 def is_message_fault(error: BaseException) -> bool:
-    """Tell whether the message is at fault and would be refused again, whoever sends it and whenever."""
+    """Whether the message is at fault and would be refused again, whoever sends it and whenever."""
     return meaning(error) is Meaning.MESSAGE
 
 

@@ -1,9 +1,9 @@
 """Spans around what a pair does with a message, through the OpenTelemetry API where that is installed.
 
-A message that is sent, diverted, syphoned and received is one story, told by three processes. Its thread is the
-``traceparent`` among its application properties, as the SDK writes it: whoever has one keeps it on all the way, the
-span that diverts links to it, the span that syphons links to it, and so does the SDK's span of the receiver. A message
-without one gets that of the diverting span, if somebody records it; without a recording nothing is written at all.
+Three processes send, syphon and receive a diverted message. Their spans are connected by ``traceparent``, which the SDK
+writes into the application properties of the message. A message that has this property keeps it all the way; the span
+of the diversion, the span of the syphon and the SDK's span of the receiver link to it. A message without the property
+gets the ``traceparent`` of the diverting span if that span is recorded; otherwise nothing is written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LINKS_MAX: Final = 128
 
 @contextmanager
 def diverting(path: str, queue: str, messages: Sequence[AmqpAnnotatedMessage]) -> Iterator[None]:
-    """Record that messages of an entity go to a backlog queue; those without a context get this one."""
+    """Record that messages of an entity go to a backlog queue; messages without a context get that of this span."""
     if trace is None:
         yield
         return
@@ -56,7 +56,7 @@ def diverting(path: str, queue: str, messages: Sequence[AmqpAnnotatedMessage]) -
 
 @contextmanager
 def syphoning(path: str, queue: str, messages: Sequence[AmqpAnnotatedMessage]) -> Iterator[None]:
-    """Record that messages go from a backlog queue to their entity, linked to where each came from."""
+    """Record that messages go from a backlog queue to their entity, with links to the trace context of each message."""
     if trace is None:
         yield
         return

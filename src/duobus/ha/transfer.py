@@ -1,13 +1,13 @@
-"""A message on its way through a backlog queue, and back: the one place that knows the ``x-ms-`` names.
+"""A message on its way into a backlog queue and out of it: the one module that knows the ``x-ms-`` names.
 
-Messages of all entities share a backlog queue, so what would make the secondary treat them differently is moved aside
-(requirement PN10, invariant I47): session id, time to live, scheduled time; and the entity that they were meant for is
-written beside them. The way back restores them.
+Messages of all entities share a backlog queue. Properties that would make the secondary treat a message differently
+(session id, time to live, scheduled time) are therefore moved to application properties, together with the entity for
+which the message is meant (requirement PN10, invariant I47). The syphon restores them.
 
-The SDK forgets types when it receives: strings come back as bytes, timestamps as integers. So what is not a plain
-string or number is noted down as well, and a body that is a value with strings in it is written as the data of its
-encoding. Both only for messages that need it: the others carry the documented names and nothing else, so that a
-syphon of the old library understands them.
+The SDK loses types when it receives: strings come back as bytes, timestamps as integers. So the types of values that
+are not plain strings or numbers are recorded as well, and a body that is an AMQP value with strings in it is written as
+the data of its encoding. Both happen only for messages that need it. All other messages have the documented names and
+nothing else, so that a syphon of the old library understands them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DEPTH_MAX: Final = 64
 
 
 def needs_tags(value: Any) -> bool:
-    """Tell whether the SDK would send another value than it received."""
+    """Whether the SDK would send another value than it received."""
     if isinstance(value, dict):
         return any(needs_tags(key) or needs_tags(item) for key, item in value.items())
     if isinstance(value, (list, tuple)):
@@ -49,7 +49,7 @@ def dumps(value: Any) -> bytes:
     """Return the JSON of a value.
 
     Raises:
-        TypeError: It holds something that AMQP does not have, or is nested too deep.
+        TypeError: The value holds something that AMQP does not have, or is nested too deep.
     """
     return json.dumps(_tagged(value, 0), separators=(",", ":"), allow_nan=True).encode()
 
@@ -163,7 +163,7 @@ Sendable = ServiceBusMessage | AmqpAnnotatedMessage
 
 
 class Undeliverable(Exception):
-    """A backlog message that no entity can get; it belongs into the backlog's dead letters.
+    """A backlog message that cannot be delivered to any entity; it belongs into the dead-letter queue of its queue.
 
     Attributes:
         reason: The dead-letter reason.
@@ -178,9 +178,9 @@ class Restored(NamedTuple):
     """A backlog message that was turned back into the message of the application.
 
     Attributes:
-        path: The entity it was meant for.
-        message: As the application sent it.
-        is_expired: Its time to live ran out while it waited; never set with a clock that starts again.
+        path: The entity for which the message was meant.
+        message: The message as the application sent it.
+        is_expired: Whether the time to live ran out while the message waited; never with ``ttl_mode="restart"``.
     """
 
     path: str
@@ -192,8 +192,8 @@ def to_backlog(message: Sendable, path: str, now_ms: int) -> AmqpAnnotatedMessag
     """Return a copy of ``message`` for a backlog queue; the message itself stays as it is.
 
     Args:
-        message: As the application gave it to the sender.
-        path: The entity it is meant for.
+        message: The message that the application gave to the sender.
+        path: The entity for which the message is meant.
         now_ms: The time, for messages with a time to live.
     """
     raw = _raw(message)
@@ -235,12 +235,12 @@ def from_backlog(received: Sendable, now_ms: int | None = None) -> Restored:
     """Return the message that a backlog message was made of, and where it belongs.
 
     Args:
-        received: From a backlog queue.
-        now_ms: With it the time that the message waited counts towards its time to live; without it the clock starts
-            anew, as that of the old library did.
+        received: A message that was received from a backlog queue.
+        now_ms: With a time, the time that the message waited counts towards its time to live; with None the time to
+            live starts again, as in the old library.
 
     Raises:
-        Undeliverable: It says no destination, or not in the right type.
+        Undeliverable: The message names no destination, or not in the right type.
     """
     raw = _raw(received)
     marks: dict[str, Any] = {}
@@ -286,9 +286,9 @@ def ping(session_id: str, *, is_key: bool = False) -> ServiceBusMessage:
     """Return a ping: empty, of a life of one second, never delivered to anyone (PN13).
 
     Args:
-        session_id: A fresh one each time, so that entities which require sessions take it.
-        is_key: It is the partition key as well: the ping asks for the fragment where that belongs. Otherwise it asks
-            for the entity, of which any fragment may answer.
+        session_id: A new session id for each ping, so that entities which require sessions accept the ping.
+        is_key: Whether the session id is the partition key as well: then the ping asks for the fragment of that key.
+            Otherwise any fragment of the entity may answer.
     """
     return ServiceBusMessage(
         b"",

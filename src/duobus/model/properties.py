@@ -123,9 +123,9 @@ PROPERTIES: Final = (
              9, "Longest that a message lives.", limits=lambda profile: (profile.time_to_live_ms_min, None)),
     Property("status", _ALL, Form.STATUS, "Active", 17, "What is allowed now."),
     Property("user_metadata", _ALL, Form.TEXT, None, 16, "Text of your own."),
-    Property("auto_delete_on_idle_ms", _ALL, Form.DURATION, None, 12, "Delete it when it was not used for so long.",
+    Property("auto_delete_on_idle_ms", _ALL, Form.DURATION, None, 12, "Delete it when it was not used for this time.",
              limits=lambda profile: (profile.auto_delete_ms_min, None), in_basic=False),
-    Property("enable_batched_operations", _ALL, Form.FLAG, True, 15, "Let the server gather writes."),
+    Property("enable_batched_operations", _ALL, Form.FLAG, True, 15, "Let the server combine writes."),
 
     Property("lock_duration_ms", _RECEIVED, Form.FINITE, lambda tier: tier.profile.lock_duration_ms_default,
              7, "How long a receiver holds a message.",
@@ -159,7 +159,7 @@ PROPERTIES: Final = (
     Property("support_ordering", (TOPIC,), Form.FLAG),
     Property("filtering_messages_before_publishing", (TOPIC,), Form.FLAG, False),
     Property("dead_lettering_on_filter_evaluation_exceptions", (SUBSCRIPTION,), Form.FLAG, True,
-             11, "Dead-letter what a filter cannot be applied to.", "--dead-letter-on-filter-exceptions"),
+             11, "Dead-letter messages for which a filter fails.", "--dead-letter-on-filter-exceptions"),
     Property("enable_subscription_partitioning", (TOPIC,), Form.FLAG, False, is_fixed=True, given=Surface.XML),
     Property("is_anonymous_accessible", _SENT_TO, Form.FLAG, False, given=Surface.NOWHERE),
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from duobus.errors import QuotaExceeded
 from duobus.model.metadata import MessageMetadata
 from duobus.rules.effort import EFFORT_MAX, READ_COST, EffortExceeded, Meter, head_size
 from duobus.rules.like import STEP
 from duobus.rules.matching.index import Index
-from duobus.rules.matching.property_cache import NamedMemo
-from duobus.rules.matching.result_cache import Memo
-from duobus.rules.matching.shape_cache import Shapes
+from duobus.rules.matching.result_cache import ResultCache
 from duobus.rules.message_view import MessageView
 from duobus.rules.rule import AlteredCopy, Match, Rule
-from duobus.rules.system_properties import APPLICATION_SECTION, ENVELOPE
+from duobus.rules.system_properties import ENVELOPE
 from duobus.rules.values import EvaluationError
 
 K = TypeVar("K")
@@ -104,19 +102,17 @@ class RuleSet:
     __slots__ = (
         "_always",
         "_always_sorted",
+        "_cache",
         "_correlation",
         "_id_readers",
         "_index",
         "_indexed",
-        "_memo",
-        "_named_memo",
         "_names",
         "_new_id",
         "_order",
         "_readers",
         "_rules",
         "_sections",
-        "_shapes",
         "_sql",
         "_text_strain",
         "_tried",
@@ -149,13 +145,11 @@ class RuleSet:
         self._readers: dict[int, int] = {}
         self._sql = self._correlation = 0
         self._sections = 0
-        # How many rules look at the message-id, and how many at what no key of the memo holds.
+        # How many rules look at the message-id, and how many at what the cache does not look at.
         self._id_readers = self._unsteady = 0
         # How many rules look at a user property by its lower-case name, and (None) at any.
         self._names: dict[str | None, int] = {}
-        self._memo = Memo()
-        self._named_memo = NamedMemo(self._names)
-        self._shapes = Shapes(self._names)
+        self._cache = ResultCache(self._names)
         # Sources with one rule that takes everything, and nothing else.
         self._trivial = 0
         for source, rules in (subscriptions or {}).items():
@@ -250,7 +244,7 @@ class RuleSet:
         self._trivial += self._is_trivial(source) - was_trivial
         if not rule.is_false:
             self._include(entry)
-        self._start_memo()
+        self._start_cache()
 
     def _include(self, entry: _Entry) -> None:
         """Put a rule where messages find it."""
@@ -290,7 +284,7 @@ class RuleSet:
         self._count(entry.rule, -1)
         if not entry.rule.is_false:
             self._exclude(entry)
-        self._start_memo()
+        self._start_cache()
 
     def _exclude(self, entry: _Entry) -> None:
         """Undo ``_include``."""
@@ -317,54 +311,34 @@ class RuleSet:
             self._tried_list = None
             self._tried_cost -= STEP * rule.steps
 
-    def _start_memo(self) -> None:
+    def _start_cache(self) -> None:
         """What was kept is of no use any more: a rule came or went."""
         # Envelopes are read by actions alone here, whose copies are not kept; but all that may be unreadable counts.
         sections = 0 if self._unsteady else self._sections & ~ENVELOPE
-        self._memo.start(sections, with_id=self._id_readers > 0)
-        by_names = 0 if None in self._names else sections
-        self._named_memo.start(by_names, with_id=self._id_readers > 0)
-        self._shapes.start(is_on=by_names == APPLICATION_SECTION)
+        self._cache.start(sections, with_id=self._id_readers > 0)
 
     def match_payload(
         self, payload: bytes, metadata: MessageMetadata | None, enqueued_ms: int | None, sequence_number: int | None
     ) -> Match:
         """Return what ``match`` gives for the view of a message, which is only made when nothing like it was seen."""
-        memo = self._memo
-        key = memo.key(payload) if memo.sections else None
-        if key is None and memo.rest:
-            memo = self._named_memo
-            key = memo.key(payload) if memo.sections else None
-        if key is None:
-            return self.match(MessageView(payload, metadata, enqueued_ms, sequence_number))
-        known = memo.find(key)
+        known = self._cache.find(payload)
         if known is not None:
             return known
         message = MessageView(payload, metadata, enqueued_ms, sequence_number)
         match = self.match(message)
-        if message.is_quick and match.errors is None and not match.altered:
-            memo.keep(key, match)
+        if message.is_quick:
+            self._cache.keep(payload, match)
         return match
 
     def match_run(self, payloads: Sequence[bytes], enqueued_ms: int, first_number: int) -> list[Match]:
         """Return what ``match_payload`` gives for plain messages in a row; for like ones often the same object."""
-        memo, shapes = self._memo, self._shapes
-        found = memo.find_run(payloads)
-        if not all(found):
-            filled = shapes.fill(payloads, found)
-            if filled:
-                memo.passed_over(filled)
-        matches = [match for match in found if match is not None]
-        if len(matches) == len(found):
-            return matches
-        matches = []
-        for offset, (payload, match) in enumerate(zip(payloads, found, strict=True)):
-            if match is None:
-                match = self.match_payload(payload, None, enqueued_ms, first_number + offset)
-                if memo.rest:
-                    shapes.learn(payload, match)
-            matches.append(match)
-        return matches
+        found = self._cache.find_run(payloads)
+        if all(found):
+            return cast("list[Match]", found)
+        return [
+            match or self.match_payload(payload, None, enqueued_ms, first_number + offset)
+            for offset, (payload, match) in enumerate(zip(payloads, found, strict=True))
+        ]
 
     def match(self, message: MessageView) -> Match:
         """Evaluate all rules on a message. Whatever the message holds, nothing is raised."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -31,7 +31,7 @@ from duobus.storage.catalog.leases import NodeEntry
 from duobus.storage.catalog.postgres import PostgresCatalog
 from duobus.storage.catalog.postgres_leases import PostgresLeases
 from duobus.storage.catalog_identity import IDENTITY_BITS, demand_own
-from duobus.storage.catalog_rows import CatalogContents, NamespaceRow, StoreRow
+from duobus.storage.catalog_rows import LIVE, CatalogContents, NamespaceRow, StoreRow, rules_of_entity
 from duobus.storage.interface import CommitBatch, StoreContents, Tombstone
 from duobus.storage.offline.postgres_probe import held_or_unknown
 from duobus.storage.offline.postgres_search import Finder
@@ -241,13 +241,35 @@ class ClusterServer(Server):
             raise ConfigurationError(f"{NODES_MAX} servers share this catalog already, which is the limit.")
 
     def _see_rules(self, authorizer: Authorizer, directory: Directory) -> None:
-        """Another server may have started with other access rules for a namespace: they count here, too."""
+        """Another server may have changed the access rules of a namespace: they count here, too."""
+        if directory.contents.revision < self._catalog.mark.revision:
+            # It was read before this server's own latest change, and would undo that here until the next reading.
+            return
         for row in directory.contents.namespaces:
             known = authorizer.namespace_of(row.name)
             rules = {rule.name: rule for rule in row.rules}
             if known.name == row.name.lower() and known.rules != rules:
                 known.rules = rules
-                self.amqp.rules_changed(known.name)
+                self._rules_changed(known.name)
+
+    def _entity_rules(self, namespace: str, segments: Sequence[str]) -> Iterator[tuple[tuple[str, ...], AccessRule]]:
+        """See Server; those of entities that other servers have, too: clients put their tokens at any server."""
+        yield from super()._entity_rules(namespace, segments)
+        home = self.unit.namespace(namespace)
+        for length in range(1, len(segments) + 1):
+            path = tuple(segments[:length])
+            key = "/".join(path)
+            row = None if home.is_taken(key) else self.unit.directory.row_of(namespace, key)
+            for rule in () if row is None else rules_of_entity(row):
+                yield path, rule
+
+    def _rules_of_entities(self, namespace: str) -> Iterable[tuple[str, tuple[AccessRule, ...]]]:
+        """See Server; of all servers, as the catalog has them."""
+        for row in self.unit.directory.contents.entities:
+            if row.namespace == namespace and row.state == LIVE:
+                rules = rules_of_entity(row)
+                if rules:
+                    yield row.path, rules
 
     def _numbers_of_cluster(self) -> Iterable[tuple[str, float]]:
         return self.node.numbers()

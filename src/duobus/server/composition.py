@@ -19,14 +19,18 @@ from duobus.gateway.amqp.byte_budget import ByteBudget
 from duobus.gateway.amqp.server import AmqpServer
 from duobus.gateway.listener import Listener, TlsSource
 from duobus.gateway.protocol_switch import ProtocolFactory
-from duobus.model.descriptions import ALL_RIGHTS, AccessRule, QueueDescription, TopicDescription
+from duobus.model.descriptions import ALL_RIGHTS, AccessRule, QueueDescription, Right, TopicDescription
 from duobus.model.tiers import EMULATOR
+from duobus.server.access.connection_strings import renew
 from duobus.server.access.metrics_token import MetricsToken
+from duobus.server.access.rules import ServerRules
 from duobus.server.clock_record import ClockRecord, read_record
 from duobus.server.config_file import NamespaceConfig
 from duobus.server.key_skew import SkewWatch
-from duobus.server.metric_samples import samples
-from duobus.server.settings import EMULATOR_KEY, Settings
+from duobus.server.metric_samples import running_version, samples, samples_of_process
+from duobus.server.overview import ServerOverview
+from duobus.server.server_record import ServerRecord, managing_rule
+from duobus.server.settings import EMULATOR_KEY, Settings, ready_members
 from duobus.server.store_plan import PlannedStore, plan_stores, postgres_store
 from duobus.storage.catalog.interface import Catalog, new_namespace
 from duobus.storage.catalog.memory import MemoryCatalog
@@ -49,11 +53,13 @@ from duobus.telemetry.metrics import Metrics, Sample
 
 if TYPE_CHECKING:
     from duobus.gateway.certificates import Certificates
+    from duobus.gateway.rest.runtime.sends import Sends
     from duobus.gateway.rest.token_endpoint import TokenEndpoint
     from duobus.server.access.tokens import Tokens
     from duobus.server.backups import Backups
     from duobus.storage.postgres.store import PostgresStore
     from duobus.storage.sqlite.store import SqliteStore
+    from duobus.telemetry.spans import SpanRecorder
 
 #: Limits of a clean stop (I63): peers get this long to close their side.
 PEERS_CLOSE_S = 5.0
@@ -68,6 +74,7 @@ class Server:
         unit: The scale unit.
         listeners: Name of a server to its listener, for those that are offered.
         tokens: What it knows of bearer tokens, or None when none are configured.
+        spans: Records what the broker does with messages that carry a trace context, where that is asked for.
         backups: Makes backups, or None where everything is kept in memory.
         drills: Store id to its store, where drills are allowed.
         default: The default namespace's row: its first rule is what the ready file tells.
@@ -90,12 +97,14 @@ class Server:
         self.is_draining = False
         self.tokens: Tokens | None = None
         self.backups: Backups | None = None
+        self.spans: SpanRecorder | None = None
         # Beside the catalog, whose changes it tells of.
         self.audit = AuditTrail() if settings.data is None or settings.ephemeral else AuditLog(settings.data / "audit")
         self.metering = MeteringCounts(str(entropy.uuid()))
         self._clock = clock
         self._entropy = entropy
         self._lock = None if settings.data is None else FolderLock(settings.data)
+        self._record = None if settings.data is None else ServerRecord(settings.data)
         keeps = settings.data is not None and not settings.ephemeral
         self._time = BrokerTime(
             broker_clock or clock,
@@ -161,7 +170,7 @@ class Server:
 
             self.tokens = Tokens(self.settings.tokens, self.settings.data, self._clock, self._entropy)
             await self.tokens.start()
-        authorizer = Authorizer(rules, self.tokens.verifier if self.tokens else None)
+        authorizer = self._authorizer = Authorizer(rules, self.tokens.verifier if self.tokens else None)
         self.default = namespaces[0]
         self.amqp = AmqpServer(
             self.unit,
@@ -172,6 +181,13 @@ class Server:
             metering=self.metering,
             budget=ByteBudget(self.settings.incoming_bytes_max),
         )
+        if self.settings.otlp_endpoint is not None:
+            # Here and not above: most servers record no spans, and what it needs takes its time to load.
+            from duobus.gateway.amqp.links.traced_links import traced
+            from duobus.telemetry.spans import otlp_recorder
+
+            self.spans = otlp_recorder(self.settings.otlp_endpoint, running_version())
+            self.amqp.link_kinds = traced(self.spans)
         if self.tokens is not None:
             self.tokens.keys.changed = self.amqp.keys_changed
         await self._open_listeners(authorizer)
@@ -179,6 +195,7 @@ class Server:
             # For whoever starts a second server on this folder.
             host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
             self._lock.tell_address(f"{host}:{self.port('amqp')}")
+        self._write_record()
         self._skew.begin()
         self._see_to_clock()
         self._probes.begin()
@@ -232,6 +249,7 @@ class Server:
 
     def _samples(self, started_ms: int) -> Iterator[Sample]:
         yield from samples(self.unit, self.amqp, started_ms, self._skew.skews, self._numbers_of_cluster())
+        yield from samples_of_process(self.rest, self.certificates)
         yield Sample("duobus_clock_ahead_seconds", (), self._time.ahead_ms / 1000)
 
     def _numbers_of_cluster(self) -> Iterable[tuple[str, float]]:
@@ -267,12 +285,22 @@ class Server:
                     secondary_key=EMULATOR_KEY,
                     rights=int(ALL_RIGHTS),
                 )
-            elif rules[DEFAULT_RULE_NAME].primary_key == EMULATOR_KEY:
+            elif DEFAULT_RULE_NAME in rules and rules[DEFAULT_RULE_NAME].primary_key == EMULATOR_KEY:
                 # The folder was used with --emulator before: its key is public, so it must not live on.
                 rules[DEFAULT_RULE_NAME] = new_namespace(config.name, self._entropy).rules[0]
                 self.new_key = True
-            rules.update({rule.name: rule for rule in config.rules})
-            for name in self._removed_rules(config, rules):
+            for rule in config.rules:
+                old = rules.get(rule.name)
+                if old is not None and old.modified_at_ms and old != rule:
+                    self.log.warning(
+                        "access rule as in the file again",
+                        namespace=config.name,
+                        rule=rule.name,
+                        reason="its keys were changed by duobus key, and the configuration file gives it: take it out "
+                        "of the file, or give its new keys there",
+                    )
+                rules[rule.name] = rule
+            for name in self._removed_rules(config, rules.values()):
                 del rules[name]
                 self.log.warning(
                     "access rule removed",
@@ -280,18 +308,68 @@ class Server:
                     rule=name,
                     reason="the configuration file does not have it any more, so its keys open nothing",
                 )
+            if not any(rule.rights & Right.MANAGE for rule in rules.values()):
+                # Without one nobody could make another.
+                rules[DEFAULT_RULE_NAME] = new_namespace(config.name, self._entropy).rules[0]
+                self.new_key = True
             wanted = NamespaceRow(row.name, tuple(rules.values()))
             if wanted != known.get(config.name):
                 self._catalog.put_namespace(wanted)
             rows.append(wanted)
         return rows
 
-    def _removed_rules(self, config: NamespaceConfig, rules: Iterable[str]) -> list[str]:
-        """Rules that only an earlier configuration file can have made: nothing else makes them but for the default."""
+    def _removed_rules(self, config: NamespaceConfig, rules: Iterable[AccessRule]) -> list[str]:
+        """Rules that only an earlier configuration file can have made: others tell the time of it (decision 0058)."""
         if self.settings.config is None:
             return []
         kept = {DEFAULT_RULE_NAME, *(rule.name for rule in config.rules)}
-        return [name for name in rules if name not in kept]
+        return [rule.name for rule in rules if rule.name not in kept and not rule.created_at_ms]
+
+    def _given_rules(self) -> dict[str, dict[str, str]]:
+        """Namespace to the rules that each start brings again, with what brings them."""
+        found = {}
+        for config in self.settings.namespaces:
+            given = {DEFAULT_RULE_NAME: "--emulator"} if self.settings.emulator else {}
+            found[config.name] = given | {rule.name: "the configuration file" for rule in config.rules}
+        return found
+
+    def _rules_of_entities(self, namespace: str) -> Iterable[tuple[str, tuple[AccessRule, ...]]]:
+        """Path and access rules of each entity that has any."""
+        home = self.unit.namespace(namespace)
+        for entity in (*home.queues.values(), *home.topics.values()):
+            if entity.description.authorization_rules:
+                yield entity.path, entity.description.authorization_rules
+
+    def _rules_changed(self, namespace: str) -> None:
+        """The access rules of a namespace are others, and durable: what lives on them is looked at again."""
+        self.amqp.rules_changed(namespace)
+        if namespace == self.default.name:
+            self.default = NamespaceRow(namespace, tuple(self._authorizer.namespace_of(namespace).rules.values()))
+            self._write_record()
+
+    def _write_record(self) -> None:
+        """Say in the data folder where this server is reached, and with which key."""
+        amqp_port = self.port("amqp")
+        if self._record is None or amqp_port is None:
+            return
+        rule = managing_rule(self.default.rules)
+        members = ready_members(
+            self.settings,
+            amqp_port=amqp_port,
+            tls_port=self.port("tls"),
+            http_port=self.port("http"),
+            https_port=self.port("https"),
+            rule_name=rule.name,
+            key=rule.primary_key,
+            ca=self.authority,
+        )
+        try:
+            self._record.write(members)
+            if self.settings.data is not None:
+                renew(self.settings.data, str(members["connection_string"]))
+        except ConfigurationError as error:
+            # Commands beside the server need it; clients do not.
+            self.log.warning("address and key not written into the data folder", reason=str(error))
 
     async def _add_stores(self, contents: CatalogContents) -> None:
         for row in contents.lost:
@@ -464,6 +542,19 @@ class Server:
             drills=dict(self.drills),
             backups=self._make_backups(),
             audit=self.audit,
+            rules=ServerRules(
+                self.unit,
+                authorizer.namespace_of,
+                given=self._given_rules(),
+                entities=self._rules_of_entities,
+                profile=settings.http.tier.profile,
+                entropy=self._entropy,
+                clock=self._clock,
+                audit=self.audit,
+                changed=self._rules_changed,
+            ),
+            overview=ServerOverview(self.unit, self.amqp, self._clock, started_ms, self._time),
+            **self._sends(),
         )
         self.amqp.audit = self.audit
         self.rest = RestServer(
@@ -485,6 +576,14 @@ class Server:
         await self._listen("http", http, settings.http_port, tls)
         if settings.https_port is not None and tls is not None:
             await self._listen("https", http, settings.https_port, tls)
+
+    def _sends(self) -> dict[str, type[Sends]]:
+        """What takes in sends over HTTP, where it is not the usual one."""
+        if self.spans is None:
+            return {}
+        from duobus.gateway.rest.runtime.traced_sends import traced_sends
+
+        return {"sends": traced_sends(self.spans)}
 
     def _make_backups(self) -> Backups | None:
         if self.settings.data is None or self.settings.ephemeral:
@@ -563,12 +662,16 @@ class Server:
         if self._clock_record is not None:
             self._clock_record.stop()
         self._probes.stop()
+        if self._record is not None:
+            self._record.remove()
         for listener in self.listeners.values():
             await listener.close()
         if hasattr(self, "amqp"):
             await self.amqp.close(PEERS_CLOSE_S)
         if hasattr(self, "rest"):
             await self.rest.close()
+        if self.spans is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self.spans.close)
         if self.tokens is not None:
             await self.tokens.stop()
         for drill in self.drills.values():

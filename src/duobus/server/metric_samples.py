@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from duobus.broker import COMMIT_BOUNDS_S, ScaleUnit, transfer_message_count
 from duobus.gateway.amqp.server import AmqpServer
 from duobus.server.key_skew import Where
 from duobus.telemetry.metrics import Sample
+
+if TYPE_CHECKING:
+    from duobus.gateway.certificates import Certificates
+    from duobus.gateway.rest.server import RestServer
+
+#: Where Linux tells how many pages a process has, and how many of them are in memory.
+_PAGES: Final = Path("/proc/self/statm")
 
 _STATES = ("active", "dead-letter", "transfer-dead-letter", "deferred", "scheduled")
 
@@ -44,6 +55,7 @@ def samples(
             yield Sample("duobus_messages_bytes", where, size)
             for state, number in zip(_STATES, numbers, strict=True):
                 yield Sample("duobus_messages", (*where, state), number)
+            yield Sample("duobus_messages_locked", where, queue.locked())
             yield Sample("duobus_messages_to_forward", where, transfer_message_count(queue))
             for handle in queue.fragments if queue.top is queue else ():
                 yield Sample("duobus_fragment_available", (*where, str(handle.number)), int(handle.online))
@@ -53,9 +65,39 @@ def _of_servers(amqp: AmqpServer) -> Iterator[Sample]:
     yield Sample("duobus_connections", (), len(amqp.peers))
     yield Sample("duobus_links", (), sum(peer.links for peer in amqp.peers))
     yield Sample("duobus_connections_opened", (), amqp.connections_opened)
+    yield Sample("duobus_incoming_bytes", (), amqp.budget.used)
+    yield Sample("duobus_incoming_limit_bytes", (), amqp.budget.limit)
     for condition, number in amqp.errors.items():
         yield Sample("duobus_errors", (condition,), number)
     for (namespace, entity, kind), (messages, size, operations) in amqp.metering.totals.items():
         yield Sample("duobus_metered_messages", (namespace, entity, kind), messages)
         yield Sample("duobus_metered_bytes", (namespace, entity, kind), size)
         yield Sample("duobus_operations", (namespace, entity, kind), operations)
+
+
+def samples_of_process(rest: RestServer, certificates: Certificates | None) -> Iterator[Sample]:
+    """Yield what there is to tell of the process itself, and of its HTTP side."""
+    yield Sample("duobus_build_info", (running_version(),), 1)
+    yield Sample("duobus_http_connections", (), rest.connections)
+    memory = memory_in_use()
+    if memory is not None:
+        yield Sample("duobus_memory_bytes", (), memory)
+    end_ms = None if certificates is None else certificates.end_ms
+    if end_ms is not None:
+        yield Sample("duobus_certificate_end_seconds", (), end_ms / 1000)
+
+
+def running_version() -> str:
+    """Return the version of duobus that runs; empty where the package was not installed but only put on the path."""
+    try:
+        return version("duobus")
+    except PackageNotFoundError:
+        return ""
+
+
+def memory_in_use() -> int | None:
+    """Return how much memory the process uses; None where the system does not tell."""
+    try:
+        return int(_PAGES.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None

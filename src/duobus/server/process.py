@@ -16,6 +16,7 @@ from duobus.errors import ConfigurationError
 from duobus.server.access.connection_strings import tell
 from duobus.server.composition import Server
 from duobus.server.metering_writer import MeteringWriter
+from duobus.server.server_record import managing_rule
 from duobus.server.settings import ReadyFile, Settings, ready_members
 from duobus.storage.writers import set_switch_interval
 from duobus.telemetry.bounded_log import BoundedLog, tell_faults
@@ -140,7 +141,7 @@ class _Stop:
 
 def _announce(server: Server, ready: ReadyFile | None, log: Log) -> None:
     settings = server.settings
-    rule = server.default.rules[0]
+    rule = managing_rule(server.default.rules)
     amqp_port = server.port("amqp")
     assert amqp_port is not None
     members = ready_members(

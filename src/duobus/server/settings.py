@@ -9,6 +9,7 @@ import json
 import os
 from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -86,6 +87,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         advertise: Host name or address by which the others reach it; ``host`` unless given.
         cluster_ca: Whose certificates the other servers have; None: they are reached without TLS.
         shards_queues: Partitioned queues that are created here are spread over all stores that servers share.
+        otlp_endpoint: Address of a collector that the broker's own spans go to, or None for none.
         accept_clock: The machine's clock is right, however far ahead of what was recorded it is.
         warnings: What the operator should read at the start, one text each.
     """
@@ -123,6 +125,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cluster_ca: Path | None = None
     shards_queues: bool = False
     accept_clock: bool = False
+    otlp_endpoint: str | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -299,6 +302,25 @@ def _check(options: Settings) -> None:
         raise ConfigurationError("--host is empty; give an address, or leave it out.")
     _check_ports(options)
     _check_tls(options)
+    _check_collector(options.otlp_endpoint)
+
+
+def _check_collector(endpoint: str | None) -> None:
+    if endpoint is None:
+        return
+    try:
+        address = urlsplit(endpoint)
+        is_good = (
+            address.scheme in {"http", "https"}
+            and bool(address.hostname)
+            and address.port != 0
+            and not address.username
+        )
+    except ValueError:
+        is_good = False
+    if not is_good:
+        # Without the address itself: it may have a password in it.
+        raise ConfigurationError("--otlp-endpoint is no address of a collector; give one like http://localhost:4318.")
 
 
 def _check_ports(options: Settings) -> None:

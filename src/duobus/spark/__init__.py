@@ -1,7 +1,7 @@
-"""Service Bus entities as Spark tables and streams, and jobs over them; knows nothing of the server.
+"""Service Bus entities as Spark tables and streams, and jobs over them; the package does not depend on the server.
 
-Works against Azure and against duobus alike. Install it with ``pip install duobus[spark]``. Importing this package
-loads neither Spark nor the SDK; what needs them is loaded when it is asked for.
+The package works with Azure and duobus alike. ``pip install duobus[spark]`` installs what it needs. Importing the
+package loads neither Spark nor the SDK; modules that need them are loaded on first use.
 """
 
 from __future__ import annotations

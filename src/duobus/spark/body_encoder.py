@@ -1,7 +1,8 @@
-"""Bodies that are no data, written as the AMQP sections that the column ``body`` holds.
+"""Bodies that are AMQP values or sequences, written as the AMQP sections that the column ``body`` holds.
 
-The SDK hands such a body out as Python values, text and binary both as bytes; what is UTF-8 is written as text. It
-has lost the widths of numbers and whether an integer was a timestamp, so numbers are written as long and double.
+The SDK returns such a body as Python values, with text and binary both as bytes; bytes that are UTF-8 are written as
+text. The SDK has lost the widths of numbers and whether an integer was a timestamp, so numbers are written as long and
+double.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def sequence_sections(sequences: Iterable[Any]) -> bytes:
 
 
 def is_text(data: bytes) -> bool:
-    """Whether bytes that the SDK gives are taken for text, which it does not tell apart."""
+    """Whether bytes are taken for text; the SDK returns text and binary alike as bytes."""
     try:
         data.decode()
     except UnicodeDecodeError:

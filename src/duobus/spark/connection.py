@@ -1,7 +1,7 @@
 """How processes of Spark reach a namespace: from options that name a secret, to clients that each process opens itself.
 
-A ``Place`` travels in pickles to every worker; a client or a resolved secret never does. The one
-exception is Spark's own doing: ``connectionString`` is an option, and options travel.
+A ``Place`` travels in pickles to every worker; a client or a resolved secret never does. The one exception is the
+option ``connectionString``, because Spark sends options to workers.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _SECRETS: Final = re.compile(r"(?i)(SharedAccessKey|SharedAccessSignature|\bsig)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which namespace, without what is secret about it unless it was given as an option itself.
+    """A namespace, without its secret unless that was given as an option itself.
 
     Attributes:
-        option: Name of the option that says it.
-        value: Its value.
+        option: Name of the option that names the namespace.
+        value: Value of that option.
         provider: ``module:function`` of the credential, with ``endpoint``.
         ca_file: Certificate authority to trust.
-        management: Base URL of the management API, if elsewhere.
-        retries: Of the SDK.
+        management: Base URL of the management API, if it is elsewhere.
+        retries: Number of retries of the SDK.
     """
 
     option: str
@@ -75,7 +75,7 @@ def place_of(options: Parsed) -> Place:
     """Return the place that the options name.
 
     Raises:
-        OptionError: None is named, or several, or a part is missing.
+        OptionError: No option names a namespace, several do, or an option that belongs to it is missing.
     """
     given = [option for option in ADDRESS_OPTIONS if options[option] is not None]
     if len(given) != 1:
@@ -182,14 +182,14 @@ def namespace_of(place: Place) -> str:
 
 
 def demand_reachable(place: Place, clock: Clock | None = None) -> None:
-    """Make sure that somebody listens at the address of a namespace, before its work is cut into tasks.
+    """Make sure that a server listens at the address of a namespace, before work is divided into tasks.
 
     Args:
         place: The namespace.
         clock: Time.
 
     Raises:
-        AddressError: Nobody does, or no such host is known, for ``REACH_S`` seconds.
+        AddressError: For ``REACH_S`` seconds no server listens there, or the host is unknown.
     """
     here, clock = _Resolved(place), clock or Clock()
     port = here.address.port or (EMULATOR_PORT if here.is_plain else AMQP_PORT)
@@ -209,9 +209,9 @@ def demand_reachable(place: Place, clock: Clock | None = None) -> None:
 
 
 def counts_deferrals(place: Place) -> int | None:
-    """By how much a deferral raises the delivery count of a message there; None: to be learned.
+    """The number by which a deferral raises the delivery count in a namespace; None: it has to be found out.
 
-    Nothing in duobus; of Azure the documentation says the same, and nobody has measured it.
+    In duobus it is 0. Azure's documentation says the same; this was not measured.
     """
     return None if _AZURE.search(str(_Resolved(place).address.hostname)) else 0
 
@@ -281,7 +281,7 @@ def _quieten() -> None:
 class Kept:
     """Clients, receivers and senders that a process keeps open, by key, and closes when they have been idle.
 
-    Workers are forked from a daemon: what another process opened is dropped without being closed, since its
+    Workers are forked from a daemon. An object that another process opened is dropped without being closed, because its
     connection belongs to that process.
 
     Args:
@@ -294,11 +294,11 @@ class Kept:
         self._open: dict[tuple[Any, ...], tuple[int, Any]] = {}
 
     def get(self, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        """Return what is kept under a key, or make it.
+        """Return the object that is kept under a key, or make it.
 
         Args:
-            key: Hashable; what kind of thing it is, then its place.
-            make: Makes what has a ``close``.
+            key: Hashable: the kind of the object, then its place.
+            make: Makes the object, which has a method ``close``.
         """
         if self._pid != os.getpid():
             self._pid, self._open = os.getpid(), {}
@@ -322,7 +322,7 @@ class Kept:
             self._open[name] = now_ms, self._open.pop(name)[1]
 
     def drop(self, key: tuple[Any, ...]) -> None:
-        """Close what is kept under a key, after an error for example; none is no error."""
+        """Close the object that is kept under a key, if there is one, for example after an error."""
         kept = self._open.pop(key, None)
         if kept is None or self._pid != os.getpid():
             return
@@ -343,6 +343,6 @@ KEPT: Final = Kept(Clock())
 
 
 def client(place: Place) -> ServiceBusClient:
-    """A client of this process; it is kept, so do not close it."""
+    """Return the client that this process keeps for a namespace; the caller must not close it."""
     made: ServiceBusClient = KEPT.get(("client", place), lambda: new_client(place))
     return made

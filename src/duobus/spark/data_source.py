@@ -1,4 +1,4 @@
-"""The format ``duobus``: which reader or writer serves which request. Imports nothing heavy."""
+"""The format ``duobus``: which reader or writer serves which request. The module imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DuobusDataSource(DataSource):
         return "duobus"
 
     def schema(self) -> str:
-        """The columns, unless the user gave some of them; asked for by ``load``, so that it checks the options too."""
+        """The columns, unless the user gave a schema. ``load`` calls this method, so it checks the options as well."""
         from duobus.spark.source.settings import check_early
 
         check_early(dict(self.options))

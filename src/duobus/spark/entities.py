@@ -1,4 +1,4 @@
-"""Which entities a reader reads, and how they are opened and looked at through the SDK."""
+"""The entities that a reader reads, and how the SDK opens and peeks at them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def entities_of(options: Parsed) -> tuple[str, ...]:
     """Return the entities that the options name, with the sub-queue; empty for a pattern, which the broker resolves.
 
     Raises:
-        OptionError: None is named, or several ways are mixed.
+        OptionError: No option names an entity, or several kinds of options are mixed.
     """
     given = [option for option in ("queue", "topic", "queues", "queuesPattern") if options[option] is not None]
     if len(given) != 1:
@@ -68,7 +68,7 @@ def resolved(place: Place, options: Parsed) -> tuple[str, ...]:
     """Like ``entities_of``, with a pattern resolved.
 
     Raises:
-        EntityError: No queue matches, or the namespace does not tell which there are.
+        EntityError: No queue matches, or the namespace does not list its queues.
     """
     named = entities_of(options)
     if named:
@@ -108,20 +108,20 @@ def open_sender(client: ServiceBusClient, key: Key) -> ServiceBusSender:
 
 
 def peek(receiver: Any, first: int, count: int = PEEK) -> list[Any]:
-    """Look at messages from a number on, which is given even if it is zero."""
+    """Peek at messages from a sequence number on, which is sent to the broker even if it is zero."""
     found: list[Any] = receiver.peek_messages(max_message_count=min(count, PEEK), sequence_number=max(first, 1))
     return found
 
 
 def look(receiver: Any, numbers: list[int]) -> Iterator[Any]:
-    """Yield those of some messages of one fragment that are there, in any state; jumps over what is not asked for.
+    """Yield those of some messages of one fragment that exist, in any state, and no others.
 
-    A peek passes over a fragment that is away, as if it were empty (decision 0031). So what is not there is believed
-    only when the fragment was there before the look and after it.
+    A peek ignores a fragment that is away, as if it were empty (decision 0031). So a message counts as missing only
+    when the fragment was there before the peek and after it.
 
     Args:
-        receiver: Of the entity, or of the session.
-        numbers: Ascending.
+        receiver: Receiver of the entity, or of the session.
+        numbers: Sequence numbers, ascending.
 
     Raises:
         ServiceBusServerBusyError: The fragment is away.
@@ -145,11 +145,11 @@ def look(receiver: Any, numbers: list[int]) -> Iterator[Any]:
 def demand_there(receiver: Any, fragment: int) -> None:
     """Make sure that a fragment is there, by asking for a message that it cannot have.
 
-    Nothing is changed or locked: one number that is missing fails the request, and one fragment that is away does so
-    with another error.
+    The request changes and locks nothing: it fails because the number is missing, and with another error when the
+    fragment is away.
 
     Raises:
-        ServiceBusServerBusyError: It is away.
+        ServiceBusServerBusyError: The fragment is away.
     """
     from azure.servicebus.exceptions import MessageNotFoundError
 
@@ -159,10 +159,10 @@ def demand_there(receiver: Any, fragment: int) -> None:
 
 @contextmanager
 def told(entity: str) -> Iterator[None]:
-    """Tell what cannot help itself in words that name the entity and what to do.
+    """Raise an error that no retry mends in words that name the entity and what to do.
 
     Raises:
-        EntityError: It is missing, disabled, refuses these rights, or needs sessions.
+        EntityError: The entity is missing, disabled, refuses these rights, or needs sessions.
     """
     from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
     from azure.servicebus import exceptions
@@ -214,9 +214,9 @@ _log = logging.getLogger("duobus.spark")
 
 
 def waiting_messages(place: Place, entities: tuple[str, ...]) -> int | None:
-    """Return how many messages can be received from some entities now; None when the management API does not tell.
+    """Return how many messages can be received from some entities now; None when the management API refuses to say.
 
-    Rights to listen are enough to read, but not to ask this.
+    The right Listen is enough to read messages, but not for this question.
     """
     try:
         with new_administration(place) as administration:

@@ -1,4 +1,4 @@
-"""Errors of the data source, beside those of the SDK."""
+"""Errors of the data source. Errors of the SDK reach the caller as they are."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ class OptionError(ValueError):
 
 
 class AddressError(RuntimeError):
-    """Nobody answers at the address of the namespace. Nothing was read, sent or settled; try again when it is up."""
+    """No server answers at the address of the namespace. Nothing was read, sent or settled; try again when it is up."""
 
 
 class EntityError(RuntimeError):
-    """An entity is missing, refuses, or is not what this mode needs. The text names it and says what to do."""
+    """An entity is missing, refuses the request, or does not fit the mode. The text names it and says what to do."""
 
 
 class CheckpointError(RuntimeError):

@@ -1,7 +1,7 @@
 """Offsets of the two modes, as Spark keeps them: small, and byte for byte the same for the same content.
 
-Spark compares offsets as text, copies them into every progress event, and gives them back after
-a restart: what is read from a checkpoint is checked like any other input.
+Spark compares offsets as text, copies them into every progress event, and gives them back after a restart. An offset
+that is read from a checkpoint is checked like any other input.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLAIM_MAX: Final = 2_000_000
 
 
 class Key(NamedTuple):
-    """Where claimed messages lie: an entity, and of an entity with sessions one of them."""
+    """The place of claimed messages: an entity, and one of its sessions if it has sessions."""
 
     entity: str
     session: str | None = None
@@ -45,10 +45,10 @@ _LIFE_SHIFT: Final = 32
 
 
 def mark_of(deliveries: int, life: int) -> int:
-    """What is kept of a message that was received: its delivery count, and the life of its fragment, 0 when not known.
+    """The record of a received message: its delivery count, and the life of its fragment, 0 when not known.
 
-    A broker that is killed may forget its last deliveries, so the next life of a fragment hands the same message out
-    with the same count again; within one life it does not (decision 0038).
+    A broker that is killed may forget its last deliveries, so a fragment may hand the same message out with the same
+    count again in its next life, after a restart; within one life it does not (decision 0038).
     """
     return life << _LIFE_SHIFT | deliveries
 
@@ -68,11 +68,11 @@ class ClaimOffset:
     """One batch of the mode ``claim``.
 
     Attributes:
-        at: The namespace: numbers mean nothing in another one.
-        batch: Counts the batches of the checkpoint.
-        claim: What the batch claims; nothing of earlier ones.
-        counted: By how much a deferral raises the delivery count there; None: not known when this was written.
-        until_ms: When the last lock of those that were received ends; None: not known.
+        at: The namespace; the numbers are valid in this namespace only.
+        batch: Number of the batch, counted in the checkpoint.
+        claim: The messages that the batch claims, without those of earlier batches.
+        counted: By how much a deferral raises the delivery count; None: not known when the offset was written.
+        until_ms: When the last lock of the received messages ends; None: not known.
     """
 
     at: str
@@ -132,7 +132,7 @@ def _is_count(value: Any) -> bool:
 
 
 def by_fragment(numbers: Iterable[int]) -> dict[int, list[int]]:
-    """Sort sequence numbers into their fragments."""
+    """Group sequence numbers by their fragments."""
     found: dict[int, list[int]] = {}
     for number in sorted(numbers):
         found.setdefault(number >> COUNT_BITS, []).append(number)
@@ -153,7 +153,7 @@ def runs(numbers: Iterable[int]) -> list[int]:
 
 
 def expand(pairs: list[int]) -> list[int]:
-    """Unpack what ``runs`` packed; ValueError when it is nothing of the kind."""
+    """Unpack what ``runs`` packed; raise ValueError for anything else."""
     _expect(isinstance(pairs, list) and len(pairs) % 2 == 0, "no list of pairs")
     _expect(all(_is_count(item) for item in pairs), "a list with something else than counts")
     _expect(sum(pairs[1::2]) <= CLAIM_MAX, f"a claim of more than {CLAIM_MAX} messages")
@@ -241,12 +241,12 @@ def _expanded_counts(pairs: Any, length: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class BrowseOffset:
-    """How far the mode ``browse`` has looked.
+    """The position of the mode ``browse``.
 
     Attributes:
         at: The namespace.
-        nexts: By entity and fragment the first number that was not looked at.
-        origins: Where a fragment begins that the offset before this one does not name.
+        nexts: By entity and fragment, the first number that was not read.
+        origins: The first number of a fragment that the offset before this one does not name.
     """
 
     at: str
@@ -286,7 +286,7 @@ def _sorted(numbers: dict[str, dict[int, int]]) -> dict[str, dict[str, int]]:
 
 
 def nexts_of(content: Any) -> dict[str, dict[int, int]]:
-    """Read ``{"<entity>": {"<fragment>": number}}``; ValueError when it is nothing of the kind."""
+    """Read ``{"<entity>": {"<fragment>": number}}``; raise ValueError for anything else."""
     _expect(isinstance(content, dict), "no object")
     found: dict[str, dict[int, int]] = {}
     for entity, fragments in content.items():

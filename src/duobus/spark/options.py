@@ -1,7 +1,7 @@
 """Options of the data source, checked once: names in any case, values by kind and range, and nothing unknown.
 
-Other connectors ignore what they do not know, and a misspelt limit then limits nothing. Here an
-unknown option is an error that names the nearest known one.
+Other connectors ignore unknown options, so that a misspelt limit limits nothing. Here an unknown option is an error
+that names the nearest known option.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class Option:
     """One option.
 
     Attributes:
-        name: As the documentation writes it.
-        kind: Of its value.
-        default: As text, parsed like a given one; None: absent.
-        meaning: One line.
-        least: Of numbers, durations in ms and sizes in bytes.
-        most: Likewise.
-        choices: Of a choice.
-        modes: Where it holds; empty: everywhere.
-        aliases: Names of other connectors that are understood.
-        is_secret: Its value is told nowhere.
+        name: Name of the option, as the documentation writes it.
+        kind: Kind of the value.
+        default: The default as text, parsed like a given value; None: absent.
+        meaning: Meaning of the option, in one line.
+        least: Least number, duration in ms, or size in bytes.
+        most: Greatest number, duration in ms, or size in bytes.
+        choices: The values that a choice may have.
+        modes: Modes that have the option; empty: all modes.
+        aliases: Names of other connectors that are accepted.
+        is_secret: Whether the value must not be shown anywhere.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Option:
     is_secret: bool = False
 
     def parse(self, text: str) -> Any:
-        """Return the value; OptionError when it is none of this option."""
+        """Return the parsed value; raise OptionError when the option cannot have this value."""
         value: Any = _PARSERS[self.kind](self, text.strip())
         if self.kind in (NUMBER, DURATION, SIZE) and not self.least <= value <= self.most:
             raise self._wrong(text, f"{self._said(self.least)} to {self._said(self.most)}")
@@ -145,8 +145,8 @@ CONNECTION_OPTIONS: Final = (
     Option(
         "connectionString", TEXT, None, "connection string; Spark keeps options, so prefer the next two", is_secret=True
     ),
-    Option("connectionStringEnv", TEXT, None, "environment variable, on every node, that holds it"),
-    Option("connectionStringFile", TEXT, None, "file, on every node, that holds it"),
+    Option("connectionStringEnv", TEXT, None, "environment variable, on every node, that holds the connection string"),
+    Option("connectionStringFile", TEXT, None, "file, on every node, that holds the connection string"),
     Option("endpoint", TEXT, None, "host name of the namespace, with credentialProvider"),
     Option("credentialProvider", TEXT, None, "module:function, called in each process; returns a credential"),
     Option("caFile", TEXT, None, "PEM file, on every node, of the certificate authority to trust"),
@@ -178,7 +178,14 @@ SOURCE_OPTIONS: Final = (
         most=1_000_000,
         aliases=("maxOffsetsPerTrigger",),
     ),
-    Option("maxBytesPerTrigger", SIZE, "64m", "bytes of their bodies, about; of claims", least=1, most=1 << 40),
+    Option(
+        "maxBytesPerTrigger",
+        SIZE,
+        "64m",
+        "bytes of the bodies of a batch, about; for claims only",
+        least=1,
+        most=1 << 40,
+    ),
     Option(
         "minMessagesPerTrigger",
         NUMBER,
@@ -291,10 +298,10 @@ def parse(given: Mapping[str, str], known: Iterable[Option]) -> Parsed:
 
     Args:
         given: Names, in any case, and values as text.
-        known: The options there are.
+        known: All options that exist.
 
     Raises:
-        OptionError: One is unknown, or its value is none of its own.
+        OptionError: An option is unknown, or has a value that it cannot have.
     """
     options = tuple(known)
     names: dict[str, Option] = {}
@@ -328,10 +335,10 @@ def _unknown(name: str, options: tuple[Option, ...]) -> OptionError:
 
 
 def demand_mode(options: Parsed, known: Iterable[Option], mode: str) -> None:
-    """Refuse options that were given and mean nothing in a mode.
+    """Refuse options that were given although a mode does not have them.
 
     Raises:
-        OptionError: One is of another mode.
+        OptionError: An option belongs to another mode.
     """
     for option in known:
         if option.modes and mode not in option.modes and option.name in options.given:

@@ -1,7 +1,7 @@
-"""Rows that are larger than their entity takes: refused, written aside, or sent as a stub that says where the body is.
+"""Rows that are larger than their entity takes: refused, written to files, or sent as a stub that names the file.
 
-Nothing is ever cut off. What is written aside has a name made of the row's place in the write, so that a task that is
-tried again replaces its own file.
+Nothing is ever cut off. The name of a file is made of the row's place in the write, so that a task that is tried again
+replaces its own file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class OnOversize(Enum):
 
 
 class TooLarge(ValueError):
-    """A row that its entity would refuse; says its id, its size and the limit."""
+    """A row that its entity would refuse; the text has the row's id, its size and the limit."""
 
     def __init__(self, row_id: str, size: int, limit: int, entity: str) -> None:
         super().__init__(
@@ -59,12 +59,12 @@ def opened(path: str) -> tuple[Any, str]:
 
 
 class Aside:
-    """The one Parquet file of a task for rows that are too large; made when there is one.
+    """The Parquet file of a task for rows that are too large; made for the first such row.
 
     Args:
-        path: Folder, a path or URI that all executors reach.
-        place: Of the task's rows.
-        attempt: Of the task, so that two attempts at the same time do not write to one file.
+        path: Folder, as a path or URI that all executors reach.
+        place: The place of the task's rows in the write.
+        attempt: Number of the task's attempt, so that two attempts at the same time do not write to one file.
     """
 
     def __init__(self, path: str, place: str, attempt: int) -> None:
@@ -78,7 +78,7 @@ class Aside:
         self.rows = 0
 
     def put(self, batch: pa.RecordBatch, index: int, row_id: str, size: int, limit: int) -> None:
-        """Write a row of a batch aside."""
+        """Write a row of a batch to the file."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -96,7 +96,7 @@ class Aside:
         self.rows += 1
 
     def finish(self) -> None:
-        """Give the file its name; called when everything else of the task is sent."""
+        """Give the file its final name; called when all other rows of the task are sent."""
         if self._writer is not None:
             self._writer.close()
             self._system.move(self._part, self._final)
@@ -109,7 +109,7 @@ class Aside:
 
 
 def claim_check(path: str, row_id: str, body: bytes, kind: str, message: AmqpAnnotatedMessage) -> AmqpAnnotatedMessage:
-    """Write a body aside, and return the stub that is sent in the place of its message."""
+    """Write a body to a file, and return the stub that is sent in the place of its message."""
     system, folder = opened(path)
     place, _, row = row_id.rpartition("/")
     folder = f"{folder}/{place.replace('/', '_')}"
@@ -134,15 +134,15 @@ def claim_check(path: str, row_id: str, body: bytes, kind: str, message: AmqpAnn
 
 
 def claimed_body(path: str, digest: str) -> bytes:
-    """Read the body that a stub speaks of.
+    """Read the body whose file a stub names.
 
     Args:
         path: The stub's property ``x-duobus-claim-check``.
-        digest: Its property ``x-duobus-claim-check-sha256``.
+        digest: The stub's property ``x-duobus-claim-check-sha256``.
 
     Raises:
-        FileNotFoundError: There is none.
-        ValueError: It is another one.
+        FileNotFoundError: There is no such file.
+        ValueError: The file holds another body.
     """
     system, inner = opened(path)
     with system.open_input_stream(inner) as stream:

@@ -1,9 +1,9 @@
-"""Messages as a peek answers them, decoded for rows: the usual ones here, all others by the SDK.
+"""Messages of a peek's answer, decoded for rows: usual messages here, all others by the SDK.
 
-The SDK makes objects of a message that no row needs, and most of the time of a browse went into them. What is decoded
-here gives the values that the getters of ``rows`` take out of the SDK's objects; a property test compares the two.
-Anything out of the ordinary (other sections, described or nested values, a length that is not true) is left to the SDK,
-so that it gives the same row, or the same error, as ever.
+The SDK makes objects of a message that no row needs, and making them takes most of the time of a browse. This module
+gives the values that the getters of ``rows`` would take out of the SDK's objects; a property test compares the two.
+Unusual messages (other sections, described or nested values, a wrong length) are left to the SDK, so that they give the
+same row, or the same error, as with the SDK alone.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _EMPTY: Final[dict[bytes, Any]] = {}
 
 
 class Peeked(NamedTuple):
-    """What rows take of a message with a body of data; named and ordered as the columns are.
+    """The values of a message with a body of data that rows need; named and ordered like the columns.
 
     Attributes:
-        enqueued_time: In microseconds since the epoch, as the other instants.
-        application_properties: As the SDK has them: text is bytes.
+        enqueued_time: In microseconds since the epoch, like all other instants.
+        application_properties: In the form of the SDK: text is bytes.
     """
 
     body: bytes

@@ -1,6 +1,6 @@
-"""Prices of operations: a table read from a file, never a constant.
+"""Prices of operations: a table that is read from a file, never a constant.
 
-Pure. Money is a decimal with nine places: an amount is computed in billionths as an integer and rounded half up once,
+Pure. Money is a decimal with nine places: an amount is computed as an integer in billionths and rounded half up once,
 so that Spark and this module agree to the last place.
 """
 
@@ -38,11 +38,11 @@ class Prices:
     """A table of prices, in billionths of the currency.
 
     Attributes:
-        currency: What amounts are in.
-        operations: Per million operations of each kind.
-        gib: Per GiB of payload of each kind.
-        namespace_hour: Per hour in which a namespace metered anything.
-        digest: Tells this table from others.
+        currency: Currency of the amounts.
+        operations: Price per million operations of each kind.
+        gib: Price per GiB of payload of each kind.
+        namespace_hour: Price per hour in which a namespace metered anything.
+        digest: A text that differs for different tables.
     """
 
     currency: str
@@ -52,12 +52,12 @@ class Prices:
     digest: str
 
     def cost(self, kind: str, operations: int, size_bytes: int) -> Decimal:
-        """Return what this much of a kind costs."""
+        """Return the cost of an amount of one kind."""
         for_operations = rounded(operations * self.operations.get(kind, 0), PER_MILLION)
         return amount(for_operations + rounded(size_bytes * self.gib.get(kind, 0), PER_GIB))
 
     def unpriced(self, kinds: set[str]) -> list[str]:
-        """Return which of these kinds have no price, not even one of nothing."""
+        """Return which of these kinds have no price, not even a price of 0."""
         return sorted(kinds - self.operations.keys())
 
 
@@ -80,7 +80,7 @@ def read_prices(path: str | Path | None = None) -> Prices:
     """Return the table in a file; by default the example that comes with the package.
 
     Raises:
-        OptionError: It cannot be read, or says something else than prices. The text names the file and the place.
+        OptionError: The file cannot be read, or is not a table of prices. The text names the file and the place.
     """
     name = "the example of prices" if path is None else str(path)
     try:

@@ -1,7 +1,7 @@
-"""Getting out of trouble by hand: claims that no query will finish, deferred messages that no checkpoint names.
+"""Recovery by hand: claims that no query will finish, and deferred messages that no checkpoint names.
 
-``dead_letter`` is for use inside of ``foreachBatch``; ``release`` and ``sweep`` are for when the queries on an entity
-are stopped.
+``dead_letter`` is for use inside of ``foreachBatch``; ``release`` and ``sweep`` are for use while the queries on an
+entity are stopped.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def dead_letter(
         df: Rows of a claim stream, with ``entity``, ``sequence_number``, and the columns below.
         reason: Name of the column with the reason.
         description: Name of the column with the description, if there is one.
-        options: How the namespace is reached, as the stream has it.
-        exclusive: The entities require sessions; then ``session_id`` is needed too.
+        options: The stream's options for the connection.
+        exclusive: Whether the entities require sessions; then ``session_id`` is needed too.
 
     Returns:
-        How many were moved.
+        The number of messages that were moved.
     """
     place = place_of(parse({name: options[name] for name in options}, CONNECTION_OPTIONS))
     columns = ["entity", "sequence_number", reason, *([description] if description else [])]
@@ -97,7 +97,7 @@ def _chunks(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 def dead_letter_numbers(client: ServiceBusClient, key: Key, why_of: Mapping[int, tuple[str, str]]) -> int:
-    """Move deferred messages to the dead-letter queue, with reason and description; returns how many were there."""
+    """Move deferred messages to the dead-letter queue, with reason and description; return how many were there."""
 
     def work() -> int:
         done = 0
@@ -146,22 +146,24 @@ def release(
 ) -> dict[str, Any]:
     """Free the claim of a query that is stopped and will not be started again, or not with this batch.
 
-    What is in the commit log was handed over, and is removed as the query would have done next. What is not is made
-    active again, as a copy with a new number, or moved to the dead-letter queue. When this is killed and done again, a
-    queue that detects duplicates has each message once, another one the last message twice, with one id.
+    If the batch is in the commit log, its messages were handed over, and this function removes them as the query would
+    have done next. Otherwise the messages are made active again, each as a copy with a new number, or moved to the
+    dead-letter queue. When this function is killed and called again, a queue with duplicate detection has each message
+    once; any other queue has the last message twice, with one id.
 
     Args:
         checkpoint: The query's checkpoint, as a folder that this machine sees.
-        options: How the namespace is reached, as the stream has it.
+        options: The stream's options for the connection.
         action: ``reactivate``, ``dead-letter``, or ``report``, which changes nothing.
-        batch: Which batch; by default the newest.
+        batch: Number of the batch; by default the newest.
 
     Returns:
-        ``batch``, ``committed``, ``action``, ``messages``: how many, and ``doubtful``: how many more of the claim are
-        deferred and were left alone, as their counts say that somebody has held them since.
+        ``batch``, ``committed``, ``action``, ``messages`` (their number), and ``doubtful``: the number of further
+        messages of the claim that are deferred and were left alone, because their counts say that another receiver has
+        held them since.
 
     Raises:
-        CheckpointError: There is no such checkpoint, or it is none of a claim stream in this namespace.
+        CheckpointError: There is no such checkpoint, or it is not of a claim stream in this namespace.
         OptionError: There is no such action.
     """
     _demand_action(action)
@@ -189,22 +191,22 @@ def release(
 def sweep(
     entity: str, checkpoints: Iterable[str | Path], options: Mapping[str, str], *, action: str = REPORT
 ) -> dict[str, Any]:
-    """Find deferred messages of an entity that no checkpoint names: what a disposition that came too late left behind.
+    """Find deferred messages of an entity that no checkpoint names; a disposition that arrived too late leaves them.
 
-    All queries that read the entity have to be stopped and their checkpoints given, and no application may defer
-    messages of it: their deferred messages would be found too.
+    All queries that read the entity have to be stopped, and all their checkpoints given. No application may defer
+    messages of the entity, because this function would find such messages too.
 
     Args:
         entity: A queue, or ``topic/subscriptions/name``.
-        checkpoints: Of all queries on it.
-        options: How the namespace is reached.
+        checkpoints: The checkpoints of all queries on the entity.
+        options: The options for the connection.
         action: ``report``, which changes nothing, ``reactivate`` or ``dead-letter``.
 
     Returns:
-        ``entity``, ``action``, ``messages``: how many, and ``sequence_numbers`` of the first thousand.
+        ``entity``, ``action``, ``messages`` (their number), and ``sequence_numbers`` of the first thousand.
 
     Raises:
-        CheckpointError: One is none.
+        CheckpointError: A folder is not a checkpoint.
         OptionError: There is no such action.
     """
     _demand_action(action)
@@ -231,7 +233,7 @@ def _demand_action(action: str) -> None:
 
 
 def batches_in(folder: Path) -> list[int]:
-    """Return the numbers of the batches that a folder of a checkpoint tells of; none if it cannot be read."""
+    """Return the numbers of the batches in a folder of a checkpoint; none if the folder cannot be read."""
     try:
         return [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
     except OSError:
@@ -239,7 +241,7 @@ def batches_in(folder: Path) -> list[int]:
 
 
 def claims_in(path: Path) -> list[ClaimOffset]:
-    """Read the claims of one file of a checkpoint's offsets; those of other sources are passed over.
+    """Read the claims of one file of a checkpoint's offsets; claims of other sources are ignored.
 
     Raises:
         CheckpointError: The file cannot be read.

@@ -1,6 +1,6 @@
 """Repeat work after errors that pass by themselves, in processes that may wait.
 
-Such errors come of a broker that restarts, or of a session that somebody else holds.
+Such an error comes from a broker that restarts, or from a session that another receiver holds.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _log = logging.getLogger("duobus.spark")
 
 
 def retried(key: Key, work: Callable[[], Any], clock: Clock, session_timeout_s: float) -> Any:
-    """Do something idempotent, again when a connection broke or somebody holds the session.
+    """Do idempotent work, again when a connection broke or another receiver holds the session.
 
     Args:
-        key: What it is done to; for errors.
-        work: Does it.
+        key: The place of the work, for error texts.
+        work: Does the work.
         clock: Time.
         session_timeout_s: How long to try for a session.
 
     Raises:
-        EntityError: It cannot be done; the text says why.
-        ServiceBusError: It was tried often enough.
+        EntityError: The work cannot be done; the text says why.
+        ServiceBusError: The last attempt failed.
     """
     from azure.servicebus import exceptions
 
@@ -74,12 +74,12 @@ def pause(seconds: float) -> None:
 
 
 class RateLimit:
-    """Holds up who has sent too much too soon.
+    """Delays a sender that has sent too much too soon.
 
     Args:
         rate: Messages a second.
         clock: Time.
-        pause: Waits so many seconds.
+        pause: Waits for a number of seconds.
     """
 
     __slots__ = ("_clock", "_due_ms", "_pause", "_rate")
@@ -91,7 +91,7 @@ class RateLimit:
         self._due_ms: float | None = None
 
     def sent(self, count: int) -> None:
-        """Return when more may be sent after ``count`` messages; what was not used before is not made up for."""
+        """Return when more may be sent after ``count`` messages; unused rate of earlier times does not count."""
         now_ms = self._clock.monotonic_ms()
         due_ms = max(now_ms, now_ms if self._due_ms is None else self._due_ms) + count * 1000 / self._rate
         self._due_ms = due_ms

@@ -28,14 +28,14 @@ _STATES: Final = {0: "active", 1: "deferred", 2: "scheduled"}
 
 
 class Source(NamedTuple):
-    """What is the same for all messages of an entity."""
+    """The values that all messages of an entity have in common."""
 
     namespace: str
     entity: str
 
 
 def body_of(message: Any) -> tuple[bytes, str]:
-    """The body as bytes, and what kind it is."""
+    """The body as bytes, and its kind."""
     kind = message.body_type.value
     if kind == "data":
         parts = list(message.body)
@@ -46,7 +46,7 @@ def body_of(message: Any) -> tuple[bytes, str]:
 
 
 def size_of(message: Any) -> int:
-    """Bytes of a message's body, roughly; of what is no data not even that."""
+    """Bytes of a message's body, roughly; for a body that is not data, a guess."""
     if type(message) is Peeked:
         return len(message.body)
     if message.body_type.value != "data":
@@ -83,7 +83,7 @@ def _property(value: Any) -> tuple[str | None, str | None]:
 
 
 def properties_of(message: Any) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Application properties as text, and the types of those that are no text."""
+    """Application properties as text, and the types of values that are not text."""
     texts: dict[str, str | None] = {}
     types: dict[str, str] = {}
     given = message.application_properties
@@ -141,10 +141,10 @@ _GETTERS: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 def check_schema(schema: StructType) -> None:
-    """Refuse columns that the source does not have, and other types of those it has.
+    """Refuse columns that the source does not have, and columns with other types than those of the source.
 
     Raises:
-        OptionError: The user's schema asks for one.
+        OptionError: The user's schema has such a column.
     """
     for item in schema.fields:
         if item.name not in NAMES:
@@ -159,8 +159,8 @@ class Rows:
     """Makes Arrow batches of messages, with the columns of a schema and no others.
 
     Args:
-        schema: Asked for.
-        include_body: Without it the body is null, and is not looked at.
+        schema: The columns that Spark asks for.
+        include_body: If false, the body is null and is not read.
     """
 
     def __init__(self, schema: StructType, *, include_body: bool = True) -> None:
@@ -175,8 +175,8 @@ class Rows:
         """Yield Arrow batches of about a thousand messages, fewer when they are large.
 
         Args:
-            source: Of all of them.
-            messages: Each one ``Peeked``, or the SDK's.
+            source: The values that all messages have in common.
+            messages: Messages, each as ``Peeked`` or as an object of the SDK.
         """
         page: list[Any] = []
         size = 0

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from duobus.errors import StoreFailed
-from duobus.model.descriptions import AccessRule
+from duobus.model.descriptions import QUEUE, TOPIC, AccessRule, QueueDescription, TopicDescription, from_json
 
 #: Name of the rule that every namespace has (Azure: shared access signatures).
 DEFAULT_RULE_NAME = "RootManageSharedAccessKey"
@@ -60,6 +60,13 @@ class EntityRow(msgspec.Struct, frozen=True):
     state: str
     partition_count: int
     slots: tuple[SlotRow, ...]
+
+
+def rules_of_entity(row: EntityRow) -> tuple[AccessRule, ...]:
+    """The access rules of a queue or topic; of anything else none."""
+    if row.kind == QUEUE:
+        return from_json(row.description, QueueDescription).authorization_rules
+    return from_json(row.description, TopicDescription).authorization_rules if row.kind == TOPIC else ()
 
 
 class StoreRow(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from pathlib import Path
 from time import gmtime, strftime
 from typing import Final
@@ -12,6 +13,9 @@ from duobus.clock import Clock
 from duobus.errors import ConfigurationError
 
 NAME: Final = "duobus.lock"
+#: Tries to take the lock, and seconds between them: a command that looks for the holder shares the lock for an instant.
+_TRIES: Final = 10
+_TRY_S: Final = 0.02
 #: Bytes of it that are read, for whoever finds it locked; a host name has up to 255.
 _READ_BYTES: Final = 500
 
@@ -36,15 +40,13 @@ class FolderLock:
         """
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(fd, _READ_BYTES, 0).decode(errors="replace").strip()
+        if not _locked(fd):
+            holder = _holder(fd)
             os.close(fd)
             raise ConfigurationError(
                 f"The data folder {self._path.parent} is in use by {holder or 'another process'}. Each server needs a "
                 "data folder of its own, joined ones too: stop that process, or give another --data."
-            ) from None
+            )
         since = strftime("%Y-%m-%d %H:%M:%S", gmtime(clock.now_ms() // 1000))
         self._fd = fd
         self._text = f"{who} with process id {os.getpid()}, since {since} UTC"
@@ -64,3 +66,36 @@ class FolderLock:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def _locked(fd: int) -> bool:
+    """Whether this process has the lock now."""
+    pause = threading.Event()
+    for number in range(_TRIES):
+        if number:
+            pause.wait(_TRY_S)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        return True
+    return False
+
+
+def _holder(fd: int) -> str:
+    return os.pread(fd, _READ_BYTES, 0).decode(errors="replace").strip()
+
+
+def holder_of(data: Path) -> str | None:
+    """The holder of a data folder's lock, as the holder describes itself; None when nobody has the lock."""
+    try:
+        fd = os.open(data / NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _holder(fd) or "another process"
+    finally:
+        os.close(fd)
+    return None

@@ -267,8 +267,8 @@ class WriterPool:
 #: A call that has taken so long is late. No healthy disk does that to a commit, and it leaves most of the 5 s that a
 #: send without a key may take in all (PE4), and half of the second in which a receiver gets what is elsewhere (I29).
 LATE_S: Final = 0.5
-#: What a commit may take from its handing over to its answer, in patiences of the store: the time of PE4 less what it
-#: takes to send what it holds elsewhere.
+#: What a commit may take from its handing over to its answer, in timeouts of the store: the time of PE4 less the
+#: time that it takes to send its messages elsewhere.
 COMMIT_TIMEOUTS: Final = 1.5
 #: How long a refusal may wait until a store has made sure that the messages cannot appear any more: what is left of the
 #: time of PE4 when a commit has had all of its timeout.

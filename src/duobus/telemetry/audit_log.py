@@ -34,6 +34,8 @@ DELETE: Final = "delete"
 #: Outcome of a change of which nothing more is known.
 UNKNOWN: Final = "unknown"
 DONE: Final = "done"
+#: Kind of a change of an access rule.
+RULE_KIND: Final = "access rule"
 
 _NAME: Final = re.compile(r"audit-(\d{8})\.jsonl")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,11 +48,11 @@ class Change:
 
     Attributes:
         operation: CREATE, UPDATE or DELETE.
-        kind: queue, topic, subscription or rule.
-        path: Of the entity; of a rule with its subscription.
+        kind: queue, topic, subscription, rule or RULE_KIND.
+        path: Of the entity; of a rule with its subscription; of an access rule see ``path_of_rule``.
         who: Name of the access rule, or of the bearer's identity, that allowed it; the server itself.
         origin: Network address that it came from; empty for the server itself.
-        interface: http, amqp or server.
+        interface: http, amqp or server; folder for a command in the data folder of a server that does not run.
     """
 
     __slots__ = ("interface", "kind", "namespace", "number", "operation", "origin", "path", "who")
@@ -167,6 +169,11 @@ class AuditLog(AuditTrail):
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
+
+
+def path_of_rule(entity: str | None, name: str) -> str:
+    """The path of an access rule: below its entity, so that it is found with that; of a namespace alone."""
+    return f"{entity}/AuthorizationRules/{name}" if entity else f"AuthorizationRules/{name}"
 
 
 def files_of(folder: Path) -> list[tuple[int, Path]]:

@@ -74,6 +74,9 @@ METRICS: tuple[MetricKind, ...] = (
         "Messages of an entity that are to be forwarded and have not left yet, of the stores that are there.",
     ),
     MetricKind("duobus_messages_bytes", GAUGE, _ENTITY, "Payload bytes in an entity, of the stores that are there."),
+    MetricKind(
+        "duobus_messages_locked", GAUGE, _ENTITY, "Messages that receivers hold locked, of the stores that are there."
+    ),
     MetricKind("duobus_fragment_available", GAUGE, (*_ENTITY, "fragment"), "1 when a fragment can be used, else 0."),
     MetricKind(
         "duobus_keys_skew",
@@ -99,6 +102,12 @@ METRICS: tuple[MetricKind, ...] = (
     MetricKind(
         "duobus_clock_ahead_seconds", GAUGE, (), "How far the wall clock is ahead of broker time; below 0 behind it."
     ),
+    MetricKind("duobus_memory_bytes", GAUGE, (), "Memory of the process, as far as it is in use (resident)."),
+    MetricKind("duobus_incoming_bytes", GAUGE, (), "Bytes of incoming messages that no store has yet."),
+    MetricKind("duobus_incoming_limit_bytes", GAUGE, (), "At how many of them the server reads no further."),
+    MetricKind("duobus_http_connections", GAUGE, (), "Open HTTP connections."),
+    MetricKind("duobus_certificate_end_seconds", GAUGE, (), "When the server's certificate ends, seconds since 1970."),
+    MetricKind("duobus_build_info", GAUGE, ("version",), "1, with the version that runs."),
     MetricKind("duobus_start_time_seconds", GAUGE, (), "When the server was ready, seconds since 1970."),
 )
 

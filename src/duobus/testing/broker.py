@@ -1,8 +1,8 @@
 """A broker inside the process of the tests: in a thread of its own, in memory, with namespaces made at run time.
 
-Every namespace has a port, a key and an AMQP server of its own, so that a connection string leads to it alone and
-removing it takes its connections along. Broker time, which locks, times to live and scheduled messages follow, can
-be moved ahead; connections and tokens stay with real time.
+Every namespace has a port, a key and an AMQP server of its own, so that a connection string leads to this namespace
+alone, and removing the namespace closes its connections. Tests can move broker time ahead, which locks, times to live
+and scheduled messages follow; connections and tokens follow real time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MovableClock(Clock):
         return super().now_ms() + self.moved_ms
 
     def monotonic_ms(self) -> int:
-        """Return monotonic time, moved by as much."""
+        """Return monotonic time, moved by the same amount."""
         return super().monotonic_ms() + self.moved_ms
 
 
@@ -77,8 +77,8 @@ class BrokerHost:
         stores: Number of its messaging stores.
 
     Attributes:
-        clock: What connections and tokens follow.
-        broker_clock: What broker time follows.
+        clock: The clock of connections and tokens.
+        broker_clock: The clock of broker time.
     """
 
     def __init__(self, stores: int = STORES) -> None:
@@ -107,7 +107,7 @@ class BrokerHost:
         await self._server.start()
 
     async def stop(self) -> None:
-        """Remove what is left and stop."""
+        """Remove the remaining namespaces and stop."""
         for name in list(self._places):
             await self.remove_namespace(name)
         await self._server.stop()
@@ -136,7 +136,7 @@ class BrokerHost:
         return {"name": name, "connection_string": text}
 
     async def remove_namespace(self, name: str) -> None:
-        """Close its connections and delete all that is in it; one that is gone is no error."""
+        """Close the connections of a namespace and delete the namespace; a namespace that is gone is no error."""
         place = self._places.pop(name, None)
         if place is None:
             return
@@ -148,7 +148,7 @@ class BrokerHost:
         await self._server.unit.drop_namespace(name)
 
     async def reset_namespace(self, name: str) -> None:
-        """Close its connections and delete all that is in it; name, port and key stay."""
+        """Close the connections of a namespace and delete all that is in it; name, port and key stay."""
         for peer in list(self._places[name].amqp_server.peers):
             peer.abort()
         await self._server.unit.drop_namespace(name)
@@ -159,17 +159,22 @@ class BrokerHost:
 
         Raises:
             EntityAlreadyExists: The name is taken.
-            ArgumentInvalid: What it forwards to does not exist.
+            ArgumentInvalid: The entity to which the queue forwards does not exist.
         """
         await self._server.unit.create_queue(namespace, from_json(description.encode(), QueueDescription))
 
     async def create_topic(self, namespace: str, description: str) -> None:
-        """Create a topic with its subscriptions from the JSON of its description; EntityAlreadyExists."""
+        """Create a topic with its subscriptions from the JSON of its description; it may raise EntityAlreadyExists."""
         about = from_json(description.encode(), TopicDescription)
         await self._server.unit.topics.create_topic(namespace, about)
 
     async def create_subscription(self, namespace: str, topic: str, description: str) -> None:
-        """Create a subscription from the JSON of its description; EntityNotFound, EntityAlreadyExists."""
+        """Create a subscription from the JSON of its description.
+
+        Raises:
+            EntityNotFound: There is no such topic.
+            EntityAlreadyExists: The name is taken.
+        """
         about = from_json(description.encode(), SubscriptionDescription)
         await self._server.unit.topics.create_subscription(namespace, topic, about)
 
@@ -184,7 +189,7 @@ class BrokerHost:
         await self._server.unit.update_queue(namespace, msgspec.structs.replace(queue.description, **changes))
 
     async def delete_queue(self, namespace: str, path: str) -> None:
-        """Delete a queue with all that is in it; EntityNotFound when there is none."""
+        """Delete a queue with all that is in it; raise EntityNotFound when there is no such queue."""
         await self._server.unit.delete_queue(namespace, self._found(namespace, path).path)
 
     def _found(self, namespace: str, path: str) -> Queue:
@@ -210,20 +215,20 @@ class BrokerHost:
         return {str(number): broker.state for number, broker in self._server.unit.brokers.items()}
 
     async def drill(self, store: int, mode: str) -> None:
-        """Have a store fail, stall or be healthy; EntityNotFound when there is none."""
+        """Make a store fail, stall or work again; raise EntityNotFound when there is no such store."""
         found = self._server.drills.get(store)
         if found is None:
             raise EntityNotFound(f"There is no messaging store {store}; there are {sorted(self._server.drills)}.")
         found.set_mode(mode)
 
     async def fragments(self, namespace: str, path: str) -> dict[str, int]:
-        """Store of each fragment of a queue or topic by the fragment's number; EntityNotFound."""
+        """Store of each fragment of a queue or topic by the fragment's number; it may raise EntityNotFound."""
         home = self._server.unit.namespace(namespace)
         entity = home.topics.get(path.lower()) or self._found(namespace, path)
         return {str(handle.number): handle.store.store_id for handle in entity.fragments}
 
     async def advance(self, milliseconds: int) -> None:
-        """Move broker time ahead; on return all that is due by then has been done."""
+        """Move broker time ahead; on return everything that is due by then has happened."""
         self.broker_clock.moved_ms += milliseconds
         await self._server.unit.time_moved()
 
@@ -257,7 +262,7 @@ def _members(slot: QueuedMessage, sequence_number: int) -> dict[str, Any]:
 
 
 def _body(bare: bytes) -> bytes:
-    """The data sections joined; of another kind of body its text."""
+    """Return the joined data sections; for another kind of body, its text."""
     parts: list[bytes] = []
     rest = bare
     while True:
@@ -282,7 +287,7 @@ class BrokerThread:
         stores: Number of its messaging stores.
 
     Attributes:
-        host: What runs there; its coroutines are for ``call`` only.
+        host: The broker in the thread; only ``call`` runs its coroutines.
     """
 
     def __init__(self, stores: int = STORES) -> None:
@@ -293,7 +298,7 @@ class BrokerThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name="duobus-broker", daemon=True)
 
     def start(self) -> None:
-        """Start; on return clients can connect."""
+        """Start the broker; on return clients can connect."""
         self._thread.start()
         self._await(self.host.start())
 
@@ -301,18 +306,18 @@ class BrokerThread:
         """Run a coroutine of the host and return its result.
 
         Raises:
-            ServiceBusError: What the broker says to it.
+            ServiceBusError: The error of the broker.
         """
         return self._await(getattr(self.host, name)(*arguments))
 
     def renew(self) -> None:
-        """Put a fresh broker, in present time, in the place of one whose time was moved; all it held is gone."""
+        """Replace a broker whose time was moved by a fresh one in present time; the old one's messages are gone."""
         self._await(self.host.stop())
         self.host = BrokerHost(self._stores)
         self._await(self.host.start())
 
     def stop(self) -> None:
-        """Stop, and end the thread."""
+        """Stop the broker, and end the thread."""
         self._await(self.host.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CALL_TIMEOUT_S)

@@ -1,6 +1,6 @@
-"""An outage as clients saw it: what succeeded, failed and how, was delayed, doubled, reordered, or lost.
+"""An outage as clients saw it: how many messages succeeded, failed, were delayed, doubled, reordered, or lost.
 
-Told by the clients themselves, call by call; nothing of it is read from a broker.
+The clients themselves report each call; nothing is read from a broker.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class ClientReport:
         self.slowest_attempt_ms = 0
 
     def sending(self, message_id: str, key: str | None = None) -> None:
-        """A send begins, or is repeated."""
+        """Note that a send begins, or is repeated."""
         with self._lock:
             self._tried_ms[message_id] = self._clock.monotonic_ms()
             self._began_ms.setdefault(message_id, self._tried_ms[message_id])
             self._keys[message_id] = key
 
     def accepted(self, message_id: str) -> None:
-        """The message was acknowledged."""
+        """Note that the message was acknowledged."""
         with self._lock:
             self._end_attempt(message_id)
             took_ms = self._clock.monotonic_ms() - self._began_ms.pop(message_id)
@@ -63,7 +63,7 @@ class ClientReport:
             self._unknown.discard(message_id)
 
     def failed(self, message_id: str, why: str) -> None:
-        """The send raised; ``why``: the name of the error. Whether the message arrived is not known."""
+        """Note that the send raised; ``why`` is the name of the error. The message may have arrived."""
         with self._lock:
             self._end_attempt(message_id)
             self._failed[why] += 1
@@ -76,7 +76,7 @@ class ClientReport:
         self.slowest_attempt_ms = max(self.slowest_attempt_ms, now_ms - self._tried_ms.pop(message_id, now_ms))
 
     def received(self, message_id: str, sequence_number: int) -> None:
-        """A receiver got it."""
+        """Note that a receiver got the message."""
         with self._lock:
             numbers = self._received.setdefault(message_id, set())
             if sequence_number in numbers:
@@ -97,13 +97,14 @@ class ClientReport:
     def summary(self) -> dict[str, Any]:
         """The counts.
 
-        ``succeeded`` counts acknowledged ids, ``failed`` attempts by error and ``failed_keyless`` those of messages
-        without a key, ``unknown`` ids without an outcome in the end, ``delayed`` sends that took longer than DELAYED_MS
-        with all their attempts, ``doubled`` ids that were stored more than once, ``again`` deliveries of a message that
-        had been delivered before, ``reordered`` first deliveries that came after that of a later message with the same
-        key, ``lost`` acknowledged ids that nobody got.
-        ``slowest_ms`` is the longest time of a send with all its attempts, ``slowest_keyless_ms`` that of messages
-        without a key, which need no particular store, and ``slowest_attempt_ms`` that of one attempt, whatever its end.
+        ``succeeded`` counts acknowledged ids, ``failed`` failed attempts by error, ``failed_keyless`` failed attempts
+        of messages without a key, ``unknown`` ids without an outcome in the end, ``delayed`` sends that took longer
+        than DELAYED_MS with all their attempts, ``doubled`` ids that were stored more than once, ``again`` deliveries
+        of a message that had been delivered before, ``reordered`` first deliveries that came after the first delivery
+        of a later message with the same key, and ``lost`` acknowledged ids that nobody received.
+        ``slowest_ms`` is the longest time of a send with all its attempts, ``slowest_keyless_ms`` the longest time of a
+        send of a message without a key, which needs no particular store, and ``slowest_attempt_ms`` the longest time of
+        one attempt, whatever its outcome.
         """
         lost = self.lost()
         with self._lock:

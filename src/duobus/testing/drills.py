@@ -1,4 +1,4 @@
-"""Drills in tests: stores of the test's broker fail or hang when they are told to, and clients tell what they saw."""
+"""Drills in tests: a test makes stores of its broker fail or hang, and records what its clients saw."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Drill:
     """The messaging stores of a test's broker.
 
     Attributes:
-        report: For the test to tell what its clients saw, and to ask what came of it.
+        report: Records what the clients of the test saw, and sums it up.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -46,7 +46,7 @@ class Drill:
         return {int(number): store for number, store in found.items()}
 
     def fail(self, store: int) -> None:
-        """Make every call of a store fail, as a disk that is gone; it is out with the next call.
+        """Make every call of a store fail, like a disk that is gone; the store is away from the next call on.
 
         Raises:
             EntityNotFound: There is no such store.
@@ -54,7 +54,7 @@ class Drill:
         self._tell(store, "failing")
 
     def stall(self, store: int) -> None:
-        """Make a store answer nothing, as a disk that hangs. It is out as soon as somebody has waited for it a second.
+        """Make a store answer no call, like a disk that hangs; the store is away when a call has waited for a second.
 
         Raises:
             EntityNotFound: There is no such store.
@@ -62,10 +62,10 @@ class Drill:
         self._tell(store, "stalling")
 
     def heal(self, store: int | None = None) -> None:
-        """End the drill of a store, or of all; on return what was there is there again.
+        """End the drill of a store, or of all stores; on return everything that was in the stores is there again.
 
         Raises:
-            StoreUnavailable: It did not come back.
+            StoreUnavailable: A store did not come back.
         """
         stores = sorted(self._told) if store is None else [store]
         for number in stores:
@@ -82,7 +82,7 @@ class Drill:
 
     @contextmanager
     def away(self, store: int, how: str = "fail") -> Iterator[None]:
-        """A store is away for as long as the context lasts; ``how``: ``fail`` or ``stall``."""
+        """Keep a store away for as long as the context lasts; ``how`` is ``fail`` or ``stall``."""
         {"fail": self.fail, "stall": self.stall}[how](store)
         try:
             yield

@@ -1,7 +1,7 @@
-"""The handles that a test has of its broker: namespaces, queues, messages, and time.
+"""The handles of a test for its broker: namespaces, queues, messages, and time.
 
-The broker is in a thread of this process or, for tests that must not share their interpreter with it, in a process
-of its own that does the same calls when told by lines of JSON.
+The broker is in a thread of this process or, for tests that must not share their interpreter with the broker, in a
+process of its own, which executes the same calls for lines of JSON.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Remote(Protocol):
         """Start; on return clients can connect."""
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Run a coroutine of BrokerHost; raises the ServiceBusError that it raises."""
+        """Run a coroutine of BrokerHost; raise the ServiceBusError that the coroutine raises."""
 
     def renew(self) -> None:
-        """Begin with a fresh broker in present time."""
+        """Replace the broker by a fresh one in present time."""
 
     def stop(self) -> None:
         """Stop."""
@@ -67,15 +67,15 @@ class BrokerProcess:
         self._answer()
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Run a coroutine of the host over there and return its result.
+        """Run a coroutine of the host in the other process and return its result.
 
         Raises:
-            ServiceBusError: What the broker says to it.
+            ServiceBusError: The error of the broker.
         """
         return self._ask({"call": name, "arguments": arguments})
 
     def renew(self) -> None:
-        """Put a fresh broker in the place of the present one."""
+        """Replace the broker by a fresh one in present time."""
         self._ask({"call": None})
 
     def stop(self) -> None:
@@ -116,15 +116,15 @@ class FoundMessage:
     """A message as it lies in a queue.
 
     Attributes:
-        sequence_number: As clients see it.
+        sequence_number: The sequence number that clients see.
         state: ``active``, ``scheduled``, ``deferred`` or ``dead-letter``.
-        is_locked: Whether a receiver holds it now.
-        delivery_count: Earlier deliveries that counted.
-        body: The bytes of the body; of a body that is a value or a sequence, its text.
-        message_id: Its id as text; None of what an earlier version stored without one.
-        subject: Or None.
-        application_properties: By name; values that JSON does not know are text.
-        dead_letter_reason: Or None.
+        is_locked: Whether a receiver holds the message now.
+        delivery_count: Number of earlier deliveries that counted.
+        body: The bytes of the body; for a body that is a value or a sequence, its text.
+        message_id: Id of the message as text; None for a message that an earlier version stored without an id.
+        subject: Subject of the message, or None.
+        application_properties: Values by name; values that JSON does not know are text.
+        dead_letter_reason: The dead-letter reason, or None.
     """
 
     __slots__ = (
@@ -187,10 +187,10 @@ class Broker:
                 self._remote.call("remove_namespace", made["name"])
 
     def advance(self, seconds: float) -> None:
-        """Move broker time ahead: what is due by then has happened on return.
+        """Move broker time ahead; on return everything that is due by then has happened.
 
-        That is: locks end, messages expire, scheduled messages become active. Connections, tokens and the client's
-        own clock stay where they are.
+        Locks end, messages expire, and scheduled messages become active. Connections, tokens and the client's own clock
+        are not moved.
 
         Raises:
             ArgumentInvalid: ``seconds`` is negative: broker time never goes back.
@@ -209,8 +209,8 @@ class Namespace:
     """One namespace, for one test.
 
     Attributes:
-        name: Its name.
-        connection_string: For any client, with all rights.
+        name: Name of the namespace.
+        connection_string: Connection string for any client, with all rights.
     """
 
     def __init__(self, broker: Broker, name: str, connection_string: str) -> None:
@@ -222,36 +222,36 @@ class Namespace:
         """Create a queue and return its name.
 
         Args:
-            name: Its path.
+            name: Path of the queue.
             properties: As ``ServiceBusAdministrationClient.create_queue`` names them (``lock_duration``,
                 ``max_delivery_count``, ``default_message_time_to_live``, ``enable_partitioning``, ...); durations
                 are ``timedelta``.
 
         Raises:
-            ArgumentInvalid: There is no such property, its value cannot be, or what it forwards to does not exist.
+            ArgumentInvalid: There is no such property, its value is not allowed, or a target of forwarding is missing.
             EntityAlreadyExists: The name is taken.
         """
         self._broker.call("create_queue", self.name, to_json(_description(name, properties)).decode())
         return name
 
     def update_queue(self, name: str, **properties: Any) -> None:
-        """Change properties of a queue; links that it does not allow any more are detached.
+        """Change properties of a queue; links that the queue no longer allows are detached.
 
         Args:
-            name: Its path.
-            properties: As for ``create_queue``; what is not named stays.
+            name: Path of the queue.
+            properties: As for ``create_queue``; properties that are not named stay.
 
         Raises:
             EntityNotFound: There is no such queue.
-            ArgumentInvalid: There is no such property, its value cannot be, or it cannot be changed.
+            ArgumentInvalid: There is no such property, its value is not allowed, or it cannot be changed.
         """
         self._broker.call("update_queue", self.name, name, _values(properties))
 
     def create_topic(self, name: str, *, subscriptions: Sequence[str] = (), **properties: Any) -> str:
-        """Create a topic with subscriptions that take everything, and return its name.
+        """Create a topic with subscriptions that get every message, and return its name.
 
         Args:
-            name: Of the topic.
+            name: Name of the topic.
             subscriptions: Names of its subscriptions.
             properties: As ``ServiceBusAdministrationClient.create_topic`` names them; durations are ``timedelta``.
 
@@ -269,8 +269,8 @@ class Namespace:
 
         Args:
             topic: Name of the topic.
-            name: Of the subscription.
-            filter: SQL expression of its one rule; None: it takes everything.
+            name: Name of the subscription.
+            filter: SQL expression of its one rule; None for a subscription that gets every message.
             properties: As ``ServiceBusAdministrationClient.create_subscription`` names them.
 
         Raises:
@@ -288,7 +288,7 @@ class Namespace:
     def messages(self, queue: str) -> list[FoundMessage]:
         """Return all messages of a queue, then those of its dead-letter queue, by sequence number; at most 1,000 each.
 
-        Looking changes nothing: neither locks nor delivery counts.
+        The call changes neither locks nor delivery counts.
 
         Raises:
             EntityNotFound: There is no such queue.
@@ -300,7 +300,7 @@ class Namespace:
         self._broker.advance(seconds)
 
     def reset(self) -> None:
-        """Make the namespace as new: no queues, no messages, no connections; its connection string stays good."""
+        """Delete all queues and messages and close all connections; the connection string stays good."""
         self._broker.call("reset_namespace", self.name)
 
 

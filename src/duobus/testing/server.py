@@ -22,7 +22,7 @@ from duobus.testing.ports import HeldPort
 
 
 class DemoFailed(Exception):
-    """The demonstration could not be finished. The text says what was waited for, and what to do where one can."""
+    """The demonstration could not be finished. The text says what was missing, and what the user can do about it."""
 
 
 #: Bound on a start, recovery of a full data folder on a busy machine included.
@@ -70,17 +70,17 @@ class ServerProcess:
 
     @property
     def ready(self) -> dict[str, Any]:
-        """The members of the ready file of the latest start; empty before the first."""
+        """The members of the ready file of the latest start; empty before the first start."""
         return self._ready
 
     @property
     def connection_string(self) -> str:
-        """For plain TCP, with ``UseDevelopmentEmulator=true``."""
+        """Connection string for plain TCP, with ``UseDevelopmentEmulator=true``."""
         return str(self._ready["connection_string"])
 
     @property
     def connection_string_tls(self) -> str:
-        """For TLS; goes with ``tls_endpoint`` and ``ca``."""
+        """Connection string for TLS; use it with ``tls_endpoint`` and ``ca``."""
         return str(self._ready["connection_string_tls"])
 
     @property
@@ -124,7 +124,7 @@ class ServerProcess:
         """Start a process and wait until clients can connect.
 
         Raises:
-            DemoFailed: It ended, or was not ready in time; the text holds the end of its log.
+            DemoFailed: The process ended, or was not ready in time; the text holds the end of its log.
         """
         if self.is_running:
             raise DemoFailed("The broker is running already.")
@@ -143,7 +143,7 @@ class ServerProcess:
             raise
 
     def restart(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Kill what runs, if anything does, and start again on the same data folder and ports."""
+        """Kill the process, if one is running, and start again on the same data folder and ports."""
         self.kill()
         self.start(timeout_s)
 
@@ -156,14 +156,14 @@ class ServerProcess:
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL; returns when the process is gone. Does nothing when there is none."""
+        """Send SIGKILL and return when the process is gone; do nothing when there is no process."""
         if self._process is None:
             return
         self._process.kill()
         self._process.wait()
 
     def terminate(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """SIGTERM, and wait; returns the exit status. Kills what does not stop in time, then raises DemoFailed."""
+        """Send SIGTERM, wait, return the status; kill a process that does not stop in time and raise DemoFailed."""
         if self._process is None:
             return 0
         if self._process.poll() is None:

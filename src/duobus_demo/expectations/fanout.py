@@ -140,7 +140,7 @@ class FanoutExpectations:
                 for receive_path, expected in self._expected.items()
             }
             totals = {name: sum(counts[name] for counts in receive_paths.values()) for name in COUNTS}
-            return {**totals, "outlets": receive_paths}
+            return {**totals, "receive_paths": receive_paths}
 
     def examples(self) -> dict[str, list[str]]:
         """Return a few of what is lost, altered and wrong, in words."""

@@ -210,7 +210,7 @@ SUBSCRIPTIONS = (
     ),
 )
 
-OUTLETS = tuple(subscription.receive_path for subscription in SUBSCRIPTIONS)
+RECEIVE_PATHS = tuple(subscription.receive_path for subscription in SUBSCRIPTIONS)
 
 
 def fanout_config() -> dict[str, Any]:

@@ -84,11 +84,11 @@ class ClusterExpectations:
 class ClusterTraffic:
     """A sender and a receiver for each queue, at servers next to each other; as a context manager it runs them."""
 
-    def __init__(self, servers: list[ServerProcess], book: ClusterExpectations, clock: Clock) -> None:
+    def __init__(self, servers: list[ServerProcess], expectations: ClusterExpectations, clock: Clock) -> None:
         self._clock = clock
-        self._patience_ms = 0
+        self._deadline_ms = 0
         self._servers = servers
-        self._book = book
+        self._expectations = expectations
         self._is_over = threading.Event()
         self._is_sent = threading.Event()
         self._senders = [threading.Thread(target=self._send, args=(i, name)) for i, name in enumerate(QUEUES)]
@@ -107,14 +107,14 @@ class ClusterTraffic:
         self._is_over.set()
         for thread in self._senders:
             thread.join()
-        self._patience_ms = self._clock.monotonic_ms() + 3000 * LOCK_S
+        self._deadline_ms = self._clock.monotonic_ms() + 3000 * LOCK_S
         self._is_sent.set()
         for thread in self._receivers:
             thread.join()
 
     def _is_done(self) -> bool:
         # A link that ended in good order keeps its locks: its messages come again when these end.
-        return not self._book.missing() or self._clock.monotonic_ms() > self._patience_ms
+        return not self._expectations.missing() or self._clock.monotonic_ms() > self._deadline_ms
 
     def _server(self, number: int) -> ServerProcess:
         return self._servers[number % len(self._servers)]
@@ -131,7 +131,7 @@ class ClusterTraffic:
                         # Numbers are never used again: what was not answered may be there or not.
                         texts = [f"{queue}/{next(numbers)}" for _ in range(AT_ONCE)]
                         sender.send_messages([ServiceBusMessage(text, message_id=text) for text in texts])
-                        self._book.acknowledged(queue, texts)
+                        self._expectations.acknowledged(queue, texts)
                         self._is_over.wait(_SEND_EVERY_S)
             except _BROKEN:
                 self._is_over.wait(_TRY_AGAIN_S)
@@ -144,7 +144,7 @@ class ClusterTraffic:
                         messages = receiver.receive_messages(50, max_wait_time=1)
                         for message in messages:
                             # Before it is completed: whether a completion that breaks was done, nobody can tell.
-                            self._book.received(str(message))
+                            self._expectations.received(str(message))
                             receiver.complete_message(message)
                         if not messages and self._is_sent.is_set() and self._is_done():
                             return
@@ -170,7 +170,7 @@ class ClusterScenario:
         self._watcher = watcher
         self._clock = clock
         self._messages = messages
-        self._book = ClusterExpectations()
+        self._expectations = ClusterExpectations()
         self._began_ms = clock.monotonic_ms()
         self._deadline_ms = self._began_ms + int(limit_s * 1000)
         self._timeline: list[dict[str, Any]] = []
@@ -183,7 +183,7 @@ class ClusterScenario:
             DemoFailed: Something did not happen in its time.
         """
         takeovers = []
-        with ClusterTraffic(self._servers, self._book, self._clock) as traffic:
+        with ClusterTraffic(self._servers, self._expectations, self._clock) as traffic:
             for number, server in enumerate(self._servers, 1):
                 self._progress(self._messages, "messages before the kill")
                 server.kill()
@@ -200,8 +200,8 @@ class ClusterScenario:
             self._note("all messages received")
         return {
             "part": "cluster",
-            **self._book.report(),
-            "missing": self._book.missing()[:10],
+            **self._expectations.report(),
+            "missing": self._expectations.missing()[:10],
             "server_kills": len(takeovers),
             "takeover_seconds": [round(seconds, 2) for seconds in takeovers],
             "rows": {"Queues take sends again after": ", ".join(f"{seconds:.2f} s" for seconds in takeovers)},
@@ -211,13 +211,13 @@ class ClusterScenario:
 
     def _progress(self, more: int, what: str) -> None:
         """Wait until every queue has acknowledged so many more."""
-        least = {queue: number + more for queue, number in self._book.counts().items()}
+        least = {queue: number + more for queue, number in self._expectations.counts().items()}
         began_ms = self._clock.monotonic_ms()
-        while any(number < least[queue] for queue, number in self._book.counts().items()):
+        while any(number < least[queue] for queue, number in self._expectations.counts().items()):
             now_ms = self._clock.monotonic_ms()
             if now_ms > min(self._deadline_ms, began_ms + int(_PHASE_TIMEOUT_S * 1000)):
-                raise DemoFailed(f"The time was over while waiting for {what}: {self._book.counts()}.")
-            report = self._book.report()
+                raise DemoFailed(f"The time was over while waiting for {what}: {self._expectations.counts()}.")
+            report = self._expectations.report()
             self._watcher.progress(report["received"], report["acknowledged"])
             self._pause.wait(_PAUSE_S)
 

@@ -13,7 +13,7 @@ from duobus_demo.clients import endpoints_of, sync_endpoints
 from duobus_demo.corpus import Outgoing, standard_library
 from duobus_demo.dispositions import Dispositions
 from duobus_demo.expectations.fanout import FanoutExpectations
-from duobus_demo.expectations.fanout_plan import OUTLETS, TOPIC, chosen, expected_of, fanout_config, looks_of
+from duobus_demo.expectations.fanout_plan import RECEIVE_PATHS, TOPIC, chosen, expected_of, fanout_config, looks_of
 from duobus_demo.feed import Feed
 from duobus_demo.kills import freeze_in_the_middle, kill_failures, play_with_server
 from duobus_demo.message_account import MessageAccount
@@ -60,11 +60,11 @@ class FanoutScenario:
         self._watcher = watcher
         self._clock = clock
         self._looks = looks_of(messages)
-        self._book = FanoutExpectations(expected_of(self._looks))
+        self._expectations = FanoutExpectations(expected_of(self._looks))
         self._feed = Feed(messages)
         self._account = MessageAccount(clock)
         self._run = RunState(TOPIC, self._feed, self._account, Dispositions(0), clock, limit_s)
-        self._doors = endpoints_of(server)
+        self._endpoints = endpoints_of(server)
         self._kills: list[dict[str, Any]] = []
 
     def play(self) -> dict[str, Any]:
@@ -85,32 +85,32 @@ class FanoutScenario:
             left = self._drain()
         sends = self._account.report()
         transports = {
-            name: {"sent": counts["sent"], "received": self._book.completions_over(name)}
+            name: {"sent": counts["sent"], "received": self._expectations.completions_over(name)}
             for name, counts in sends["transports"].items()
         }
         return {
             "part": "fanout",
             **{name: sends[name] for name in ("sent", "acknowledged", "sent_again", "sends_unknown")},
-            **self._book.report(),
+            **self._expectations.report(),
             "left": left,
             "kills": self._kills,
             "transports": transports,
-            **self._book.examples(),
+            **self._expectations.examples(),
             "seconds": round((self._clock.monotonic_ms() - began_ms) / 1000, 2),
         }
 
     def _jobs(self) -> list[tuple[str, Callable[[], None]]]:
-        run, endpoints = self._run, sync_endpoints(self._doors)
+        run, endpoints = self._run, sync_endpoints(self._endpoints)
         jobs: list[tuple[str, Callable[[], None]]] = []
         for index in range(PUBLISHERS):
             endpoint = endpoints[index % len(endpoints)]
             jobs.append((f"publisher {index}", partial(run_publisher, run, endpoint, self._looks)))
-        for index in range(SUBSCRIBERS * len(OUTLETS)):
-            receive_path, endpoint = OUTLETS[index // SUBSCRIBERS], endpoints[index % len(endpoints)]
+        for index in range(SUBSCRIBERS * len(RECEIVE_PATHS)):
+            receive_path, endpoint = RECEIVE_PATHS[index // SUBSCRIBERS], endpoints[index % len(endpoints)]
             jobs.append(
                 (
                     f"subscriber {index} of {receive_path}",
-                    partial(run_subscriber, run, endpoint, self._book, receive_path),
+                    partial(run_subscriber, run, endpoint, self._expectations, receive_path),
                 )
             )
         return jobs
@@ -125,14 +125,14 @@ class FanoutScenario:
         self._run.wait_until(look, _PHASE_TIMEOUT_S, f"{number} messages are published")
 
     def _is_busy(self) -> bool:
-        return self._account.in_flight >= UNSETTLED_SENDS_MIN and self._book.unsettled >= COPIES_HELD_MIN
+        return self._account.in_flight >= UNSETTLED_SENDS_MIN and self._expectations.unsettled >= COPIES_HELD_MIN
 
     def _kill(self, number: int) -> None:
         server = self._server
         self._feed.allow(None)
         self._run.may_receive.set()
         freeze_in_the_middle(self._run, server, self._is_busy)
-        kill: dict[str, Any] = {"unsettled_sends": self._account.in_flight, "locks_held": self._book.unsettled}
+        kill: dict[str, Any] = {"unsettled_sends": self._account.in_flight, "locks_held": self._expectations.unsettled}
         self._feed.allow(self._feed.taken)
         server.kill()
         self._kills.append(kill)
@@ -150,25 +150,25 @@ class FanoutScenario:
         left = 0
         for _look in range(_LOOKS):
             self._until_taken()
-            left = look_for_rest(self._doors[0])
+            left = look_for_rest(self._endpoints[0])
             if not left:
                 break
         return left
 
     def _until_taken(self) -> None:
         settled, moved_ms = -1, self._clock.monotonic_ms()
-        while any(self._book.missing().values()):
+        while any(self._expectations.missing().values()):
             self._run.check()
             self._show()
             now_ms = self._clock.monotonic_ms()
-            if self._book.settled != settled:
-                settled, moved_ms = self._book.settled, now_ms
+            if self._expectations.settled != settled:
+                settled, moved_ms = self._expectations.settled, now_ms
             elif now_ms - moved_ms > STALLED_S * 1000:
                 return
             self._run.stopping.wait(POLL_S * 10)
 
     def _show(self) -> None:
-        self._watcher.progress(self._book.settled, self._book.total)
+        self._watcher.progress(self._expectations.settled, self._expectations.total)
 
 
 _MUST_BE_ZERO = (

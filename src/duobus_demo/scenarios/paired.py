@@ -71,7 +71,7 @@ class PairScenario:
         self._watcher = watcher
         self._clock = clock
         self._account = MessageAccount(clock)
-        self._book = PairExpectations(clock)
+        self._expectations = PairExpectations(clock)
         self._feed = Feed(messages)
         self._run = RunState(ORDERS, self._feed, self._account, Dispositions(0), clock, limit_s)
         self._kill: dict[str, Any] = {}
@@ -84,38 +84,43 @@ class PairScenario:
             DemoFailed: Something did not happen in its time.
         """
         began_ms = self._clock.monotonic_ms()
-        traffic = PairedTraffic(self._run, self._book, endpoints_of(self._primary)[0], endpoints_of(self._secondary)[0])
+        traffic = PairedTraffic(
+            self._run, self._expectations, endpoints_of(self._primary)[0], endpoints_of(self._secondary)[0]
+        )
         fifth = self._total // FIFTHS
-        book, account = self._book, self._account
+        expectations, account = self._expectations, self._account
         with WorkerThreads(self._run, [("asyncio", traffic)]):
             self._feed.allow(fifth)
             self._wait(lambda: account.settled_sends >= fifth // 2, "half of the first fifth is sent")
             self._kill_primary()
-            self._wait(lambda: book.troubled == {ORDERS, VISITS}, "both queues have failed over")
+            self._wait(lambda: expectations.troubled == {ORDERS, VISITS}, "both queues have failed over")
             self._send_until(2 * fifth)
             self._primary.start()
             self._kill["restart_seconds"] = round((self._clock.monotonic_ms() - self._primary.started_at_ms) / 1000, 3)
             self._note("primary started again")
-            self._wait(lambda: not book.troubled, "a ping has found each queue healthy")
+            self._wait(lambda: not expectations.troubled, "a ping has found each queue healthy")
             self._send_until(DRILL * fifth)
             self._lose_store((DRILL + 1) * fifth)
             self._feed.allow(None)
             self._wait(lambda: account.settled_sends >= self._total, "all messages are sent")
             self._note("all messages sent")
-            self._wait(lambda: not account.missing() and book.syphoned >= book.diverted, "all messages are received")
+            self._wait(
+                lambda: not account.missing() and expectations.syphoned >= expectations.diverted,
+                "all messages are received",
+            )
             self._note("all messages received")
         counts = account.report()
         del counts["per_fragment"]  # One queue of three is partitioned.
         return {
             "part": "paired",
             **counts,
-            **book.report(),
+            **expectations.report(),
             "left": self._look(),
             "kills": [self._kill],
             "drills": [self._drill],
             "missing": account.missing()[:10],
             "altered_how": dict(list(account.altered().items())[:10]),
-            "timeline": book.timeline,
+            "timeline": expectations.timeline,
             "seconds": round((self._clock.monotonic_ms() - began_ms) / 1000, 2),
         }
 
@@ -132,15 +137,15 @@ class PairScenario:
         operate(self._primary, "fail", store)
         self._note(f"store {store} of the primary fails")
         self._send_until(until)
-        troubled = self._book.troubled
+        troubled = self._expectations.troubled
         # Those without a key go on at the primary, although other messages of the queue cannot.
         keyless = [one for one in self._messages[before:until] if queue_of(one) == CARTS and key_of(one) is None]
-        diverted = self._book.diverted_of(self._messages[before:until])
+        diverted = self._expectations.diverted_of(self._messages[before:until])
         operate(self._primary, "heal", store)
         self._note(f"store {store} of the primary healed")
         healed_ms = self._clock.monotonic_ms()
         self._wait(lambda: state_of(self._primary, store) == "open", f"store {store} is back")
-        self._wait(lambda: not self._book.troubled, "a ping has found what lies in it healthy")
+        self._wait(lambda: not self._expectations.troubled, "a ping has found what lies in it healthy")
         self._drill.update(
             drill="fail",
             store=store,
@@ -149,7 +154,7 @@ class PairScenario:
             diverted=diverted,
             direct=until - before - diverted,
             keyless=len(keyless),
-            keyless_diverted=self._book.diverted_of(keyless),
+            keyless_diverted=self._expectations.diverted_of(keyless),
             back_seconds=round((self._clock.monotonic_ms() - healed_ms) / 1000, 3),
         )
 
@@ -171,7 +176,7 @@ class PairScenario:
         return left
 
     def _note(self, text: str) -> None:
-        self._book.note(text)
+        self._expectations.note(text)
         self._watcher.note(f"{text[0].upper()}{text[1:]}.")
 
     def _wait(self, is_reached: Callable[[], bool], what: str) -> None:

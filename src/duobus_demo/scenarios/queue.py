@@ -124,7 +124,7 @@ class QueueScenario:
         self._feed = Feed(messages)
         self._account = MessageAccount(clock)
         self._run = RunState(QUEUE, self._feed, self._account, Dispositions(), clock, limit_s)
-        self._doors = endpoints_of(server)
+        self._endpoints = endpoints_of(server)
         self._pool = pool
         self._kills: list[dict[str, Any]] = []
 
@@ -135,7 +135,7 @@ class QueueScenario:
             DemoFailed: Something did not happen in its time.
         """
         began_ms = self._clock.monotonic_ms()
-        with Traffic(self._run, self._doors, self._pool) as traffic:
+        with Traffic(self._run, self._endpoints, self._pool) as traffic:
             # What is deferred early has to survive two kills before anybody asks for it.
             self._run.may_fetch_deferred.clear()
             for number in range(1, KILLS + 1):
@@ -168,7 +168,7 @@ class QueueScenario:
 
     def _kill(self, number: int) -> None:
         run, server = self._run, self._server
-        holder = _Holder(self._doors[0])
+        holder = _Holder(self._endpoints[0])
         try:
             holder.hold(run)
             run.may_receive.set()

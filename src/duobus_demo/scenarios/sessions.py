@@ -79,9 +79,9 @@ class SessionsScenario:
         self._watcher = watcher
         self._clock = clock
         self._account = MessageAccount(clock)
-        self._book = SessionExpectations(sessions)
+        self._expectations = SessionExpectations(sessions)
         self._run = RunState(QUEUE, Feed([]), self._account, Dispositions(0), clock, limit_s)
-        self._doors = endpoints_of(server)
+        self._endpoints = endpoints_of(server)
         self._kills: list[dict[str, Any]] = []
 
     def play(self) -> dict[str, Any]:
@@ -101,12 +101,12 @@ class SessionsScenario:
         return {
             "part": "sessions",
             **self._account.report(),
-            **self._book.report(),
+            **self._expectations.report(),
             "left": left,
             "kills": self._kills,
             "missing": self._account.missing()[:10],
             "altered_how": dict(list(self._account.altered().items())[:10]),
-            "disorder": self._book.faults(),
+            "disorder": self._expectations.faults(),
             "seconds": round((self._clock.monotonic_ms() - began_ms) / 1000, 2),
         }
 
@@ -114,30 +114,36 @@ class SessionsScenario:
         self._wait(lambda: self._account.settled_sends >= number, f"{number} messages are sent")
 
     def _jobs(self) -> list[tuple[str, Callable[[], None]]]:
-        run, book, endpoints = self._run, self._book, sync_endpoints(self._doors)
+        run, expectations, endpoints = self._run, self._expectations, sync_endpoints(self._endpoints)
         jobs: list[tuple[str, Callable[[], None]]] = []
         for index in range(SENDERS):
-            mine = list(book.sessions)[index::SENDERS]
+            mine = list(expectations.sessions)[index::SENDERS]
             jobs.append(
-                (f"sender {index}", partial(run_session_sender, run, endpoints[index % len(endpoints)], book, mine))
+                (
+                    f"sender {index}",
+                    partial(run_session_sender, run, endpoints[index % len(endpoints)], expectations, mine),
+                )
             )
         for index in range(RECEIVERS):
             jobs.append(
-                (f"receiver {index}", partial(run_session_receiver, run, endpoints[index % len(endpoints)], book))
+                (
+                    f"receiver {index}",
+                    partial(run_session_receiver, run, endpoints[index % len(endpoints)], expectations),
+                )
             )
         return jobs
 
     def _is_done(self) -> bool:
         # Completions may come later than the state that tells of the message.
-        return self._book.is_done and not self._account.missing()
+        return self._expectations.is_done and not self._account.missing()
 
     def _is_busy(self) -> bool:
-        return self._account.in_flight >= UNSETTLED_SENDS_MIN and self._book.locked >= SESSIONS_HELD_MIN
+        return self._account.in_flight >= UNSETTLED_SENDS_MIN and self._expectations.locked >= SESSIONS_HELD_MIN
 
     def _kill(self, number: int) -> None:
         server = self._server
         freeze_in_the_middle(self._run, server, self._is_busy)
-        kill: dict[str, Any] = {"unsettled_sends": self._account.in_flight, "locks_held": self._book.locked}
+        kill: dict[str, Any] = {"unsettled_sends": self._account.in_flight, "locks_held": self._expectations.locked}
         server.kill()
         self._kills.append(kill)
         self._watcher.note(
@@ -151,7 +157,7 @@ class SessionsScenario:
         problem: Exception | None = None
         for _attempt in range(_LOOKS):
             try:
-                return look_at_sessions(self._run, self._doors[0], self._book)
+                return look_at_sessions(self._run, self._endpoints[0], self._expectations)
             except UNKNOWN_OUTCOME as error:
                 problem = error
                 self._run.check()

@@ -62,17 +62,17 @@ class TimedMessageAccount(MessageAccount):
         return self.seen.slowest_ms
 
     def sending(self, message_id: str, body: bytes, partition_key: str | None) -> None:
-        """See ``Ledger.sending``; a send that is repeated has begun with its first attempt."""
+        """See ``MessageAccount.sending``; a send that is repeated has begun with its first attempt."""
         self.seen.sending(message_id, partition_key)
         super().sending(message_id, body, partition_key)
 
     def acknowledged(self, message_id: str, transport: str) -> None:
-        """See ``Ledger.acknowledged``."""
+        """See ``MessageAccount.acknowledged``."""
         super().acknowledged(message_id, transport)
         self.seen.accepted(message_id)
 
     def send_unknown(self, message_id: str, _why: str = "") -> None:
-        """See ``Ledger.send_unknown``."""
+        """See ``MessageAccount.send_unknown``."""
         super().send_unknown(message_id)
         self.seen.failed(message_id, _why or "an error")
 
@@ -86,7 +86,7 @@ class TimedMessageAccount(MessageAccount):
         number: int,
         locked_until_ms: int | None = None,
     ) -> None:
-        """See ``Ledger.received``."""
+        """See ``MessageAccount.received``."""
         super().received(
             message_id,
             body,

@@ -64,7 +64,7 @@ def _is_published(
     return True
 
 
-def run_subscriber(run: RunState, endpoint: Endpoint, book: FanoutExpectations, receive_path: str) -> None:
+def run_subscriber(run: RunState, endpoint: Endpoint, expectations: FanoutExpectations, receive_path: str) -> None:
     """Receive from one receive path and complete until the run ends."""
     with endpoint.client() as client:
         while not run.stopping.is_set():
@@ -72,35 +72,37 @@ def run_subscriber(run: RunState, endpoint: Endpoint, book: FanoutExpectations, 
             with suppress(*UNKNOWN_OUTCOME), receiver:
                 while not run.stopping.is_set():
                     if run.may_receive.is_set():
-                        _take(book, endpoint, receiver, receive_path)
+                        _take(expectations, endpoint, receiver, receive_path)
                     else:
                         run.stopping.wait(POLL_S)
             run.stopping.wait(RETRY_S)
 
 
-def _take(book: FanoutExpectations, endpoint: Endpoint, receiver: ServiceBusReceiver, receive_path: str) -> None:
+def _take(
+    expectations: FanoutExpectations, endpoint: Endpoint, receiver: ServiceBusReceiver, receive_path: str
+) -> None:
     """Receive once and complete; raises what the SDK does when the connection breaks."""
     messages = receiver.receive_messages(max_message_count=RECEIVE_COUNT, max_wait_time=RECEIVE_WAIT_S)
-    book.hold(len(messages))
+    expectations.hold(len(messages))
     left = len(messages)
     try:
         for message in messages:
             delivery = delivery_of(message)
-            book.received(receive_path, delivery)
+            expectations.received(receive_path, delivery)
             try:
                 receiver.complete_message(message)
             except UNKNOWN_OUTCOME:
-                book.completion_unknown(receive_path, delivery)
+                expectations.completion_unknown(receive_path, delivery)
                 raise
-            book.completed(receive_path, delivery, endpoint.name)
+            expectations.completed(receive_path, delivery, endpoint.name)
             left -= 1
     finally:
         # What is left was locked for a connection that is gone, and comes again.
-        book.hold(-left)
+        expectations.hold(-left)
 
 
 def delivery_of(message: ServiceBusReceivedMessage) -> ReceivedCopy:
-    """Return what the book has to know of a received message."""
+    """Return what the expectations has to know of a received message."""
     properties = {_text(name): _text(value) for name, value in (message.application_properties or {}).items()}
     rule = properties.get(RULE_NAME, "")
     return ReceivedCopy(

@@ -63,14 +63,14 @@ class PairedTraffic:
 
     Args:
         run: What the workers share; its feed says what to send.
-        book: Where it is entered.
-        primary: Door of the primary.
-        secondary: Door of the secondary.
+        expectations: Where it is entered.
+        primary: Endpoint of the primary.
+        secondary: Endpoint of the secondary.
     """
 
-    def __init__(self, run: RunState, book: PairExpectations, primary: Endpoint, secondary: Endpoint) -> None:
+    def __init__(self, run: RunState, expectations: PairExpectations, primary: Endpoint, secondary: Endpoint) -> None:
         self._run = run
-        self._book = book
+        self._expectations = expectations
         self._primary = primary
         self._secondary = secondary
         #: What each task is sending: events come in the task that caused them.
@@ -91,7 +91,7 @@ class PairedTraffic:
             on_event=self._hear,
         )
         async with await pair_namespace(self._client(self._primary), options) as pair:
-            self._book.note("paired")
+            self._expectations.note("paired")
             jobs = [self._send(pair) for _ in range(SENDERS)]
             jobs += [self._receive(queue) for queue in RECEIVERS]
             # Closing takes the SDK a moment, so that everybody does it at the same time.
@@ -110,24 +110,24 @@ class PairedTraffic:
         return prompt_client(made)
 
     def _hear(self, event: Event) -> None:
-        book = self._book
+        expectations = self._expectations
         if isinstance(event, Diverted):
-            book.count("diverted", event.messages)
-            book.note_once("first message diverted")
-            book.diverting(self._sending.get(asyncio.current_task(), ""))
+            expectations.count("diverted", event.messages)
+            expectations.note_once("first message diverted")
+            expectations.diverting(self._sending.get(asyncio.current_task(), ""))
         elif isinstance(event, SendFailed):
-            book.note(f"send to {place_of(event)} failed")
+            expectations.note(f"send to {place_of(event)} failed")
         elif isinstance(event, FailoverEngaged):
-            book.engaged(place_of(event))
-            book.note(f"{place_of(event)} failed over, {event.after_ms / 1000:.2f} s later")
+            expectations.engaged(place_of(event))
+            expectations.note(f"{place_of(event)} failed over, {event.after_ms / 1000:.2f} s later")
         elif isinstance(event, PrimaryHealthy) and event.was_diverted:
-            book.healed(place_of(event))
-            book.note(f"{place_of(event)} healthy by {event.reason}")
+            expectations.healed(place_of(event))
+            expectations.note(f"{place_of(event)} healthy by {event.reason}")
         elif isinstance(event, PingSent):
-            book.count("pings")
+            expectations.count("pings")
         elif isinstance(event, Syphoned):
-            book.count("syphoned", event.messages)
-            book.note_once("first message syphoned")
+            expectations.count("syphoned", event.messages)
+            expectations.note_once("first message syphoned")
 
     # -- senders ------------------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class PairedTraffic:
         # Each queue counts for itself.
         number = number_of(message) | QUEUES.index(queue) << _QUEUE_SHIFT
         account.received(message_id, body_of(message), digest=digest_in(message), partition_key=None, number=number)
-        self._book.received(message, queue)
+        self._expectations.received(message, queue)
         try:
             await receiver.complete_message(message)
         except UNKNOWN_OUTCOME:

@@ -43,18 +43,18 @@ LOOKERS = 8
 
 
 def run_session_sender(
-    run: RunState, endpoint: Endpoint, book: SessionExpectations, session_ids: Sequence[str]
+    run: RunState, endpoint: Endpoint, expectations: SessionExpectations, session_ids: Sequence[str]
 ) -> None:
     """Send the messages of these sessions, those of one session strictly one after the other."""
     with endpoint.client() as client:
         sender = client.get_queue_sender(run.queue)
         try:
-            for position in range(max(len(book.sessions[session_id]) for session_id in session_ids)):
+            for position in range(max(len(expectations.sessions[session_id]) for session_id in session_ids)):
                 for session_id in session_ids:
-                    if position >= len(book.sessions[session_id]):
+                    if position >= len(expectations.sessions[session_id]):
                         continue
                     # The next of a session follows when this one's outcome is known: its order is that of the sends.
-                    while not _is_sent(run, endpoint, sender, book.sessions[session_id][position], session_id):
+                    while not _is_sent(run, endpoint, sender, expectations.sessions[session_id][position], session_id):
                         close_quietly(sender)
                         sender = client.get_queue_sender(run.queue)
                         if run.stopping.wait(RETRY_S):
@@ -81,39 +81,41 @@ def _is_sent(run: RunState, endpoint: Endpoint, sender: ServiceBusSender, outgoi
     return True
 
 
-def run_session_receiver(run: RunState, endpoint: Endpoint, book: SessionExpectations) -> None:
+def run_session_receiver(run: RunState, endpoint: Endpoint, expectations: SessionExpectations) -> None:
     """Accept one session after the other, and apply its messages to its state."""
     with endpoint.client() as client:
         while not run.stopping.is_set():
             # Without a session in time there is an error, too; either way the next try is a new link.
             with suppress(*UNKNOWN_OUTCOME):
-                _work_on_next(run, endpoint, book, client)
+                _work_on_next(run, endpoint, expectations, client)
             run.stopping.wait(RETRY_S / 10)
 
 
-def _work_on_next(run: RunState, endpoint: Endpoint, book: SessionExpectations, client: ServiceBusClient) -> None:
+def _work_on_next(
+    run: RunState, endpoint: Endpoint, expectations: SessionExpectations, client: ServiceBusClient
+) -> None:
     receiver = client.get_queue_receiver(
         run.queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=ACCEPT_WAIT_S, prefetch_count=0
     )
     with receiver:
         session_id = receiver.session.session_id
         try:
-            state = book.accepted(session_id, receiver.session.get_state(timeout=SEND_TIMEOUT_S))
+            state = expectations.accepted(session_id, receiver.session.get_state(timeout=SEND_TIMEOUT_S))
             for _call in range(CALLS_PER_SESSION):
                 messages = receiver.receive_messages(max_message_count=RECEIVE_COUNT, max_wait_time=RECEIVE_WAIT_S)
                 for message in messages:
-                    state = _apply(run, book, receiver, message, state)
+                    state = _apply(run, expectations, receiver, message, state)
                     if not is_settled(run, endpoint, receiver, message, Action.COMPLETE):
                         return
                 if not messages:
                     return
         finally:
-            book.left(session_id)
+            expectations.left(session_id)
 
 
 def _apply(
     run: RunState,
-    book: SessionExpectations,
+    expectations: SessionExpectations,
     receiver: ServiceBusReceiver,
     message: ServiceBusReceivedMessage,
     state: Applied,
@@ -121,17 +123,19 @@ def _apply(
     """Let a message have its effect unless it had it before; returns the session's state."""
     record_received(run.account, message)
     session_id = receiver.session.session_id
-    position = book.position(message_id_of(message), message.session_id or "", number_of(message), state.messages)
+    position = expectations.position(
+        message_id_of(message), message.session_id or "", number_of(message), state.messages
+    )
     if position < state.messages:
         return state
     applied = state.after(position, body_of(message))
-    book.setting(session_id, applied)
+    expectations.setting(session_id, applied)
     receiver.session.set_state(applied.encode(), timeout=SEND_TIMEOUT_S)
-    book.was_set(session_id)
+    expectations.was_set(session_id)
     return applied
 
 
-def look_at_sessions(run: RunState, endpoint: Endpoint, book: SessionExpectations) -> int:
+def look_at_sessions(run: RunState, endpoint: Endpoint, expectations: SessionExpectations) -> int:
     """Read every session's state back; returns how many sessions still have messages."""
     with_messages: set[str] = set()
 
@@ -139,15 +143,15 @@ def look_at_sessions(run: RunState, endpoint: Endpoint, book: SessionExpectation
         with endpoint.client() as client:
             for session_id in session_ids:
                 with client.get_queue_receiver(run.queue, session_id=session_id) as receiver:
-                    book.read_back(session_id, receiver.session.get_state(timeout=SEND_TIMEOUT_S))
+                    expectations.read_back(session_id, receiver.session.get_state(timeout=SEND_TIMEOUT_S))
                     if receiver.peek_messages(timeout=SEND_TIMEOUT_S):
                         with_messages.add(session_id)
 
     # The SDK takes a good part of a second to open a receiver.
     with ThreadPoolExecutor(LOOKERS) as pool:
-        for looked in [pool.submit(look, list(book.sessions)[index::LOOKERS]) for index in range(LOOKERS)]:
+        for looked in [pool.submit(look, list(expectations.sessions)[index::LOOKERS]) for index in range(LOOKERS)]:
             looked.result()
     with endpoint.client() as client:
         # Those that have a state are listed, too.
-        unknown = set(client.list_queue_sessions(run.queue)) - set(book.sessions)
+        unknown = set(client.list_queue_sessions(run.queue)) - set(expectations.sessions)
     return len(with_messages | unknown)

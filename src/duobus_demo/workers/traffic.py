@@ -45,8 +45,8 @@ class Traffic:
 
     def __init__(self, run: RunState, endpoints: Sequence[Endpoint], pool: WorkerCounts) -> None:
         self._run = run
-        self._doors = endpoints
-        self._sync_doors = sync_endpoints(endpoints)
+        self._endpoints = endpoints
+        self._sync_endpoints = sync_endpoints(endpoints)
         jobs: list[tuple[str, Callable[[], None]]] = [
             (f"sender {index}", self._sender(index)) for index in range(pool.senders)
         ]
@@ -99,7 +99,7 @@ class Traffic:
         """Return how many messages the queue shows; notes those that are deferred. Counts 1 when it cannot look."""
         seen = 0
         try:
-            with self._doors[0].client() as client:
+            with self._endpoints[0].client() as client:
                 for sub_queue in (None, ServiceBusSubQueue.DEAD_LETTER):
                     with client.get_queue_receiver(self._run.queue, sub_queue=sub_queue) as receiver:
                         messages = receiver.peek_messages(max_message_count=_PEEK_COUNT, timeout=10)
@@ -112,10 +112,10 @@ class Traffic:
         return seen
 
     def _endpoint(self, index: int) -> Endpoint:
-        return self._doors[index % len(self._doors)]
+        return self._endpoints[index % len(self._endpoints)]
 
     def _sync_endpoint(self, index: int) -> Endpoint:
-        return self._sync_doors[index % len(self._sync_doors)]
+        return self._sync_endpoints[index % len(self._sync_endpoints)]
 
     def _sender(self, index: int) -> Callable[[], None]:
         return lambda: run_sender(self._run, self._sync_endpoint(index))

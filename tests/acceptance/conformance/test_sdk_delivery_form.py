@@ -95,7 +95,7 @@ def look_at(found: ServiceBusReceivedMessage, *, is_locked: bool) -> None:
 @pytest.mark.parametrize(
     "server", ["lock", "remove", "peek", "deferred", "deferred, removed", "dead-lettered", "forwarded"]
 )
-def test_what_a_sender_says_in_front_of_its_message_comes_through_every_door(bus: Bus, server: str) -> None:
+def test_annotations_and_headers_of_a_sender_come_over_every_interface(bus: Bus, server: str) -> None:
     queue = target = bus.queue()
     if server == "forwarded":
         way = bus.way()

@@ -1,4 +1,4 @@
-"""Quotas and sizes at a door: what is one too many is refused with the condition that the SDK knows."""
+"""Quotas and sizes over the wire: one too many is refused with the condition that the SDK knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker process whose first store lies on a disk of its own, and a ledger of what its clients were told."""
+"""A broker process whose first store lies on a disk of its own, and a record of what its clients were told."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Rig:
         return [json.loads(line) for line in lines if line.startswith("{")]
 
 
-class Ledger:
+class Outcomes:
     """What clients were told about their messages; at the end the queues have to agree."""
 
     def __init__(self) -> None:
@@ -176,7 +176,7 @@ def fill(disk: Path) -> Path:
     return path
 
 
-def choke(disk: Path, dedup: Ledger, sender: Any) -> Path:
+def choke(disk: Path, outcomes: Outcomes, sender: Any) -> Path:
     """Fill a disk until its store is closed for good; returns the file to remove.
 
     The log's own file is used again before it grows, and a store that is reopened empties it, which makes room: so
@@ -185,12 +185,12 @@ def choke(disk: Path, dedup: Ledger, sender: Any) -> Path:
     refused = 0
     for _ in range(200):
         filler = fill(disk)
-        refused = 0 if dedup.send(sender, BIG) else refused + 1
+        refused = 0 if outcomes.send(sender, BIG) else refused + 1
         if refused == 4:
             return filler
     raise AssertionError("the disk is full, and yet messages are accepted")
 
 
-def dead_letters(dedup: Ledger, client: ServiceBusClient, queue: str) -> list[str]:
+def dead_letters(outcomes: Outcomes, client: ServiceBusClient, queue: str) -> list[str]:
     """Drain a dead-letter queue."""
-    return dedup.drain(client, queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+    return outcomes.drain(client, queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kit_faults import FAULTY, SOUND, SPREAD, Ledger, Rig, until
+from kit_faults import FAULTY, SOUND, SPREAD, Outcomes, Rig, until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -56,37 +56,37 @@ def syncs(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def test_nothing_is_acknowledged_while_syncs_fail(tmp_path: Path, syncs: Syncs) -> None:
-    rig, dedup = Rig(tmp_path / "broker"), Ledger()
+    rig, outcomes = Rig(tmp_path / "broker"), Outcomes()
     with rig.process, rig.client() as client:
         senders = {name: client.get_queue_sender(name) for name in (FAULTY, SOUND, SPREAD)}
         receiver = client.get_queue_receiver(FAULTY)
         for _ in range(3):
-            assert all(dedup.send(sender) for sender in senders.values())
+            assert all(outcomes.send(sender) for sender in senders.values())
         (message,) = receiver.receive_messages(max_wait_time=2)
         syncs.order("fail")
         with pytest.raises(Exception, match=r"(?i)not available|lock"):
             receiver.complete_message(message)
         for _ in range(5):
-            assert not dedup.send(senders[FAULTY])
-            assert not dedup.send(senders[SPREAD], key=rig.key_of_store(1))
-            assert dedup.send(senders[SPREAD], key=rig.key_of_store(2))
-            assert dedup.send(senders[SPREAD])
-            assert dedup.send(senders[SOUND])
+            assert not outcomes.send(senders[FAULTY])
+            assert not outcomes.send(senders[SPREAD], key=rig.key_of_store(1))
+            assert outcomes.send(senders[SPREAD], key=rig.key_of_store(2))
+            assert outcomes.send(senders[SPREAD])
+            assert outcomes.send(senders[SOUND])
         assert rig.metric("duobus_store_failures", "1") >= 1
         assert rig.metric("duobus_store_failures", "2") == 0
         syncs.order("well")
         until(rig.is_available)
-        assert all(dedup.send(sender) for sender in senders.values())
+        assert all(outcomes.send(sender) for sender in senders.values())
         receiver.close()
         # The refused completion may be stored or not, as with any failed commit: at most that one is missing.
-        found = dedup.drain(client, FAULTY, SOUND, SPREAD)
-        if dedup.name_of(message) not in found:
-            dedup.completed.append(dedup.name_of(message))
-    dedup.verify()
+        found = outcomes.drain(client, FAULTY, SOUND, SPREAD)
+        if outcomes.name_of(message) not in found:
+            outcomes.completed.append(outcomes.name_of(message))
+    outcomes.verify()
 
 
 def test_a_keyless_message_whose_sync_fails_is_stored_once_elsewhere(tmp_path: Path, syncs: Syncs) -> None:
-    rig, dedup = Rig(tmp_path / "broker"), Ledger()
+    rig, outcomes = Rig(tmp_path / "broker"), Outcomes()
     with rig.process:
         with rig.client() as client, client.get_queue_sender(SPREAD) as sender:
             for round_ in range(3):
@@ -94,37 +94,37 @@ def test_a_keyless_message_whose_sync_fails_is_stored_once_elsewhere(tmp_path: P
                 syncs.order("fail")
                 failures = rig.metric("duobus_store_failures", "1")
                 while rig.metric("duobus_store_failures", "1") == failures:
-                    assert dedup.send(sender), f"round {round_}"
+                    assert outcomes.send(sender), f"round {round_}"
                 syncs.order("well")
-            sent = set(dedup.acknowledged)
+            sent = set(outcomes.acknowledged)
         # What the failed commits left in the file must not come back, not even over a kill.
         rig.process.restart()
         with rig.client() as client:
-            found = dedup.drain(client, SPREAD)
+            found = outcomes.drain(client, SPREAD)
     assert set(found) == sent
-    dedup.verify()
+    outcomes.verify()
 
 
 def test_slow_syncs_make_one_store_slow_and_leave_the_other_fast(tmp_path: Path, syncs: Syncs) -> None:
-    rig, dedup = Rig(tmp_path / "broker"), Ledger()
+    rig, outcomes = Rig(tmp_path / "broker"), Outcomes()
     with rig.process, rig.client() as client:
         senders = {name: client.get_queue_sender(name) for name in (FAULTY, SOUND)}
-        assert all(dedup.send(sender) for sender in senders.values())
+        assert all(outcomes.send(sender) for sender in senders.values())
         syncs.order(f"slow {int(SLOW_S * 1000)}")
-        slow = sorted(seconds_of(dedup, senders[FAULTY]) for _ in range(4))
-        fast = sorted(seconds_of(dedup, senders[SOUND]) for _ in range(20))
+        slow = sorted(seconds_of(outcomes, senders[FAULTY]) for _ in range(4))
+        fast = sorted(seconds_of(outcomes, senders[SOUND]) for _ in range(20))
         # No answer came before the sync that it stands for had ended.
         assert slow[0] >= SLOW_S
         assert slow[-1] < 4 * SLOW_S + 1
         assert fast[len(fast) // 2] < SLOW_S / 2
         assert rig.metric("duobus_store_failures", "1") == 0
         syncs.order("well")
-        dedup.drain(client, FAULTY, SOUND)
-    dedup.verify()
+        outcomes.drain(client, FAULTY, SOUND)
+    outcomes.verify()
 
 
-def seconds_of(dedup: Ledger, sender: object) -> float:
+def seconds_of(outcomes: Outcomes, sender: object) -> float:
     """How long one send takes."""
     started = time.monotonic()
-    assert dedup.send(sender)
+    assert outcomes.send(sender)
     return time.monotonic() - started

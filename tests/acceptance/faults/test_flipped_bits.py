@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusClient
-from kit_faults import FAULTY, SOUND, Ledger, Rig, dead_letters
+from kit_faults import FAULTY, SOUND, Outcomes, Rig, dead_letters
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -37,19 +37,19 @@ def reports(rig: Rig) -> list[str]:
 
 @pytest.mark.parametrize("distance", [0, 40])
 def test_a_message_with_a_flipped_bit_is_reported_and_the_others_are_delivered(tmp_path: Path, distance: int) -> None:
-    rig, dedup = Rig(tmp_path), Ledger()
+    rig, outcomes = Rig(tmp_path), Outcomes()
 
     def some(client: ServiceBusClient) -> None:
         with client.get_queue_sender(FAULTY) as sender:
             for _ in range(20):
-                assert dedup.send(sender)
+                assert outcomes.send(sender)
 
     stopped(rig, some)
-    victim = sorted(dedup.acknowledged)[7]
+    victim = sorted(outcomes.acknowledged)[7]
     flip(rig.store_path, victim.encode(), distance)
     with rig.process, rig.client() as client:
-        found = dedup.drain(client, FAULTY)
-        assert set(found) == dedup.acknowledged - {victim}
+        found = outcomes.drain(client, FAULTY)
+        assert set(found) == outcomes.acknowledged - {victim}
         assert any("1 in 'sbemulatorns/faulty'" in text for text in reports(rig))
         assert rig.metric("duobus_store_quarantined", "1") == 1
         assert rig.metric("duobus_store_quarantined", "2") == 0
@@ -59,23 +59,23 @@ def test_a_message_with_a_flipped_bit_is_reported_and_the_others_are_delivered(t
     with rig.process, rig.client() as client:
         assert rig.metric("duobus_messages", FAULTY, "active") == 0
         with client.get_queue_sender(FAULTY) as sender:
-            assert dedup.send(sender)
-        dedup.drain(client, FAULTY)
-    dedup.acknowledged.remove(victim)
-    dedup.verify()
+            assert outcomes.send(sender)
+        outcomes.drain(client, FAULTY)
+    outcomes.acknowledged.remove(victim)
+    outcomes.verify()
 
 
 def test_a_delivered_and_a_dead_message_with_flipped_bits_are_reported_at_the_start(tmp_path: Path) -> None:
-    rig, dedup = Rig(tmp_path), Ledger()
+    rig, outcomes = Rig(tmp_path), Outcomes()
     seen: list[str] = []
 
     def some(client: ServiceBusClient) -> None:
         with client.get_queue_sender(FAULTY) as sender, client.get_queue_receiver(FAULTY) as receiver:
             for _ in range(6):
-                assert dedup.send(sender)
+                assert outcomes.send(sender)
             while len(seen) < 4:
                 for message in receiver.receive_messages(max_message_count=4 - len(seen), max_wait_time=2):
-                    seen.append(dedup.name_of(message))
+                    seen.append(outcomes.name_of(message))
                     if len(seen) <= 2:
                         receiver.dead_letter_message(message, reason="tried")
                     else:
@@ -90,26 +90,26 @@ def test_a_delivered_and_a_dead_message_with_flipped_bits_are_reported_at_the_st
         assert rig.metric("duobus_store_quarantined", "1") == 2
         # One lies dead and one waits in the queue: neither is counted.
         assert rig.metric("duobus_messages", FAULTY, "dead-letter") == 1
-        assert set(dead_letters(dedup, client, FAULTY)) == {seen[1]}
-        assert set(dedup.drain(client, FAULTY)) == dedup.acknowledged - {*victims, seen[1]}
+        assert set(dead_letters(outcomes, client, FAULTY)) == {seen[1]}
+        assert set(outcomes.drain(client, FAULTY)) == outcomes.acknowledged - {*victims, seen[1]}
         assert rig.metric("duobus_messages", FAULTY, "active") == 0
         assert rig.metric("duobus_messages", FAULTY, "dead-letter") == 0
         assert rig.metric("duobus_messages_bytes", FAULTY) == 0
-    dedup.acknowledged -= victims
-    dedup.verify()
+    outcomes.acknowledged -= victims
+    outcomes.verify()
 
 
 def test_a_deferred_message_with_a_flipped_bit_is_not_found_and_others_are(tmp_path: Path) -> None:
-    rig, dedup = Rig(tmp_path), Ledger()
+    rig, outcomes = Rig(tmp_path), Outcomes()
     deferred: dict[str, int] = {}
 
     def some(client: ServiceBusClient) -> None:
         with client.get_queue_sender(FAULTY) as sender, client.get_queue_receiver(FAULTY) as receiver:
             for _ in range(2):
-                assert dedup.send(sender)
+                assert outcomes.send(sender)
             while len(deferred) < 2:
                 for message in receiver.receive_messages(max_message_count=2, max_wait_time=2):
-                    deferred[dedup.name_of(message)] = message.sequence_number
+                    deferred[outcomes.name_of(message)] = message.sequence_number
                     receiver.defer_message(message)
 
     stopped(rig, some)
@@ -120,18 +120,18 @@ def test_a_deferred_message_with_a_flipped_bit_is_not_found_and_others_are(tmp_p
         with pytest.raises(Exception, match=r"(?i)not.?found"):
             receiver.receive_deferred_messages([deferred[victim]])
         (back,) = receiver.receive_deferred_messages([deferred[healthy]])
-        assert dedup.name_of(back) == healthy
+        assert outcomes.name_of(back) == healthy
         receiver.complete_message(back)
         assert rig.metric("duobus_messages", FAULTY, "deferred") == 0
 
 
 def test_a_damaged_first_page_closes_one_store_and_leaves_the_others(tmp_path: Path) -> None:
-    rig, dedup = Rig(tmp_path), Ledger()
+    rig, outcomes = Rig(tmp_path), Outcomes()
 
     def some(client: ServiceBusClient) -> None:
         for queue in (FAULTY, SOUND):
             with client.get_queue_sender(queue) as sender:
-                assert dedup.send(sender)
+                assert outcomes.send(sender)
 
     stopped(rig, some)
     healthy = rig.store_path.read_bytes()
@@ -140,9 +140,9 @@ def test_a_damaged_first_page_closes_one_store_and_leaves_the_others(tmp_path: P
         assert not rig.is_available(1)
         assert any(line["event"] == "store failed" for line in rig.events())
         with client.get_queue_sender(FAULTY) as sender:
-            assert not dedup.send(sender)
-        assert len(dedup.drain(client, SOUND)) == 1
+            assert not outcomes.send(sender)
+        assert len(outcomes.drain(client, SOUND)) == 1
     rig.store_path.write_bytes(healthy)
     with rig.process, rig.client() as client:
-        dedup.drain(client, FAULTY)
-    dedup.verify()
+        outcomes.drain(client, FAULTY)
+    outcomes.verify()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit_faults import FAULTY, HASTY, Ledger, Rig, until
+from kit_faults import FAULTY, HASTY, Outcomes, Rig, until
 
 from duobus.amqp import ACCEPTED, Dispositions, Link, Rejected, Transfers
 from duobus.codec import build_message, scan
@@ -94,14 +94,14 @@ def test_locks_that_end_while_the_broker_is_stopped_are_never_held_twice(rig: Ri
 
 
 def test_sdk_clients_go_on_over_a_broker_that_stood_still(rig: Rig) -> None:
-    dedup = Ledger()
+    outcomes = Outcomes()
     with rig.client(retry_total=3) as client, client.get_queue_sender(FAULTY) as sender:
-        assert dedup.send(sender)
+        assert outcomes.send(sender)
         opened = rig.metric("duobus_connections_opened")
         answers: list[bool] = []
 
         def send_on() -> None:
-            answers.extend(dedup.send(sender) for _ in range(5))
+            answers.extend(outcomes.send(sender) for _ in range(5))
 
         rig.process.freeze()
         thread = threading.Thread(target=send_on)
@@ -110,5 +110,5 @@ def test_sdk_clients_go_on_over_a_broker_that_stood_still(rig: Rig) -> None:
         thread.join(20)
         assert answers == [True] * 5
         assert rig.metric("duobus_connections_opened") == opened
-        dedup.drain(client, FAULTY)
-    dedup.verify()
+        outcomes.drain(client, FAULTY)
+    outcomes.verify()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kit_faults import BIG, FAULTY, SOUND, SPREAD, Ledger, Rig, choke, command, fill, need_root, small_disk, until
+from kit_faults import BIG, FAULTY, SOUND, SPREAD, Outcomes, Rig, choke, command, fill, need_root, small_disk, until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -20,78 +20,78 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_refuses_what_belongs_there_and_loses_nothing(tmp_path: Path, disk: Path) -> None:
-    rig, dedup = Rig(tmp_path / "broker", disk), Ledger()
+    rig, outcomes = Rig(tmp_path / "broker", disk), Outcomes()
     with rig.process, rig.client() as client:
         senders = {name: client.get_queue_sender(name) for name in (FAULTY, SOUND, SPREAD)}
         for _ in range(5):
-            assert all(dedup.send(sender) for sender in senders.values())
-        filler = choke(disk, dedup, senders[FAULTY])
-        assert not dedup.send(senders[SPREAD], BIG, key=rig.key_of_store(1))
-        assert dedup.send(senders[SPREAD], BIG, key=rig.key_of_store(2))
+            assert all(outcomes.send(sender) for sender in senders.values())
+        filler = choke(disk, outcomes, senders[FAULTY])
+        assert not outcomes.send(senders[SPREAD], BIG, key=rig.key_of_store(1))
+        assert outcomes.send(senders[SPREAD], BIG, key=rig.key_of_store(2))
         for _ in range(10):
-            assert dedup.send(senders[SPREAD], BIG)
-            assert dedup.send(senders[SOUND], BIG)
+            assert outcomes.send(senders[SPREAD], BIG)
+            assert outcomes.send(senders[SOUND], BIG)
         assert rig.metric("duobus_store_failures", "1") >= 1
         assert rig.metric("duobus_store_failures", "2") == 0
         failures = [line for line in rig.events() if line["event"] == "store failed"]
         assert any("disk is full" in line["reason"] for line in failures)
         filler.unlink()
         # The store may have been opened a moment before, and a commit of that moment may still meet the full disk.
-        until(lambda: dedup.send(senders[FAULTY], BIG))
+        until(lambda: outcomes.send(senders[FAULTY], BIG))
         assert rig.is_available()
-        assert dedup.send(senders[SPREAD], BIG, key=rig.key_of_store(1))
-        dedup.drain(client, FAULTY, SOUND, SPREAD)
-    dedup.verify()
+        assert outcomes.send(senders[SPREAD], BIG, key=rig.key_of_store(1))
+        outcomes.drain(client, FAULTY, SOUND, SPREAD)
+    outcomes.verify()
 
 
 def test_a_keyless_message_whose_commit_meets_the_full_disk_goes_elsewhere(tmp_path: Path, disk: Path) -> None:
-    rig, dedup = Rig(tmp_path / "broker", disk), Ledger()
+    rig, outcomes = Rig(tmp_path / "broker", disk), Outcomes()
     with rig.process, rig.client() as client, client.get_queue_sender(SPREAD) as sender:
         # While both stores are open every other message is decided in the full one; what fails there is rerouted.
         while not rig.metric("duobus_store_failures", "1"):
             filler = fill(disk)
-            assert dedup.send(sender, BIG)
+            assert outcomes.send(sender, BIG)
         filler.unlink()
         until(rig.is_available)
-        dedup.drain(client, SPREAD)
-    dedup.verify()
+        outcomes.drain(client, SPREAD)
+    outcomes.verify()
 
 
 def test_a_broker_that_is_killed_while_its_disk_is_full_has_everything(tmp_path: Path, disk: Path) -> None:
-    rig, dedup = Rig(tmp_path / "broker", disk), Ledger()
+    rig, outcomes = Rig(tmp_path / "broker", disk), Outcomes()
     with rig.process:
         with rig.client() as client, client.get_queue_sender(FAULTY) as sender:
             for _ in range(10):
-                assert dedup.send(sender, 10_000)
-            filler = choke(disk, dedup, sender)
+                assert outcomes.send(sender, 10_000)
+            filler = choke(disk, outcomes, sender)
         rig.process.restart()
         with rig.client() as client, client.get_queue_sender(SOUND) as sender:
-            assert dedup.send(sender)
+            assert outcomes.send(sender)
         filler.unlink()
         until(rig.is_available)
         with rig.client() as client:
-            dedup.drain(client, FAULTY, SOUND)
-    dedup.verify()
+            outcomes.drain(client, FAULTY, SOUND)
+    outcomes.verify()
 
 
 def test_a_store_on_a_read_only_disk_comes_back_by_itself(tmp_path: Path, disk: Path) -> None:
-    rig, dedup = Rig(tmp_path / "broker", disk), Ledger()
+    rig, outcomes = Rig(tmp_path / "broker", disk), Outcomes()
     with rig.process:
         with rig.client() as client, client.get_queue_sender(FAULTY) as sender:
-            assert dedup.send(sender)
+            assert outcomes.send(sender)
         rig.process.terminate()
         command("mount", "-o", "remount,ro", disk)
         rig.process.start()
         with rig.client() as client:
             sound, faulty = client.get_queue_sender(SOUND), client.get_queue_sender(FAULTY)
             assert not rig.is_available()
-            assert not dedup.send(faulty)
-            assert dedup.send(sound)
+            assert not outcomes.send(faulty)
+            assert outcomes.send(sound)
             command("mount", "-o", "remount,rw", disk)
             until(rig.is_available)
-            assert dedup.send(faulty)
-            dedup.drain(client, FAULTY, SOUND)
-    dedup.verify()
+            assert outcomes.send(faulty)
+            outcomes.drain(client, FAULTY, SOUND)
+    outcomes.verify()
 
 
 @pytest.fixture
@@ -108,21 +108,21 @@ def immutable(tmp_path: Path) -> Iterator[Rig]:
 
 
 def test_files_that_become_immutable_under_a_running_broker_stop_one_store(immutable: Rig) -> None:
-    rig, dedup = immutable, Ledger()
+    rig, outcomes = immutable, Outcomes()
     with rig.process, rig.client() as client:
         faulty, sound = client.get_queue_sender(FAULTY), client.get_queue_sender(SOUND)
-        assert dedup.send(faulty)
+        assert outcomes.send(faulty)
         paths = [rig.store_path, rig.store_path.with_name("store-1.db-wal")]
         try:
             for path in paths:
                 command("chattr", "+i", path)
         except Exception as error:  # noqa: BLE001 - whatever it is, this file system cannot do it
             pytest.skip(f"files cannot be made immutable here: {error}")
-        assert not dedup.send(faulty)
-        assert dedup.send(sound)
+        assert not outcomes.send(faulty)
+        assert outcomes.send(sound)
         for path in paths:
             command("chattr", "-i", path)
         until(rig.is_available)
-        assert dedup.send(faulty)
-        dedup.drain(client, FAULTY, SOUND)
-    dedup.verify()
+        assert outcomes.send(faulty)
+        outcomes.drain(client, FAULTY, SOUND)
+    outcomes.verify()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
-from kit_faults import BIG, Ledger, fill, need_root, small_disk, until
+from kit_faults import BIG, Outcomes, fill, need_root, small_disk, until
 
 from duobus.testing.postgres_server import PostgresError, PostgresServer, programs
 from duobus.testing.server import ServerProcess, queues_config
@@ -38,7 +38,7 @@ class Bus:
         for address in addresses:
             options += ["--store", address]
         self.process = ServerProcess(folder, config=queues_config({QUEUE: {}}), arguments=options)
-        self.dedup = Ledger()
+        self.outcomes = Outcomes()
         self._is_over = threading.Event()
         self._sent = 0
 
@@ -62,8 +62,8 @@ class Bus:
                 thread.join()
 
     def _more(self, number: int) -> None:
-        goal = len(self.dedup.acknowledged) + number
-        until(lambda: len(self.dedup.acknowledged) >= goal, 40)
+        goal = len(self.outcomes.acknowledged) + number
+        until(lambda: len(self.outcomes.acknowledged) >= goal, 40)
 
     def _send(self) -> None:
         while not self._is_over.is_set():
@@ -72,9 +72,9 @@ class Bus:
                     while not self._is_over.is_set():
                         names = [f"{self._sent + index:032d}" for index in range(TOGETHER)]
                         self._sent += TOGETHER
-                        self.dedup.unknown.update(names)
+                        self.outcomes.unknown.update(names)
                         sender.send_messages([ServiceBusMessage(f"{name}:xx") for name in names])
-                        self.dedup.acknowledged.update(names)
+                        self.outcomes.acknowledged.update(names)
             except ServiceBusError:
                 time.sleep(0.05)
 
@@ -85,7 +85,7 @@ class Bus:
                     while not self._is_over.is_set():
                         for message in receiver.receive_messages(max_message_count=10, max_wait_time=0.5):
                             # Here and not below: whether it was completed need not become known.
-                            self.dedup.completed.append(self.dedup.name_of(message))
+                            self.outcomes.completed.append(self.outcomes.name_of(message))
                             receiver.complete_message(message)
             except ServiceBusError:
                 time.sleep(0.05)
@@ -93,9 +93,9 @@ class Bus:
     def verify(self) -> None:
         """Empty the queue; every acknowledged message came. One of unknown outcome may have come, too."""
         with self.client() as client:
-            self.dedup.drain(client, QUEUE)
-        assert self.dedup.acknowledged <= set(self.dedup.completed), "an acknowledged message is lost"
-        assert len(self.dedup.acknowledged) > 0
+            self.outcomes.drain(client, QUEUE)
+        assert self.outcomes.acknowledged <= set(self.outcomes.completed), "an acknowledged message is lost"
+        assert len(self.outcomes.acknowledged) > 0
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_a_store_that_was_unreachable_at_the_start_comes_by_itself(tmp_path: Pat
 def _can_send(bus: Bus, client: ServiceBusClient) -> bool:
     try:
         with client.get_queue_sender(QUEUE) as sender:
-            return bus.dedup.send(sender)
+            return bus.outcomes.send(sender)
     except ServiceBusError:
         return False
 
@@ -220,7 +220,7 @@ def _fill_and_free(tmp_path: Path, postgres: PostgresServer, disk: Path) -> None
     bus = Bus(tmp_path, postgres.url())
     with bus.process, bus.client() as client:
         with client.get_queue_sender(QUEUE) as sender:
-            assert bus.dedup.send(sender, BIG)
+            assert bus.outcomes.send(sender, BIG)
         filler = fill(disk)
         refused = 0
         while refused < 3:
@@ -237,6 +237,6 @@ def _fill_and_free(tmp_path: Path, postgres: PostgresServer, disk: Path) -> None
 def _can_send_much(bus: Bus, client: ServiceBusClient) -> bool:
     try:
         with client.get_queue_sender(QUEUE) as sender:
-            return all(bus.dedup.send(sender, BIG) for _ in range(50))
+            return all(bus.outcomes.send(sender, BIG) for _ in range(50))
     except ServiceBusError:
         return False

@@ -47,7 +47,7 @@ def test_every_change_is_told_with_who_when_from_where_and_what(tmp_path: Path) 
             result = CliRunner().invoke(
                 main, ["queue", "create", "t"], env={"DUOBUS_CONNECTION_STRING": server.connection_string}
             )
-            assert result.exit_code == 1
+            assert result.exit_code == 4
         data = next(path.parent for path in (tmp_path / "server").rglob("audit"))
         # While the server runs.
         found = audit(data)

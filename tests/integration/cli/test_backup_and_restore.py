@@ -269,8 +269,9 @@ def test_a_server_that_does_not_run_is_backed_up_by_the_command_itself(stopped: 
         assert set(taken(client, "end")) == {"kept"}
         # It was not told where to put backups, and while it runs nobody else copies.
         assert "Start it with --backup-to" in duobus("backup", server=server, status=1)
+        assert "Start it with --backup-to" in duobus("backup", "--data", str(tmp_path / "data"), status=1)
         words = ("backup", "--data", str(tmp_path / "data"), "--to", str(tmp_path / "other"))
-        assert "leave --data and --to out" in duobus(*words, status=1)
+        assert "leave --to out" in duobus(*words, status=1)
 
 
 @pytest.mark.parametrize("name", ["catalog.db", "stores/store-2.db", "tls/ca-key.pem", "backup.json"])
@@ -295,7 +296,8 @@ def test_nothing_is_restored_over_anything_nor_backed_up_over_it(stopped: Path, 
     assert "is not empty" in duobus("restore", "--from", str(backup), "--data", str(full), status=1)
     assert "is not empty" in duobus("backup", "--data", str(stopped), "--to", str(backup), status=1)
     assert "no data folder" in duobus("backup", "--data", str(tmp_path), "--to", str(tmp_path / "x"), status=1)
-    assert "belong together" in duobus("backup", "--data", str(full), status=2)
+    assert "--to needs --data" in duobus("backup", "--to", str(full), status=2)
+    assert "No server runs on" in duobus("backup", "--data", str(full), status=6)
 
 
 def test_what_is_in_memory_only_has_no_backup(tmp_path: Path) -> None:

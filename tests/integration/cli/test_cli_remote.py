@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
-from azure.servicebus import ServiceBusMessageBatch, ServiceBusSender
+from azure.servicebus import ServiceBusMessageBatch, ServiceBusReceivedMessage, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.exceptions import ServiceBusConnectionError
 from click.testing import CliRunner, Result
 
@@ -101,7 +103,7 @@ def test_a_topic_is_no_queue_and_is_not_deleted_as_one(shell: Shell) -> None:
         for words in (("show", name), ("update", name, "--status", "Disabled"), ("delete", name, "--yes")):
             told = shell.run(noun, *words, status=3).stderr
             assert f"There is no {noun} {name}: the entity of this name is of another kind." in told
-        assert "exists already" in shell.run(noun, "create", name, "--dry-run", status=1).stderr
+        assert "exists already" in shell.run(noun, "create", name, "--dry-run", status=4).stderr
     shell.run("queue", "delete", "kind-q", "--yes")
     shell.run("topic", "delete", "kind-t", "--yes")
 
@@ -111,14 +113,16 @@ def test_a_wrong_key_is_told_as_one_over_amqp_too(shell: Shell) -> None:
     shell.environment["DUOBUS_CONNECTION_STRING"] = (shell.environment["DUOBUS_CONNECTION_STRING"] or "").replace(
         KEY, "d3Jvbmc="
     )
-    told = shell.run("message", "send", "locked-up", "hello", status=1).stderr
+    told = shell.run("message", "send", "locked-up", "hello", status=5).stderr
     assert "was not taken: the key is wrong" in told
+    # And why, as the management API says it.
+    assert "The token's signature is wrong, or its rule does not exist. Check the key and its name." in told
 
 
-def test_what_exists_or_is_refused_ends_with_status_1(shell: Shell) -> None:
+def test_what_exists_ends_with_status_4_and_what_is_refused_with_status_1(shell: Shell) -> None:
     shell.run("queue", "create", "twice")
-    shell.run("queue", "create", "twice", status=1)
-    assert "exists already" in shell.run("queue", "create", "twice", "--dry-run", status=1).stderr
+    shell.run("queue", "create", "twice", status=4)
+    assert "exists already" in shell.run("queue", "create", "twice", "--dry-run", status=4).stderr
     refused = shell.run("queue", "create", "far", "--forward-to", "nowhere", status=1)
     assert "does not exist" in refused.stderr
 
@@ -215,9 +219,25 @@ def test_the_number_that_is_on_its_way_is_told_where_the_answer_may_be_lost(
 
     monkeypatch.setattr(ServiceBusSender, "send_messages", second_breaks)
     large = "x" * 100_000
-    told = shell.run("message", "send", "broken", "--lines", given=f"{large}\n" * 3, status=1).stderr
+    told = shell.run("message", "send", "broken", "--lines", given=f"{large}\n" * 3, status=6).stderr
     assert told.startswith("Sent: 2. The next 1 were refused, or, if the connection broke, may have been accepted.\n")
     assert "the connection broke" in told
+
+
+def test_the_number_that_was_received_before_a_failure_is_told(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.run("queue", "create", "half", "--no-partitioned")
+    shell.run("message", "send", "half", "--lines", given="1\n2\n3\n")
+    complete, calls = ServiceBusReceiver.complete_message, []
+
+    def third_breaks(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
+        calls.append(message)
+        if len(calls) == 3:
+            raise ServiceBusConnectionError(message="the connection broke")
+        complete(receiver, message)
+
+    monkeypatch.setattr(ServiceBusReceiver, "complete_message", third_breaks)
+    told = shell.run("message", "receive", "half", "--count", "3", status=6).stderr
+    assert told.startswith("Received before the failure: 2.\n")
 
 
 def test_everything_that_is_said_of_a_message_arrives(shell: Shell) -> None:
@@ -272,7 +292,7 @@ def test_the_forms_of_output_hold_the_same(shell: Shell) -> None:
 
 def test_a_refusal_is_told_in_the_words_of_the_server_with_its_tracking_id(shell: Shell) -> None:
     shell.run("queue", "create", "there-already")
-    told = shell.run("queue", "create", "there-already", status=1).stderr
+    told = shell.run("queue", "create", "there-already", status=4).stderr
     assert "The entity 'there-already' exists already." in told
     assert "TrackingId:" in told
     assert "Operation returned" not in told
@@ -327,17 +347,41 @@ def test_the_namespace_is_shown_to_whoever_has_a_key(shell: Shell) -> None:
 def test_tls_with_the_servers_own_authority(server: ServerProcess, shell: Shell) -> None:
     rule = f"SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey={KEY}"
     shell.environment["DUOBUS_CONNECTION_STRING"] = f"Endpoint=sb://localhost:{server.ready['tls_port']};{rule}"
-    assert "duobus trust" in shell.run("queue", "list", status=1).stderr
+    assert "duobus trust" in shell.run("queue", "list", status=6).stderr
     shell.environment["DUOBUS_CA"] = server.ca
     shell.run("queue", "create", "safe")
     shell.run("message", "send", "safe", "hello")
     assert shell.record("message", "receive", "safe")["body"] == "hello"
 
 
+def test_a_server_that_goes_away_before_its_answer_does_not_answer(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            for _ in range(20):
+                try:
+                    listener.accept()[0].close()
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=hang_up, daemon=True)
+        thread.start()
+        port = listener.getsockname()[1]
+        shell.environment["DUOBUS_CONNECTION_STRING"] = LOCAL.replace("sb://localhost", f"sb://127.0.0.1:{port}")
+        for words in (("queue", "list"), ("store", "list"), ("dlq", "list", "q")):
+            assert f"127.0.0.1:{port} does not answer" in shell.run(*words, status=6).stderr
+        # Wakes the thread.
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
 def test_the_endpoint_of_the_management_may_be_another(server: ServerProcess, shell: Shell) -> None:
     elsewhere = LOCAL.replace("sb://localhost", "sb://localhost:1")
     shell.environment["DUOBUS_CONNECTION_STRING"] = elsewhere
-    assert "localhost:1 does not answer" in shell.run("topic", "list", status=1).stderr
+    assert "localhost:1 does not answer" in shell.run("topic", "list", status=6).stderr
+    assert "localhost:1 does not answer" in shell.run("message", "peek", "q", status=6).stderr
+    assert "localhost:1 does not answer" in shell.run("store", "list", status=6).stderr
+    assert "localhost:1 does not answer" in shell.run("dlq", "list", "q", status=6).stderr
     shell.run("queue", "create", "elsewhere", "--endpoint", f"http://localhost:{server.ready['http_port']}")
 
 
@@ -353,8 +397,52 @@ def test_a_wrong_connection_string_is_refused_and_not_repeated(text: str) -> Non
 
 def test_a_wrong_key_is_refused_and_not_repeated(server: ServerProcess, shell: Shell) -> None:
     shell.environment["DUOBUS_CONNECTION_STRING"] = server.connection_string.replace(KEY, "geheim")
-    for words in (["queue", "list"], ["message", "peek", "q"]):
-        assert "geheim" not in shell.run(*words, status=1).output
+    for words in (
+        ["queue", "list"],
+        ["queue", "show", "q"],
+        ["queue", "create", "q"],
+        ["queue", "delete", "q", "--yes"],
+        ["rule", "list", "t", "s"],
+        ["namespace", "show"],
+        ["topology", "export"],
+        ["message", "peek", "q"],
+        ["dlq", "list", "q"],
+        ["store", "list"],
+    ):
+        told = shell.run(*words, status=5).output
+        assert "geheim" not in told
+        assert "The token's signature is wrong, or its rule does not exist. Check the key and its name." in told, words
+        assert "Operation returned" not in told
+
+
+def test_without_a_connection_string_a_refusal_says_how_to_give_one(
+    server: ServerProcess, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duobus.cli.remote.LOCAL", server.connection_string.replace(KEY, "wrong"))
+    for words in (["queue", "list"], ["store", "list"], ["dlq", "list", "q"], ["message", "peek", "q"]):
+        shell.environment["DUOBUS_CONNECTION_STRING"] = None
+        assert "No connection string was given" in shell.run(*words, status=5).stderr
+        shell.environment["DUOBUS_CONNECTION_STRING"] = server.connection_string.replace(KEY, "wrong")
+        assert "No connection string was given" not in shell.run(*words, status=5).stderr
+
+
+def test_a_key_without_the_right_is_told_which_right_it_lacks(server: ServerProcess, shell: Shell) -> None:
+    where = ("--connection-string", server.connection_string, "--endpoint", server.ready["admin_url"])
+    shell.run("queue", "create", "ours")
+    added = shell.run("key", "add", "sender", "--entity", "ours", "--rights", "send", *where)
+    shell.environment["DUOBUS_CONNECTION_STRING"] = json.loads(added.stdout)["primaryConnectionString"]
+    for words, sentence in (
+        (["queue", "show", "ours"], "Manage,EntityRead claims required for this operation."),
+        (["queue", "update", "ours", "--status", "Disabled"], "Manage,EntityRead claims required"),
+        (["queue", "delete", "ours", "--yes"], "Manage,EntityRead claims required"),
+        (["key", "list", "--entity", "ours"], "'Manage' claim(s) are required"),
+        (["dlq", "list", "ours"], "'Listen' claim(s) are required"),
+        (["message", "peek", "ours"], "'Listen' claim(s) are required"),
+    ):
+        more = ["--endpoint", server.ready["admin_url"]] if words[0] != "message" else []
+        told = shell.run(*words, *more, status=5).stderr
+        assert sentence in told, words
+        assert "Operation returned" not in told
 
 
 def test_without_a_connection_string_it_is_the_emulator_of_this_machine() -> None:

@@ -16,8 +16,10 @@ from azure.servicebus.exceptions import MessagingEntityDisabledError, ServiceBus
 from azure.servicebus.exceptions import ServiceBusError as SdkError
 from click.testing import CliRunner, Result
 
+from duobus.cli.dead_letters.client import DeadLetterClient
 from duobus.cli.dead_letters.sdk_backend import _is_sent
 from duobus.cli.dead_letters.work import Totals
+from duobus.cli.failures import Unreachable
 from duobus.cli.main import main
 from duobus.testing.server import ServerProcess
 
@@ -102,6 +104,26 @@ def test_dead_letters_are_listed_and_resubmitted_repaired(bench: Bench) -> None:
     assert {(message.subject, message.dead_letter_reason) for message in found} == {("fixed", None)}
     assert found[0].application_properties == {b"n": 0, b"attempt": 2}
     assert bench.counts("again") == (0, 0)
+
+
+def test_what_was_done_before_a_failure_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.dead("broken", numbered(5))
+    exported = bench.run("dlq", "export", "broken").stdout
+    order, calls = DeadLetterClient.order, []
+
+    def third_breaks(client: DeadLetterClient, address: str, what: dict[str, Any]) -> dict[str, Any]:
+        calls.append(what)
+        if len(calls) == 3:
+            raise Unreachable("the server went away")
+        return order(client, address, what)
+
+    monkeypatch.setattr(DeadLetterClient, "order", third_breaks)
+    told = bench.run("dlq", "resubmit", "broken", "--chunk", "2", "--yes", status=6).stderr
+    assert told == "Done before the failure: 4. Left: 0.\nError: the server went away\n"
+    assert bench.counts("broken") == (4, 1)
+    calls[:] = [{}, {}]
+    told = bench.run("dlq", "import", "-", "broken", given=exported, status=6).stderr
+    assert told == "Error: the server went away\n", "nothing was done"
 
 
 def test_what_cannot_be_repaired_is_named_and_stays(bench: Bench) -> None:

@@ -36,6 +36,17 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerPr
         yield one, other
 
 
+def test_what_was_made_before_a_failure_is_told(tmp_path: Path) -> None:
+    rule = {"name": "cut", "filter": {"type": "sql", "sqlExpression": "no filter ("}}
+    topic = {"name": "t", "subscriptions": [{"name": "s", "rules": [rule]}]}
+    document = {"kind": "duobus-topology", "version": 1, "queues": [{"name": "q"}], "topics": [topic]}
+    with ServerProcess(tmp_path) as server:
+        failed = run(server, "import", "-", given=json.dumps(document), status=1)
+        made = [json.loads(line)["path"] for line in failed.stdout.splitlines()]
+        assert made[:2] == ["q", "t"]
+        assert failed.stderr.startswith(f"Done before the failure: create {len(made)}, update 0, delete 0.\nError: ")
+
+
 def fill(client: ServiceBusAdministrationClient) -> None:
     client.create_queue("end", requires_session=False, lock_duration="PT30S")
     client.create_queue("a/parted", enable_partitioning=True, max_delivery_count=3, user_metadata="ünïcode")

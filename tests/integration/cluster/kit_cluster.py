@@ -72,6 +72,10 @@ class Cluster:
             command = [*self.words(number), sys.executable, "-m", "duobus", "serve", *options]
             self._processes[number] = server_process.start_process(command, log)
 
+    def folder_of(self, number: int) -> Path:
+        """The data folder of a server."""
+        return self._folder / f"server-{number}"
+
     def words(self, _number: int) -> list[str]:
         """What the command of a server begins with."""
         return []
@@ -171,14 +175,14 @@ def running_cluster(folder: Path, **options: Any) -> Iterator[Cluster]:
 
 
 class Traffic:
-    """Senders and receivers at every server, each with one queue, and a book of what was acknowledged."""
+    """Senders and receivers at every server, each with one queue, and a record of what was acknowledged."""
 
     def __init__(self, cluster: Cluster, queues: list[str]) -> None:
         self.sent: set[str] = set()
         self.received: dict[str, int] = {}
         self._cluster = cluster
         self._lock = threading.Lock()
-        self._patience = 0.0
+        self._deadline = 0.0
         self._is_over = threading.Event()
         self._is_sent = threading.Event()
         self._senders = [threading.Thread(target=self._send, args=(i, name)) for i, name in enumerate(queues)]
@@ -222,7 +226,7 @@ class Traffic:
                         if (
                             not found
                             and self._is_sent.is_set()
-                            and (not self.lost or time.monotonic() > self._patience)
+                            and (not self.lost or time.monotonic() > self._deadline)
                         ):
                             return
             except (ServiceBusError, OSError):
@@ -234,7 +238,7 @@ class Traffic:
         for thread in self._senders:
             thread.join()
         # A link that ended in good order keeps its locks: its messages come again when these end.
-        self._patience = time.monotonic() + 3 * LOCK_S
+        self._deadline = time.monotonic() + 3 * LOCK_S
         self._is_sent.set()
         for thread in self._receivers:
             thread.join()

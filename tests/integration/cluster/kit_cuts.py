@@ -1,6 +1,6 @@
-"""Servers in networks of their own over one PostgreSQL, traffic of the SDK, and a book that tells what went wrong.
+"""Servers in networks of their own over one PostgreSQL, traffic of the SDK, and a record that tells what went wrong.
 
-What the book holds is judged when all is over:
+What the record holds is judged when all is over:
 
 - lost: acknowledged, and never received;
 - repeated: settled twice, each time with the broker's word for it, though it was sent once;
@@ -106,7 +106,7 @@ class Grant:
         self.is_settled = False
 
 
-class Book:
+class ClientRecord:
     """What was acknowledged, granted and settled."""
 
     def __init__(self) -> None:
@@ -199,14 +199,14 @@ class Book:
 
 
 class CutTraffic:
-    """A sender and a receiver for each queue, at servers next to each other, and a book of what they see."""
+    """A sender and a receiver for each queue, at servers next to each other, and a record of what they see."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.book = Book()
+        self.record = ClientRecord()
         self._cluster = cluster
         self._is_over = threading.Event()
         self._is_sent = threading.Event()
-        self._patience = 0.0
+        self._deadline = 0.0
         self._senders = [
             threading.Thread(target=self._keep, args=(i, self._send, name))
             for i, name in enumerate((*PLAIN, FORWARDING))
@@ -231,7 +231,7 @@ class CutTraffic:
         for thread in self._senders:
             thread.join()
         # A link that ended in good order keeps its locks: its messages come again when these end.
-        self._patience = time.monotonic() + 4 * LOCK_S
+        self._deadline = time.monotonic() + 4 * LOCK_S
         self._is_sent.set()
         for thread in self._receivers:
             thread.join()
@@ -244,7 +244,7 @@ class CutTraffic:
                     if work(bus, name):
                         return
             except _TROUBLE:
-                if self._is_sent.is_set() and time.monotonic() > self._patience:
+                if self._is_sent.is_set() and time.monotonic() > self._deadline:
                     return
                 time.sleep(0.1)
 
@@ -255,7 +255,7 @@ class CutTraffic:
                 # Never the same again: an unanswered one may come or not, and must not be taken for another.
                 texts = [f"{name}:{begun}:{index}" for index in range(TOGETHER)]
                 sender.send_messages([ServiceBusMessage(text) for text in texts])
-                self.book.note_sent(texts)
+                self.record.note_sent(texts)
                 # So that the traffic leaves the servers something of the machine.
                 time.sleep(0.1)
         return True
@@ -268,13 +268,13 @@ class CutTraffic:
                     self._numbers[session] += 1
                     text = f"{name}:{session}:{number}"
                     sender.send_messages(ServiceBusMessage(text, session_id=session))
-                    self.book.note_sent([text])
+                    self.record.note_sent([text])
                 time.sleep(0.1)
         return True
 
     def _is_done(self, found: list[ServiceBusReceivedMessage]) -> bool:
-        is_late = time.monotonic() > self._patience
-        return not found and self._is_sent.is_set() and (is_late or not self.book.lost)
+        is_late = time.monotonic() > self._deadline
+        return not found and self._is_sent.is_set() and (is_late or not self.record.lost)
 
     def _receive(self, bus: ServiceBusClient, name: str) -> bool:
         with bus.get_queue_receiver(name) as receiver:
@@ -299,7 +299,7 @@ class CutTraffic:
                 return True
 
     def _complete(self, receiver: Any, name: str, found: list[ServiceBusReceivedMessage]) -> None:
-        grants = [self.book.note_grant(name, message) for message in found]
+        grants = [self.record.note_grant(name, message) for message in found]
         for grant, message in zip(grants, found, strict=True):
             # The SDK waits for the outcome.
             receiver.complete_message(message)

@@ -20,7 +20,7 @@ import pytest
 from kit_cuts import (
     POSTGRES,
     SESSIONS,
-    Book,
+    ClientRecord,
     CutTraffic,
     Grant,
     NetworkedCluster,
@@ -148,9 +148,9 @@ def test_nothing_is_lost_repeated_or_shared_while_servers_are_cut_killed_and_sto
         finally:
             cluster.network.heal()
             traffic.stop()
-        acknowledged, grants = traffic.book.counts
+        acknowledged, grants = traffic.record.counts
         print(f"{acknowledged} acknowledged, {grants} received")
-        assert traffic.book.faults() == {}
+        assert traffic.record.faults() == {}
         assert acknowledged > 100
         for name, victim, failover_s, healing_s in took:
             assert failover_s < FAILOVER_S, (name, victim, took)
@@ -161,16 +161,16 @@ def test_nothing_is_lost_repeated_or_shared_while_servers_are_cut_killed_and_sto
 # -- the kits themselves ----------------------------------------------------------------------------------------------
 
 
-def test_a_book_tells_of_what_was_lost_repeated_revived_shared_and_out_of_order() -> None:
-    book = Book()
-    book.note_sent(["lost", "twice", "revived"])
+def test_a_record_tells_of_what_was_lost_repeated_revived_shared_and_out_of_order() -> None:
+    record = ClientRecord()
+    record.note_sent(["lost", "twice", "revived"])
     for number in (1, 2):
-        book.note(Grant("twice", ("q0", number), (1.0, 0), f"token-{number}")).is_settled = True
-    book.note(Grant("revived", ("q0", 3), (5.0, 1), "token-3"))
-    book.note(Grant("revived", ("q0", 3), (1.0, 0), "token-3")).is_settled = True
-    book.note(Grant("sessions:a:1", (SESSIONS, 1), None, "token-4")).is_settled = True
-    book.note(Grant("sessions:a:0", (SESSIONS, 2), None, "token-5")).is_settled = True
-    assert book.faults() == {
+        record.note(Grant("twice", ("q0", number), (1.0, 0), f"token-{number}")).is_settled = True
+    record.note(Grant("revived", ("q0", 3), (5.0, 1), "token-3"))
+    record.note(Grant("revived", ("q0", 3), (1.0, 0), "token-3")).is_settled = True
+    record.note(Grant("sessions:a:1", (SESSIONS, 1), None, "token-4")).is_settled = True
+    record.note(Grant("sessions:a:0", (SESSIONS, 2), None, "token-5")).is_settled = True
+    assert record.faults() == {
         "lost": ["lost"],
         "repeated": ["twice"],
         "revived": ["revived"],
@@ -180,13 +180,13 @@ def test_a_book_tells_of_what_was_lost_repeated_revived_shared_and_out_of_order(
 
 
 def test_a_book_finds_nothing_in_a_message_that_came_again_before_it_was_settled() -> None:
-    book = Book()
-    book.note_sent(["again", "sessions:a:0", "sessions:a:1"])
-    book.note(Grant("again", ("q0", 1), (1.0, 0), "token-1"))
-    book.note(Grant("again", ("q0", 1), (6.0, 1), "token-2")).is_settled = True
+    record = ClientRecord()
+    record.note_sent(["again", "sessions:a:0", "sessions:a:1"])
+    record.note(Grant("again", ("q0", 1), (1.0, 0), "token-1"))
+    record.note(Grant("again", ("q0", 1), (6.0, 1), "token-2")).is_settled = True
     for text, number in (("sessions:a:0", 1), ("sessions:a:1", 2), ("sessions:a:0", 1)):
-        book.note(Grant(text, (SESSIONS, number), None, f"token-{text}-{len(book.grants)}"))
-    assert book.faults() == {}
+        record.note(Grant(text, (SESSIONS, number), None, f"token-{text}-{len(record.grants)}"))
+    assert record.faults() == {}
 
 
 @pytest.mark.slow

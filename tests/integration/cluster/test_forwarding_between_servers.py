@@ -68,14 +68,14 @@ def test_what_is_forwarded_to_a_server_that_is_killed_is_there_once(pair: Cluste
             # What takes time is the failover; more messages in it would only be more to receive.
             time.sleep(0.1)
     found: list[str] = []
-    patience = time.monotonic() + ARRIVAL_S
-    while time.monotonic() < patience and len(set(found)) < len(sent):
+    deadline = time.monotonic() + ARRIVAL_S
+    while time.monotonic() < deadline and len(set(found)) < len(sent):
         try:
             with pair.client(0, retry_total=1) as bus, bus.get_queue_receiver(target) as receiver:
                 for message in receiver.receive_messages(500, max_wait_time=2):
                     found.append(str(message))
                     receiver.complete_message(message)
-                    patience = time.monotonic() + ARRIVAL_S
+                    deadline = time.monotonic() + ARRIVAL_S
         except (ServiceBusError, OSError):
             time.sleep(0.2)
     with pair.client(0) as bus, bus.get_queue_receiver(target) as receiver:

@@ -91,7 +91,7 @@ def test_a_copy_that_comes_twice_of_one_publication_should_not_be_there() -> Non
 
 
 @pytest.mark.parametrize("copy", [PLAIN, Copy("stranger"), Copy("m", "another")])
-def test_a_copy_at_an_outlet_that_must_not_get_it_is_wrong(copy: Copy) -> None:
+def test_a_copy_at_a_receive_path_that_must_not_get_it_is_wrong(copy: Copy) -> None:
     found = book()
     take_all(found)
     take(found, "none", copy, LOOK)
@@ -185,7 +185,7 @@ def result(**changes: Any) -> dict[str, Any]:
     names = ("lost", "altered", "wrong", "revived", "left", "duplicates")
     good = {**dict.fromkeys(names, 0), "missing": [], "altered_how": [], "wrong_which": []}
     receive_paths = {"odd": {"expected": 1500, "received": 1499, "duplicates": 2, "lost": 1, "altered": 0, "wrong": 0}}
-    return {**good, "kills": [kill] * 3, "outlets": receive_paths, "seconds": 9.0, **changes}
+    return {**good, "kills": [kill] * 3, "receive_paths": receive_paths, "seconds": 9.0, **changes}
 
 
 def test_a_fan_out_with_nothing_wrong_is_no_failure_and_duplicates_are_none() -> None:
@@ -209,7 +209,7 @@ def test_whatever_went_wrong_with_a_fan_out_is_named(changes: dict[str, Any], te
     assert text in failures_of(result(**changes))[0]
 
 
-def test_table_has_a_row_for_each_outlet() -> None:
+def test_table_has_a_row_for_each_receive_path() -> None:
     cells = [cell for column in table_of("t", result()).columns for cell in column.cells]
     assert "From odd" in cells
     assert "1,499 of 1,500 copies, 2 duplicates, 1 lost, 0 altered, 0 wrong" in cells
@@ -226,9 +226,9 @@ def test_every_copy_survives_three_kills_where_the_rules_want_it_and_as_they_cha
     assert counts["lost"] == counts["altered"] == counts["wrong"] == counts["revived"] == counts["left"] == 0
     assert counts["received"] == counts["expected"] > counts["acknowledged"] == counts["sent"] > 300
     assert all(
-        min(receive_path["expected"], receive_path["received"]) > 0 for receive_path in counts["outlets"].values()
+        min(receive_path["expected"], receive_path["received"]) > 0 for receive_path in counts["receive_paths"].values()
     )
-    assert END in counts["outlets"]
+    assert END in counts["receive_paths"]
     assert list(counts["transports"]) == ["tcp", "tls", "websocket"]
     assert len(counts["kills"]) == 3
     assert all(kill["unsettled_sends"] >= 1 and kill["locks_held"] >= 1 for kill in counts["kills"])

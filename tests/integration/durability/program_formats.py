@@ -24,7 +24,7 @@ from duobus.ha.aio import OutboxSender
 from duobus.ha.deduplication import SeenMessages
 from duobus.ha.outbox.queue import Outbox
 from kits.prompt_sdk import prompt_sdk
-from kits.server_contents import Door, client_of, configuration, fill, survey
+from kits.server_contents import AdminEndpoint, client_of, configuration, fill, survey
 from kits.wire import WireClient
 
 START_LIMIT_S = 60.0
@@ -115,14 +115,14 @@ def main(folder: Path, database: str | None) -> None:
     ]
     process, ready = start(folder, *options)
     try:
-        door = Door(ready["admin_url"])
+        admin = AdminEndpoint(ready["admin_url"])
         with prompt_sdk(), client_of(ready["connection_string"]) as client:
             buy(ready["amqp_port"])
-            found = fill(client, door)
-            found |= survey(client, door)
+            found = fill(client, admin)
+            found |= survey(client, admin)
             if database is None:
                 found["backup"] = back_up(ready)
-            found["again"] = survey(client, door)
+            found["again"] = survey(client, admin)
     finally:
         process.kill()
         process.wait()

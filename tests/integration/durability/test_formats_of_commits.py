@@ -44,7 +44,7 @@ from duobus.storage.postgres.address import catalog_place
 from duobus.telemetry.metering_log import MeteringLog
 from duobus.testing.postgres_server import PostgresServer
 from kits.postgres import running_postgres
-from kits.server_contents import QUEUE_RULE, SENDS, SESSION_QUEUES, Door, client_of, one, survey, text
+from kits.server_contents import QUEUE_RULE, SENDS, SESSION_QUEUES, AdminEndpoint, client_of, one, survey, text
 
 FORMATS: Final = Path(__file__).parent / "formats"
 FILES: Final = sorted(path.name.partition(".")[0] for path in FORMATS.glob("*.tar.xz"))
@@ -112,11 +112,11 @@ class Running:
         self._clock = clock
         self.server: Server = self.wait(self._make(settings, clock))
         self.connection_string = self._address(self.server.port("amqp"), "RootManageSharedAccessKey", "SAS_KEY_VALUE")
-        self.door = Door(f"http://localhost:{self.server.port('http')}")
+        self.admin = AdminEndpoint(f"http://localhost:{self.server.port('http')}")
         # A server that shares a catalog opens stores when it has their leases.
         deadline = time.monotonic() + LIMIT_S
-        while set(json.loads(self.door.call("GET", "health"))["stores"].values()) != {"open"}:
-            assert time.monotonic() < deadline, self.door.call("GET", "health")
+        while set(json.loads(self.admin.call("GET", "health"))["stores"].values()) != {"open"}:
+            assert time.monotonic() < deadline, self.admin.call("GET", "health")
             time.sleep(0.02)
 
     async def _make(self, settings: Settings, clock: PastClock) -> Server:
@@ -186,7 +186,7 @@ def unpacked(name: str, folder: Path) -> dict[str, Any]:
 def demand_same(server: Running, expected: dict[str, Any]) -> None:
     """Everything that was found then is found now. What later code says beside it is its own affair."""
     with client_of(server.connection_string) as client:
-        found = survey(client, server.door)
+        found = survey(client, server.admin)
     assert found["states"] == expected["states"]
     assert found["entities"].keys() == expected["entities"].keys()
     different = []
@@ -338,9 +338,9 @@ def use(server: Running, expected: dict[str, Any]) -> None:
             pass
     with client_of(server.address_by(*QUEUE_RULE)) as client, client.get_queue_receiver("made") as receiver:
         receiver.complete_message(one(receiver))
-    assert "idle" in server.door.entries("$Resources/Queues")
+    assert "idle" in server.admin.entries("$Resources/Queues")
     server.advance(timedelta(hours=7))
-    assert "idle" not in server.door.entries("$Resources/Queues")
+    assert "idle" not in server.admin.entries("$Resources/Queues")
     with client_of(server.connection_string) as client:
         with client.get_queue_receiver("plain", receive_mode=RECEIVED) as receiver:
             assert bodies(receiver) == ["soon"]

@@ -7,8 +7,8 @@ import uuid
 from typing import Any
 
 import pytest
-from spread_kit import sharded_entities
-from test_passing import router
+from sharding_kit import sharded_entities
+from test_proxied_links import router
 
 from duobus.amqp import Link, LinkAttached, LinkDetached, Source, Target, Transfers
 from duobus.auth import sign_token

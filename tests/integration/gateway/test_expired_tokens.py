@@ -37,7 +37,7 @@ class Guest:
         return guest
 
     def look_after(self, ms: int) -> None:
-        """What the door's timer does so much later."""
+        """What the server's timer does so much later."""
         clock = self.server.amqp.clock
         self.peer.tick(clock.now_ms() + ms, clock.monotonic_ms())
 

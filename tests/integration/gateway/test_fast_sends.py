@@ -24,7 +24,7 @@ from kits.gateway import in_loop, serving, settled
 from kits.http_client import Http, Reply, both, token
 
 
-def lane_of(server: Server) -> FastSendServer:
+def fast_sends_of(server: Server) -> FastSendServer:
     assert server.rest.fast_sends is not None
     return server.rest.fast_sends
 
@@ -48,10 +48,10 @@ async def test_sends_stay_on_the_lane_and_are_answered_as_the_general_server_ans
     async with serving() as server:
         http = await connect(server)
         first = await send(http, b"one", Property="7")
-        assert len(lane_of(server)) == 1
+        assert len(fast_sends_of(server)) == 1
         general = await connect(server)
         other = await general.ask("POST", "/q/Messages/", b"two")
-        assert len(lane_of(server)) == 1
+        assert len(fast_sends_of(server)) == 1
         assert (first.status, first.body) == (other.status, other.body) == (201, b"")
         assert [name for name, _ in first.headers] == [name for name, _ in other.headers]
         assert first.header("Server") == other.header("Server")
@@ -67,7 +67,7 @@ async def test_requests_behind_each_other_are_answered_in_order() -> None:
         http = await connect(server)
         await both(*(http.start("POST", "/q/messages", str(number)) for number in range(50)))
         assert [(await http.reply()).status for _ in range(50)] == [201] * 50
-        assert len(lane_of(server)) == 1
+        assert len(fast_sends_of(server)) == 1
         assert await bodies(server, 50) == [str(number).encode() for number in range(50)]
 
 
@@ -83,7 +83,7 @@ async def test_another_request_behind_sends_gets_its_answer_behind_theirs() -> N
         replies = [await http.reply() for _ in range(5)]
         assert [reply.status for reply in replies] == [201, 410, 200, 201, 201]
         assert replies[2].body == b"x"
-        assert len(lane_of(server)) == 0
+        assert len(fast_sends_of(server)) == 0
 
 
 @in_loop
@@ -97,7 +97,7 @@ async def test_a_request_that_comes_in_pieces_is_read_as_one() -> None:
             await http.stream.write(data[pos : pos + 40])
             await asyncio.sleep(0.001)
         assert (await http.reply()).status == 201
-        assert len(lane_of(server)) == 1
+        assert len(fast_sends_of(server)) == 1
         assert await bodies(server, 2) == [b"x", b"pieces"]
 
 
@@ -145,8 +145,8 @@ def test_what_is_refused_is_refused_as_the_general_server_refuses_it(
             here = await http.ask("POST", target, b"x" * 2000, headers)
             assert here.status == status
             assert (await send(http)).status == 201
-            assert len(lane_of(server)) == 1
-            lane_of(server).is_open = False
+            assert len(fast_sends_of(server)) == 1
+            fast_sends_of(server).is_open = False
             there = await (await connect(server)).ask("POST", target, b"x" * 2000, headers)
             assert told(here) == told(there)
 
@@ -171,7 +171,7 @@ def test_what_is_no_ordinary_send_is_the_general_servers(target: str, headers: d
         async with serving() as server:
             http = await connect(server)
             assert (await http.ask("POST", target, b"x", headers)).status == status
-            assert len(lane_of(server)) == 0
+            assert len(fast_sends_of(server)) == 0
 
     run()
 
@@ -181,9 +181,9 @@ async def test_a_large_body_is_the_general_servers() -> None:
     async with serving() as server:
         http = await connect(server)
         assert (await send(http, b"x" * BODY_BYTES_MAX)).status == 201
-        assert len(lane_of(server)) == 1
+        assert len(fast_sends_of(server)) == 1
         assert (await send(http, b"x" * (BODY_BYTES_MAX + 1))).status == 201
-        assert len(lane_of(server)) == 0
+        assert len(fast_sends_of(server)) == 0
 
 
 @in_loop
@@ -192,7 +192,7 @@ async def test_a_head_that_does_not_end_is_the_general_servers() -> None:
         http = await connect(server)
         assert (await send(http)).status == 201
         await http.stream.write(b"POST /q/messages HTTP/1.1\r\nName: " + b"x" * HEAD_BYTES_MAX)
-        await settled(lambda: len(lane_of(server)) == 0)
+        await settled(lambda: len(fast_sends_of(server)) == 0)
         await http.stream.write(b"x" * 40_000 + b"\r\n\r\n")
         assert (await http.reply()).status == 400
 
@@ -200,7 +200,7 @@ async def test_a_head_that_does_not_end_is_the_general_servers() -> None:
 @in_loop
 async def test_a_request_that_drips_is_the_general_servers_after_two_looks() -> None:
     async with serving() as server:
-        forwarder = lane_of(server)
+        forwarder = fast_sends_of(server)
         http = await connect(server)
         assert (await send(http)).status == 201
         await http.stream.write(
@@ -225,7 +225,7 @@ async def test_many_refusals_at_once_take_a_turn_of_the_loop_each() -> None:
     async with serving() as server:
         http = await connect(server)
         assert (await send(http)).status == 201
-        (connection,) = lane_of(server)._open
+        (connection,) = fast_sends_of(server)._open
         fields = f"Host: localhost\r\nAuthorization: {token()}\r\nContent-Length: 0"
         one = f"POST /nobody/messages HTTP/1.1\r\n{fields}\r\n\r\n"
         connection.data_received(one.encode() * 20)
@@ -236,7 +236,7 @@ async def test_many_refusals_at_once_take_a_turn_of_the_loop_each() -> None:
 @in_loop
 async def test_a_connection_that_does_nothing_is_closed_after_the_time_of_keep_alive() -> None:
     async with serving() as server:
-        forwarder = lane_of(server)
+        forwarder = fast_sends_of(server)
         http = await connect(server)
         assert (await send(http)).status == 201
         for _ in range(int(300 / express.SWEEP_S)):
@@ -262,7 +262,7 @@ async def test_whoever_does_not_read_answers_sends_no_more(monkeypatch: pytest.M
     async with serving() as server:
         http = await connect(server)
         assert (await send(http)).status == 201
-        (connection,) = lane_of(server)._open
+        (connection,) = fast_sends_of(server)._open
         connection.pause_writing()
         for _ in range(4):
             await http.start("POST", "/q/messages", b"x" * (AHEAD_BYTES_MAX // 2))
@@ -278,7 +278,7 @@ async def test_a_large_request_behind_another_is_read_to_its_end() -> None:
     async with serving() as server:
         http = await connect(server)
         assert (await send(http)).status == 201
-        (connection,) = lane_of(server)._open
+        (connection,) = fast_sends_of(server)._open
         connection.pause_writing()
         await http.start("POST", "/q/messages", b"x" * BODY_BYTES_MAX)
         await settled(lambda: len(connection._data) > AHEAD_BYTES_MAX)
@@ -304,7 +304,7 @@ async def test_a_namespace_past_its_rate_says_so_and_the_connection_stays() -> N
         (busy, *_) = (reply for reply in replies if reply.status == 503)
         assert busy.text.startswith("<Error><Code>503</Code><Detail>SubCode=50004.")
         assert busy.header("Retry-After") == "2"
-        assert len(lane_of(server)) == 1
+        assert len(fast_sends_of(server)) == 1
 
 
 @in_loop
@@ -324,7 +324,7 @@ async def test_a_send_whose_store_is_away_or_fails_is_told_so_and_the_connection
         monkeypatch.setattr(MemoryStore, "commit", fail)
         failed = await send(http)
         assert (away.status, failed.status) == (503, 503)
-        assert len(lane_of(server)) == 1
+        assert len(fast_sends_of(server)) == 1
 
 
 @in_loop
@@ -346,7 +346,7 @@ async def test_a_fault_of_ours_is_answered_without_its_text(monkeypatch: pytest.
 async def test_the_room_for_bodies_is_given_back_whatever_happens() -> None:
     async with serving() as server:
         http = await connect(server)
-        room = lane_of(server).sends._room
+        room = fast_sends_of(server).sends._room
         assert (await send(http, b"x" * 1000)).status == 201
         assert room.used == 0
         (handle,) = server.unit.namespace("ns").queues["q"].fragments
@@ -377,7 +377,7 @@ def let_go(held: list[Any]) -> None:
 @in_loop
 async def test_a_client_that_goes_away_has_sent_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as server:
-        forwarder = lane_of(server)
+        forwarder = fast_sends_of(server)
         http = await connect(server)
         assert (await send(http)).status == 201
         held = holding(monkeypatch)
@@ -393,7 +393,7 @@ async def test_a_client_that_goes_away_has_sent_all_the_same(monkeypatch: pytest
 @in_loop
 async def test_a_stop_answers_what_is_under_way_and_closes_those_that_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as server:
-        forwarder = lane_of(server)
+        forwarder = fast_sends_of(server)
         resting, busy = await connect(server), await connect(server)
         assert (await send(resting)).status == 201
         held = holding(monkeypatch)
@@ -426,11 +426,11 @@ async def test_servers_that_share_their_work_have_no_lane() -> None:
     async with serving() as server:
         before, after = await connect(server), await connect(server)
         assert (await send(before)).status == 201
-        lane_of(server).is_open = False
+        fast_sends_of(server).is_open = False
         assert (await send(after)).status == 201
-        assert len(lane_of(server)) == 1
+        assert len(fast_sends_of(server)) == 1
         assert (await send(before)).status == 201
-        assert len(lane_of(server)) == 0
+        assert len(fast_sends_of(server)) == 0
 
 
 def test_the_lane_is_there_behind_tls_too(tmp_path: Path) -> None:
@@ -442,9 +442,9 @@ def test_the_lane_is_there_behind_tls_too(tmp_path: Path) -> None:
             http = await Http.connect(server.port("http") or 0, ssl=context, server_hostname="localhost")
             await both(*(http.start("POST", "/q/messages", b"x") for _ in range(3)))
             assert [(await http.reply()).status for _ in range(3)] == [201] * 3
-            assert len(lane_of(server)) == 1
+            assert len(fast_sends_of(server)) == 1
             assert (await http.ask("DELETE", "/q/messages/head")).body == b"x"
-            assert len(lane_of(server)) == 0
+            assert len(fast_sends_of(server)) == 0
             await http.stream.close()
 
     run()

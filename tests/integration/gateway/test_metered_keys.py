@@ -176,8 +176,8 @@ async def test_requests_for_dead_letters_count_in_the_name_of_the_rule_that_sign
         assert {(record.entity, record.key) for record in records} == {("q", "undertaker")}
 
 
-class Door:
-    """As much of the door as a meter sees."""
+class FakeServer:
+    """As much of the admin as a meter sees."""
 
     def __init__(self) -> None:
         self.counted: list[tuple[Any, ...]] = []
@@ -190,7 +190,7 @@ class Named(SimpleNamespace):
 
 
 def test_the_key_of_a_send_gives_the_right_to_send_and_a_new_token_is_seen_at_once() -> None:
-    server, grants = Door(), Grants()
+    server, grants = FakeServer(), Grants()
     grants.add(HOST + "orders", Grant(("orders",), Right.SEND, None, "writer"))
     grants.add(HOST, Grant((), Right.LISTEN, None, "reader"))
     counting = Meter(server, grants)  # type: ignore[arg-type]
@@ -214,7 +214,7 @@ def test_the_key_of_what_is_counted_is_looked_up_once_until_another_token_comes(
         return "writer"
 
     grants = SimpleNamespace(changes=0, who=who)
-    counting = Meter(Door(), grants)  # type: ignore[arg-type]
+    counting = Meter(FakeServer(), grants)  # type: ignore[arg-type]
     orders = Named(namespace="n", path="q")
     for _ in range(3):
         counting.count(orders, SEND, 1, 2, 3)
@@ -226,7 +226,7 @@ def test_the_key_of_what_is_counted_is_looked_up_once_until_another_token_comes(
 
 def test_a_connection_that_lives_long_remembers_only_so_many_entities(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter, "KEYS_MAX", 3)
-    server, grants = Door(), Grants()
+    server, grants = FakeServer(), Grants()
     grants.set_login(Grant((), Right.SEND, None, "writer"))
     counting = Meter(server, grants)  # type: ignore[arg-type]
     for number in range(10):
@@ -249,7 +249,7 @@ def test_names_beyond_the_limit_are_counted_without_their_name(monkeypatch: pyte
 
 
 def test_what_is_done_in_a_share_of_a_queue_is_counted_for_the_queue() -> None:
-    server = Door()
+    server = FakeServer()
     counting = Meter(server, Grants())  # type: ignore[arg-type]
     for path in ("a/b/q/~share/2", "a/b/q", "q/~share/1"):
         counting.count(Named(namespace="n", path=path), SEND, 1, 2, 3)

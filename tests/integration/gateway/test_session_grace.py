@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 import pytest
-from test_passing import Elsewhere
+from test_proxied_links import Elsewhere
 from transaction_kit import Manager, keyed
 
 from duobus.amqp import ACCEPTED, ATTACHED, Link, LinkAttached, LinkDetached, Source, Target, Transfers

@@ -203,7 +203,7 @@ async def test_a_store_that_fails_refuses_each_delivery_of_a_shared_settlement()
 
 
 @in_loop
-async def test_an_outlet_goes_with_its_last_link() -> None:
+async def test_a_session_writer_goes_with_its_last_link() -> None:
     async with serving(PLAIN) as server:
         one = await Sessions.held(server)
         peer = next(peer for peer in server.amqp.peers if peer.links == len(NAMES))
@@ -216,7 +216,7 @@ async def test_an_outlet_goes_with_its_last_link() -> None:
         assert deliveries.writers == {}
 
 
-def outlet_of(server: Server) -> SessionWriter:
+def writer_of(server: Server) -> SessionWriter:
     """That of the client's links."""
     (group,) = (
         group
@@ -249,13 +249,13 @@ async def test_what_comes_while_a_client_does_not_read_waits_and_is_written_in_o
         one.links[NAMES[3]].grant(200)
         await one.client.flush()
         await one.send((NAMES[3], b"5"))
-        assert outlet_of(server).is_held
+        assert writer_of(server).is_held
         peer.resume_writing()
         every = [b"%d" % turn for turn in range(5)]
         assert by_session(await one.receive(101)) == {name: every for name in NAMES if name != NAMES[3]} | {
             NAMES[3]: [*every, b"5"]
         }
-        assert not outlet_of(server).is_held
+        assert not writer_of(server).is_held
         await one.settle(0, 100, ACCEPTED)
         assert active(server) == 0
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from kit_drills import INTERVAL, LIMIT_S, SICK, Drilled, drilled, until_taken
-from kit_ways import GOING, GOING_LISTS, LATER, LOST, LOST_LISTS, Flavour, Sending, awaited, sendings
+from kit_senders import GOING, GOING_LISTS, LATER, LOST, LOST_LISTS, Flavour, Sending, awaited, sendings
 
 from duobus.ha.deduplication import SeenMessages
 from duobus.ha.errors import NotDiverted

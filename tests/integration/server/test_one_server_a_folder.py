@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ import pytest
 from duobus.clock import Clock, Entropy
 from duobus.errors import ConfigurationError
 from duobus.server.settings import Settings
-from duobus.storage.folder_lock import FolderLock
+from duobus.storage.folder_lock import FolderLock, holder_of
 from duobus.testing.server import DemoFailed, ServerProcess
 
 OPTIONS = ("--emulator", "--stores", "1")
@@ -29,6 +32,23 @@ def test_a_second_server_is_refused_by_name_until_the_first_is_killed(tmp_path: 
         first.kill()
         second.start()
         second.kill()
+
+
+def test_whoever_looks_who_has_a_folder_keeps_no_server_out(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    assert holder_of(tmp_path / "nowhere") is None
+    lock.take("a server", Clock())
+    assert (holder_of(tmp_path) or "").startswith(f"a server with process id {os.getpid()}, since 20")
+    lock.release()
+    assert holder_of(tmp_path) is None
+    # Somebody looks at this moment, and has looked a moment later.
+    fd = os.open(tmp_path / "duobus.lock", os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    timer = threading.Timer(0.05, os.close, [fd])
+    timer.start()
+    lock.take("a server", Clock())
+    timer.join()
+    lock.release()
 
 
 def test_joined_servers_need_folders_of_their_own(tmp_path: Path) -> None:

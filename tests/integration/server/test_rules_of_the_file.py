@@ -8,9 +8,11 @@ import logging
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from duobus.clock import Clock, Entropy
+from duobus.model.descriptions import AccessRule
 from duobus.server.composition import Server
 from duobus.server.settings import Settings, load_settings
 from duobus.storage.catalog.sqlite import SqliteCatalog
@@ -56,6 +58,37 @@ def test_a_rule_that_is_taken_out_of_the_file_is_removed_at_the_next_start(
     assert [record.levelno for record in said] == [logging.WARNING]
     assert start(data) == {ROOT: first[ROOT]} == kept(data)
     assert start(data, rule("leaves", "two"))["leaves"] == "two"
+
+
+def test_a_rule_with_the_time_of_its_making_outlives_files_and_one_of_the_file_has_its_keys(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "data"
+    start(data, rule("both", "of the file"))
+    made = AccessRule(name="made", primary_key="mine", secondary_key="mine", rights=1, created_at_ms=5)
+    with closing(SqliteCatalog(data / "catalog.db")) as catalog:
+        catalog.change_rules(
+            "duobus",
+            lambda rules: (
+                *(msgspec.structs.replace(one, primary_key="newer", modified_at_ms=9) for one in rules),
+                made,
+            ),
+        )
+    assert start(data, rule("both", "of the file")) == {ROOT: "newer", "both": "of the file", "made": "mine"}
+    said = [record for record in caplog.records if record.message == "access rule as in the file again"]
+    assert len(said) == 1
+    assert start(data) == {ROOT: "newer", "made": "mine"} == kept(data)
+
+
+def test_a_start_without_any_rule_that_may_manage_makes_the_default_one_anew(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    first = start(data, rule("sends", "one"))
+    with closing(SqliteCatalog(data / "catalog.db")) as catalog:
+        catalog.change_rules("duobus", lambda rules: tuple(one for one in rules if one.name != ROOT))
+    again = start(data, rule("sends", "one"))
+    assert set(again) == {ROOT, "sends"}
+    assert again[ROOT] != first[ROOT]
+    assert start(data, has_file=False) == again
 
 
 def test_a_start_without_the_file_leaves_rules_as_they_are(tmp_path: Path) -> None:

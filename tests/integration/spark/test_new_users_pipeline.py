@@ -21,11 +21,11 @@ from duobus.spark.jobs.job import JobError
 pytestmark = pytest.mark.slow
 
 #: How long the process of a source may take to settle after its query has ended.
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + TIMEOUT_S
     while not holds():
         if time.monotonic() > until:
             return False

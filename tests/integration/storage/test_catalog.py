@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import stat
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import apsw
+import msgspec
 import pytest
 
 from duobus.clock import Entropy
-from duobus.errors import EntityAlreadyExists, StoreFailed, StoreTooNew
+from duobus.errors import EntityAlreadyExists, EntityNotFound, StoreFailed, StoreTooNew
 from duobus.model.descriptions import AccessRule
 from duobus.storage.catalog.interface import Catalog, new_namespace
 from duobus.storage.catalog.memory import MemoryCatalog
@@ -164,6 +167,66 @@ def test_stores_and_namespaces_can_be_put_again(catalog: Catalog) -> None:
     catalog.put_namespace(NamespaceRow("n", ()))
     contents = _reread(catalog)
     assert (contents.stores, contents.namespaces) == ((StoreRow(0, "s"),), (NamespaceRow("n", ()),))
+
+
+def test_access_rules_become_what_a_change_makes_of_those_that_are_there(catalog: Catalog) -> None:
+    catalog.put_namespace(NamespaceRow("n", (_RULE,)))
+    catalog.put_namespace(NamespaceRow("other", (_RULE,)))
+    before = catalog.read().revision
+    new = AccessRule(name="new", primary_key="a", secondary_key="b", rights=1)
+    assert catalog.change_rules("n", lambda rules: (*rules, new)) == (_RULE, new)
+    # What comes next sees what came before.
+    assert catalog.change_rules("n", lambda rules: rules[1:]) == (new,)
+    contents = _reread(catalog)
+    assert {row.name: row.rules for row in contents.namespaces} == {"n": (new,), "other": (_RULE,)}
+    assert contents.revision == before + 2
+
+
+def test_a_change_of_access_rules_that_is_refused_leaves_nothing_behind(catalog: Catalog) -> None:
+    catalog.put_namespace(NamespaceRow("n", (_RULE,)))
+    before = catalog.read()
+
+    def refuse(rules: tuple[AccessRule, ...]) -> tuple[AccessRule, ...]:
+        raise EntityAlreadyExists("so it is")
+
+    with pytest.raises(EntityAlreadyExists):
+        catalog.change_rules("n", refuse)
+    with pytest.raises(EntityNotFound, match="no namespace 'none'"):
+        catalog.change_rules("none", lambda rules: rules)
+    assert catalog.read() == before
+    assert catalog.mark.revision == before.revision
+    assert _reread(catalog) == before
+
+
+def test_two_servers_that_change_access_rules_at_the_same_time_keep_both_changes(
+    request: pytest.FixtureRequest,
+) -> None:
+    url = request.getfixturevalue("postgres_url")
+    first, second = (PostgresCatalog(catalog_place(url)) for _ in range(2))
+    with closing(first), closing(second):
+        first.put_namespace(NamespaceRow("n", (_RULE,)))
+        second.read()
+        started, done = threading.Event(), []
+
+        def change_slowly(rules: tuple[AccessRule, ...]) -> tuple[AccessRule, ...]:
+            # The other one comes in the middle of this change, and has to wait for its end.
+            started.set()
+            assert not other_is_over.wait(0.3)
+            return (*rules, msgspec.structs.replace(_RULE, name="slow"))
+
+        other_is_over = threading.Event()
+
+        def change_meanwhile() -> None:
+            started.wait(10)
+            done.append(second.change_rules("n", lambda rules: (*rules, msgspec.structs.replace(_RULE, name="fast"))))
+            other_is_over.set()
+
+        thread = threading.Thread(target=change_meanwhile)
+        thread.start()
+        first.change_rules("n", change_slowly)
+        thread.join(10)
+        assert [rule.name for rule in done[0]] == ["r", "slow", "fast"]
+        assert [rule.name for rule in first.read().namespaces[0].rules] == ["r", "slow", "fast"]
 
 
 def test_a_new_namespace_has_the_default_rule_with_two_fresh_keys() -> None:

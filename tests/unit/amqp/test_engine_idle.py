@@ -7,7 +7,7 @@ from duobus.amqp import Closed, Connection, ConnectionSettings
 _HEARTBEAT = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 
 
-def test_a_heartbeat_leaves_within_half_of_the_peers_patience() -> None:
+def test_a_heartbeat_leaves_within_half_of_the_peers_time_out() -> None:
     pair = Pair(client={"idle_time_out_ms": 60_000}).open()
     due = pair.server.next_deadline()
     assert due is not None

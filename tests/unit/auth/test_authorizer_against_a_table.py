@@ -178,7 +178,7 @@ def test_a_hundred_thousand_requests_get_in_exactly_where_the_table_says() -> No
         shown = name if chance.random() < 0.95 else "nobody"
         expires_s = NOW_S + chance.choice([60, 60, 0, -300, -301])
         text = signed(uri, shown, key, expires_s)
-        # As each door asks: messages by their entity, everything else by its address.
+        # As each server of the gateway asks: messages by their entity, everything else by its address.
         needed = None if resource == "$namespaceinfo" else Right(right)
         try:
             guard._demand(text, target.lower, target.raw, namespace, needed)

@@ -230,13 +230,13 @@ def test_scheduled_messages_go_on_when_their_time_has_come_and_deferred_ones_sta
 
 def test_dead_letters_go_on_with_their_reason_and_their_source() -> None:
     async def story(hall: Hall) -> None:
-        graves = await hall.create("graves")
+        dead = await hall.create("graves")
         origin = await hall.create("Work", forward_dead_lettered_messages_to="graves")
         sent(origin, b"bad", ttl_ms=60_000)
         await asyncio.sleep(0.1)
         await forget_tombstones(origin)
         await asyncio.sleep(61.0)
-        (found,) = await slots(graves)
+        (found,) = await slots(dead)
         metadata = found.metadata
         assert metadata is not None
         assert metadata.overlay is not None
@@ -250,7 +250,7 @@ def test_dead_letters_go_on_with_their_reason_and_their_source() -> None:
 
 def test_a_queue_with_sessions_forwards_its_dead_letters() -> None:
     async def story(hall: Hall) -> None:
-        graves = await hall.create("graves")
+        dead = await hall.create("graves")
         origin = await hall.create(
             "from",
             requires_session=True,
@@ -259,7 +259,7 @@ def test_a_queue_with_sessions_forwards_its_dead_letters() -> None:
         )
         sent(origin, b"m", session_id="s", ttl_ms=1_000)
         await asyncio.sleep(2.0)
-        (found,) = await slots(graves)
+        (found,) = await slots(dead)
         assert found.metadata is not None
         assert found.metadata.session_id == "s"
 

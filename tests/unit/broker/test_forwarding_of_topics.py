@@ -169,7 +169,7 @@ def test_a_chain_of_topics_survives_a_crash_in_the_middle(stores: int) -> None:
 
 def test_dead_letters_of_a_subscription_go_where_it_says() -> None:
     async def story(hall: Hall) -> None:
-        grave = await queue_of(hall, "grave")
+        dead = await queue_of(hall, "grave")
         topic = await topic_of(hall, "t", SubscriptionDescription(name="s", forward_dead_lettered_messages_to="grave"))
         subscription = topic.subscriptions["s"]
         topic.send(batch(b"bad"))
@@ -190,7 +190,7 @@ def test_dead_letters_of_a_subscription_go_where_it_says() -> None:
         command.detail = SettleDetail(None, "why", "because")
         subscription.settle(command)
         await settled()
-        (slot,) = await slots(grave)
+        (slot,) = await slots(dead)
         assert slot.payload == b"bad"
         assert slot.metadata is not None
         assert slot.metadata.dead_letter_source == "t/Subscriptions/s"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from duobus.broker.store_probes import ANSWER_S, FRESH_S, PROBE_S, StoreProbes
 from duobus.gateway.rest.health import state_of
-from duobus.model.quotas import STORE_TIMEOUT_S as PATIENCE_S
+from duobus.model.quotas import STORE_TIMEOUT_S
 from duobus.storage.writer_pool import LATE_S
 from kits.broker import Hall, batch, simulated, turns
 
@@ -33,7 +33,7 @@ def commits(hall: Hall) -> list[int]:
 
 
 @simulated
-async def test_an_idle_store_that_stalls_is_late_to_the_first_who_asks_and_stalled_when_its_patience_is_over(
+async def test_an_idle_store_that_stalls_is_late_to_the_first_who_asks_and_stalled_when_its_timeout_is_over(
     hall: Hall,
 ) -> None:
     await hall.start()
@@ -43,7 +43,7 @@ async def test_an_idle_store_that_stalls_is_late_to_the_first_who_asks_and_stall
     await probes.look()
     assert LATE_S <= hall.loop.time() - began_s <= ANSWER_S
     assert states(hall) == {1: "open", 2: "late", 3: "open", 4: "open"}
-    await asyncio.sleep(PATIENCE_S)
+    await asyncio.sleep(STORE_TIMEOUT_S)
     await probes.look()
     assert states(hall) == {1: "open", 2: "stalled", 3: "open", 4: "open"}
     hall.writers[2].release()
@@ -89,7 +89,7 @@ async def test_a_drill_that_nobody_asks_about_is_noticed_and_an_idle_server_comm
         await asyncio.sleep(100)
         assert set(commits(hall)) <= {9, 10}
         hall.writers[1].is_held = True
-        await asyncio.sleep(PROBE_S + PATIENCE_S)
+        await asyncio.sleep(PROBE_S + STORE_TIMEOUT_S)
         assert states(hall)[1] == "stalled"
         hall.writers[1].release()
         await asyncio.sleep(10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from test_accepting import LOCK_MS, Client, Link, play, send
+from test_session_acceptor import LOCK_MS, Client, Link, play, send
 
 from duobus.broker import MAIN, Group, Queue, Throttle, Transaction, string_key
 from duobus.codec import build_message

@@ -25,7 +25,7 @@ async def subscribed(hall: Hall, action: str, *, partitioned: bool, sessions: bo
 
 
 async def publish(hall: Hall, metadata: MessageMetadata) -> None:
-    """One message, placed as the door would place it."""
+    """One message, placed as a server of the gateway would place it."""
     made = batch(build_message(None, {"group": "g"}, data=b"m"))
     made.extra = {0: metadata}
     key = metadata.session_id or metadata.partition_key

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_owning import Owner
+from test_clustered_units import Owner
 
 from duobus.auth.authorizer import Authorizer, Grants, NamespaceRules
 from duobus.auth.sas_tokens import sign_token

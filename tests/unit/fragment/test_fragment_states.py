@@ -19,6 +19,7 @@ from duobus.fragment.settlement import ABANDON, COMPLETE, DEAD_LETTER_OUTCOME, D
 from duobus.fragment.source import SubQueue
 from duobus.fragment.transfer import InsertMessages
 from duobus.model.metadata import MessageMetadata
+from kits.broker import sets_constants
 from kits.fragment import NUMBER, START_MS, Box, Driver
 
 MINUTE = 60_000
@@ -426,6 +427,7 @@ def test_a_scheduled_message_gets_a_new_number_at_its_time() -> None:
     assert sorted(driver.stored()) == [2, 3]
 
 
+@sets_constants
 def test_of_many_that_are_due_at_once_no_commit_activates_more_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fragment_module, "DUE_AT_ONCE", 3)
     driver = Driver()
@@ -625,6 +627,7 @@ def test_indexes_of_settled_messages_do_not_pile_up() -> None:
     assert driver.source.renewed == {}
 
 
+@sets_constants
 def test_what_is_still_there_expires_at_its_time_however_many_ends_were_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -643,6 +646,7 @@ def test_what_is_still_there_expires_at_its_time_however_many_ends_were_forgotte
     assert driver.picture() == {}
 
 
+@sets_constants
 def test_a_lock_ends_at_its_instant_however_many_ends_were_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_module, "COMPACT_FROM", 4)
     driver = Driver(lock_duration_ms=MINUTE)

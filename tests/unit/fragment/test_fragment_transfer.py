@@ -156,7 +156,7 @@ def test_a_repeat_is_taken_over_once_also_after_a_crash() -> None:
     assert driver.peek() == [b"a", b"b", b"c0", b"d0", b"c1", b"d1"]
 
 
-def test_a_ledger_forgets_what_it_is_told_and_its_rows_go_with_their_last_entry() -> None:
+def test_the_forward_dedup_forgets_what_it_is_told_and_its_rows_go_with_their_last_entry() -> None:
     driver = Driver()
     driver.commit(*arrival(driver, b"a", b"b", counts=[3, 4]))
     row = driver.source.next_count - 3
@@ -168,7 +168,7 @@ def test_a_ledger_forgets_what_it_is_told_and_its_rows_go_with_their_last_entry(
     assert driver.recovered().source.dedup.known == {}
 
 
-def test_a_ledgers_rows_are_no_messages() -> None:
+def test_the_rows_of_the_forward_dedup_are_no_messages() -> None:
     driver = Driver()
     driver.commit(*arrival(driver, b"a", counts=[3]))
     again = driver.recovered()

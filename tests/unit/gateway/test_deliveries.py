@@ -12,7 +12,7 @@ from duobus.gateway.amqp.deliveries import Deliveries, split
 
 LINK: Any = object()
 OTHER: Any = object()
-OUTLET: Any = object()
+GROUP: Any = object()
 HANDLE: Any = object()
 WRAP = 1 << 32
 
@@ -69,9 +69,9 @@ def test_forgetting_a_link_leaves_the_others_alone() -> None:
 
 
 def shared() -> Deliveries:
-    """Six deliveries of an outlet: two of LINK, three of OTHER, one of LINK."""
+    """Six deliveries of a session group: two of LINK, three of OTHER, one of LINK."""
     found = Deliveries()
-    found.add(OUTLET, HANDLE, b"prefix..", 0, 100, 6, [LINK, LINK, OTHER, OTHER, OTHER, LINK])
+    found.add(GROUP, HANDLE, b"prefix..", 0, 100, 6, [LINK, LINK, OTHER, OTHER, OTHER, LINK])
     return found
 
 

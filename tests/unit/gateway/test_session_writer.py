@@ -46,7 +46,7 @@ class Named(SimpleNamespace):
 
 
 class Room:
-    """An outlet with seven deliveries of two links: a, a, b, b, b, a, a."""
+    """A session group with seven deliveries of two links: a, a, b, b, b, a, a."""
 
     def __init__(self) -> None:
         self.told: list[tuple[int, int, Any]] = []
@@ -232,7 +232,7 @@ def test_large_messages_of_many_links_are_written_a_quarter_of_a_mebibyte_at_a_t
     assert room.writer.is_held is gets_stuck
 
 
-def test_an_outlet_is_there_as_long_as_one_of_its_links() -> None:
+def test_a_session_writer_is_there_as_long_as_one_of_its_links() -> None:
     room = Room()
     assert session_writer_of(room.peer, room.session, room.queue, room.deliveries) is room.writer
     leave(room.writer, room.deliveries)

@@ -87,7 +87,7 @@ def test_options_that_cannot_be_meant_are_refused_by_name(changes: dict[str, Any
         _settings(**changes)
 
 
-def test_port_zero_may_be_given_for_every_door() -> None:
+def test_port_zero_may_be_given_for_every_listener() -> None:
     settings = _settings(port=0, tls_port=0, http_port=0, https_port=0, tls_self_signed=True)
     assert settings.offers_tls
 
@@ -146,7 +146,7 @@ def test_the_ready_file_has_the_members_that_programs_rely_on() -> None:
     }
 
 
-def test_doors_that_are_not_offered_are_null_in_the_ready_file() -> None:
+def test_ports_that_are_not_offered_are_null_in_the_ready_file() -> None:
     members = _members(http_port=None)
     assert [members[name] for name in ("tls_port", "https_port", "connection_string_tls", "ca")] == [None] * 4
     assert members["admin_url"] is None

@@ -26,8 +26,8 @@ from simulation.scenarios import fragment_moves as sim_moves
 TESTS = Path(__file__).parents[2]
 
 LIFE, FANOUT = "entity_life.check_life", "fanout.check_fanout"
-STATES, BROWSING = "unit/fragment/test_fragment_states.py", "unit/broker/test_browsing.py"
-LENDING, MOVING = "unit/broker/test_lending.py", "unit/broker/test_moving.py"
+STATES, BROWSING = "unit/fragment/test_fragment_states.py", "unit/broker/test_peeking_over_fragments.py"
+LENDING, MOVING = "unit/broker/test_credit_scheduler.py", "unit/broker/test_moving.py"
 DRILL = "test_a_store_lost_in_traffic_costs_its_fragments_only_and_comes_back_with_everything"
 FAIR = "test_a_message_is_in_the_next_commit_or_the_one_after_whatever_others_send"
 ENTITY_LIFE, OVERLOAD = "unit/broker/test_entity_life.py", "unit/broker/test_overload.py"
@@ -66,7 +66,7 @@ INVARIANTS: dict[int, Shown] = {
     ),
     14: Shown(
         "forwarding.forwarded_once",
-        ("forwarded-without-record", "ledger-lost-at-restart", "forgotten-too-early"),
+        ("forwarded-without-record", "dedup-lost-at-restart", "forgotten-too-early"),
     ),
     15: Shown(
         "messages.never_early",

@@ -38,11 +38,11 @@ class Announced:
 Make = Callable[[asyncio.AbstractEventLoop], StoppableWriter]
 
 
-def of_crew(loop: asyncio.AbstractEventLoop) -> StoppableWriter:
+def of_pool(loop: asyncio.AbstractEventLoop) -> StoppableWriter:
     return WriterPool(loop).writer()
 
 
-@pytest.fixture(params=[StoreWriter, InlineWriter, of_crew])
+@pytest.fixture(params=[StoreWriter, InlineWriter, of_pool])
 def make(request: pytest.FixtureRequest) -> Make:
     made: Make = request.param
     return made

@@ -81,7 +81,7 @@ class Namespace:
 
         Raises:
             EntityNotFound: There is none.
-            NotImplementedYet: It is stored, but this version cannot serve it; serving it as a plain queue would hide that.
+            NotImplementedYet: The entity is stored, but this version cannot serve it.
         """
         queue = self._find(address)
         if queue is None:

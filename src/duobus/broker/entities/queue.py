@@ -486,5 +486,9 @@ class Queue:
                 size += source.bytes
         return totals, size
 
+    def locked(self) -> int:
+        """Messages that receivers hold locked, of the fragments there."""
+        return sum(len(source.locks) for source in self._sources())
+
 
 __all__ = ["COUNT_BITS", "COUNT_MASK", "SOURCE", "Queue"]

@@ -37,14 +37,14 @@ def _instant(text: str) -> datetime:
     required=True,
     help="Data folder of the server, which may run or not.",
 )
-@click.option("--path", help="Only what this entity is, or is below: a queue, topic, subscription or rule.")
-@click.option("--who", help="Only what this access rule or identity did.")
-@click.option("--from", "origin", help="Only what came from this network address.")
+@click.option("--path", help="Only changes of this queue, topic, subscription or rule, and of what is below it.")
+@click.option("--who", help="Only changes by this access rule or identity.")
+@click.option("--from", "origin", help="Only changes from this network address.")
 @click.option("--operation", type=click.Choice(("create", "update", "delete")), help="Only this.")
 @click.option("--since", type=_instant, help="Only from this time on.")
 @click.option("--until", type=_instant, help="Only before this time.")
-@click.option("--failed", is_flag=True, help="Only what was refused, or has an unknown outcome.")
-@click.option("--count", type=click.IntRange(1), help="Only the last so many.")
+@click.option("--failed", is_flag=True, help="Only changes that were refused, or whose outcome is unknown.")
+@click.option("--count", type=click.IntRange(1), help="Only the latest changes, at most this many.")
 @click.option(
     "-o",
     "--output",

@@ -9,13 +9,13 @@ from typing import Any, Final
 import click
 
 from duobus.cli.output import Meter, Printer
-from duobus.cli.remote import Remote, operate, remote_command
+from duobus.cli.remote import Remote, ServerChoice, operate, remote_command
 
 _EXAMPLE = """
 \b
 Example:
   duobus serve --data ./bus --backup-to ./backups
-  duobus backup
+  duobus backup --data ./bus
   duobus backup --data ./bus --to ./backups/by-hand
 """
 _POLL_S: Final = 0.2
@@ -23,18 +23,17 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 @click.command(name="backup", epilog=_EXAMPLE)
-@click.option("--data", type=_FOLDER, help="Data folder that no server uses, to be copied by this command.")
-@click.option("--to", "folder", type=_FOLDER, help="With --data: where to copy it, an empty or new folder.")
-@remote_command()
-def command(remote: Remote, data: Path | None, folder: Path | None, output: str | None) -> None:
+@click.option("--to", "folder", type=_FOLDER, help="With --data: copy the folder, which no server uses, to this one.")
+@remote_command(is_chosen_later=True)
+def command(server: ServerChoice, folder: Path | None, output: str | None) -> None:
     """Copy everything that a server keeps.
 
     A running server makes the copy itself, in the folder that it was given with --backup-to. Of a server that does not
-    run, give its data folder.
+    run, give its data folder with --data, and with --to an empty or new folder for the copy.
     """
-    if (data is None) != (folder is None):
-        raise click.UsageError("--data and --to belong together; a running server is asked with neither of them.")
-    found = _asked(remote) if data is None or folder is None else _copied(data, folder)
+    if folder is not None and server.data is None:
+        raise click.UsageError("--to needs --data; a running server makes backups in the folder of its --backup-to.")
+    found = _asked(server.remote()) if server.data is None or folder is None else _copied(server.data, folder)
     with Printer(output, is_one=True) as printer:
         printer.print([found])
 
@@ -65,7 +64,7 @@ def _copied(data: Path, folder: Path) -> dict[str, Any]:
             manifest = back_up_stopped(data, folder, Clock(), meter.show)
     except (ConfigurationError, StoreFailed, StoreTooNew) as error:
         raise click.ClickException(
-            f"{error}\nIf a server uses {data}, leave --data and --to out: it makes the copy itself."
+            f"{error}\nIf a server uses {data}, leave --to out: the server makes the copy itself."
         ) from error
     size = sum(file.bytes for file in manifest.files)
     return {

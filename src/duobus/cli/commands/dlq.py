@@ -81,7 +81,7 @@ def command() -> None:
 def _source(function: Any) -> Any:
     """Add what says which messages are meant."""
     for option in (
-        click.option("--count", type=click.IntRange(1), help="At most so many."),
+        click.option("--count", type=click.IntRange(1), help="At most this many messages."),
         click.option(
             "--number",
             "numbers",
@@ -106,10 +106,12 @@ def _conduct(function: Any) -> Any:
         click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing."),
         click.option("--no-progress", is_flag=True, help="Do not show progress on a terminal."),
         click.option(
-            "--client-side", is_flag=True, help="Have the SDK do it, though the server could: not in one commit."
+            "--client-side", is_flag=True, help="Do the work with the SDK even if the server could; not in one commit."
         ),
-        click.option("--undo", type=click.Path(path_type=Path), help="Write what undoes it to this new file."),
-        click.option("--rate", type=click.IntRange(1, 100_000), help="At most so many messages a second."),
+        click.option(
+            "--undo", type=click.Path(path_type=Path), help="Write to this new file what duobus dlq undo needs."
+        ),
+        click.option("--rate", type=click.IntRange(1, 100_000), help="At most this many messages a second."),
         click.option(
             "--chunk",
             type=click.IntRange(1, CHUNK_MAX),
@@ -125,7 +127,9 @@ def _conduct(function: Any) -> Any:
 def _repair(function: Any) -> Any:
     """Add what says how messages are repaired."""
     for option in (
-        click.option("--sample", type=click.IntRange(1, 100), help="Show so many as they would be, then ask."),
+        click.option(
+            "--sample", type=click.IntRange(1, 100), help="Show this many messages as they would be, then ask."
+        ),
         click.option("--patch", help="Patch the JSON body by this JSON patch (RFC 6902); @FILE for one in a file."),
         click.option("--session-id", help="Give them this session id."),
         click.option("--subject", help="Give them this subject."),
@@ -173,7 +177,7 @@ def resubmit(remote: Remote, output: str | None, **given: Any) -> None:
 @command.command(epilog=_MOVE)
 @_source
 @click.option("--to", required=True, help="Queue or topic to move them to.")
-@click.option("--drop-reason", is_flag=True, help="Take off what says why they died.")
+@click.option("--drop-reason", is_flag=True, help="Do not keep the dead-letter reason and description.")
 @_repair
 @_conduct
 @remote_command()

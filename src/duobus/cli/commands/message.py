@@ -80,11 +80,11 @@ def command() -> None:
 @click.argument("entity")
 @click.argument("body", required=False)
 @click.option("--lines", is_flag=True, help="Make a message of each line of standard input.")
-@click.option("--count", type=_COUNT, default=1, show_default=True, help="Send it so many times.")
+@click.option("--count", type=_COUNT, default=1, show_default=True, help="Send the message this many times.")
 @click.option("--message-id", help="Id, for duplicate detection.")
 @click.option("--session-id", help="Session that it belongs to.")
-@click.option("--partition-key", help="What is sent with the same key stays in order.")
-@click.option("--correlation-id", help="Id of what it answers.")
+@click.option("--partition-key", help="Messages with the same key stay in order.")
+@click.option("--correlation-id", help="Id of the message that this one answers.")
 @click.option("--subject", "--label", help="Subject.")
 @click.option("--content-type", help="Content type of the body.")
 @click.option("--to", help="Address.")
@@ -96,7 +96,7 @@ def command() -> None:
 )
 @remote_command(has_endpoint=False, has_output=False)
 def send(remote: Remote, entity: str, body: str | None, lines: bool, count: int, **given: Any) -> None:
-    """Send messages to a queue or topic: BODY, or what standard input has."""
+    """Send messages to a queue or topic: BODY, or the content of standard input."""
     if lines and (body is not None or count > 1 or given["message_id"]):
         raise click.UsageError("--lines goes with neither BODY nor --count nor --message-id.")
     options = {name: value for name, value in given.items() if value not in (None, ())}
@@ -199,7 +199,7 @@ def _named(source: dict[str, Any]) -> str:
 
 @command.command(name="peek", epilog=_PEEK)
 @_source
-@click.option("--count", type=_COUNT, default=1, show_default=True, help="At most so many.")
+@click.option("--count", type=_COUNT, default=1, show_default=True, help="At most this many messages.")
 @click.option("--from", "first", type=click.IntRange(0), help="From this sequence number on.")
 @remote_command(has_endpoint=False)
 def peek(remote: Remote, output: str | None, count: int, first: int | None, **source: Any) -> None:
@@ -219,7 +219,7 @@ def peek(remote: Remote, output: str | None, count: int, first: int | None, **so
 
 @command.command(name="receive", epilog=_RECEIVE)
 @_source
-@click.option("--count", type=_COUNT, default=1, show_default=True, help="At most so many.")
+@click.option("--count", type=_COUNT, default=1, show_default=True, help="At most this many messages.")
 @click.option("--wait", type=duration, default="5s", show_default=True, help="How long to wait for the next one.")
 @click.option(
     "--mode",
@@ -240,11 +240,17 @@ def receive(remote: Remote, output: str | None, count: int, wait: str, mode: str
         _receiver(client, receive_mode=mode.replace("-", ""), **source) as receiver,
         Printer(output, _COLUMNS) as printer,
     ):
-        while left and (found := receiver.receive_messages(min(left, _CHUNK), max_wait_time=milliseconds / 1000)):
-            printer.print(record_of(message) for message in found)
-            for message in found if is_locked else ():
-                receiver.complete_message(message)
-            left -= len(found)
+        try:
+            while left and (found := receiver.receive_messages(min(left, _CHUNK), max_wait_time=milliseconds / 1000)):
+                printer.print(record_of(message) for message in found)
+                for message in found:
+                    if is_locked:
+                        receiver.complete_message(message)
+                    left -= 1
+        except BaseException:
+            if left < count:
+                click.echo(f"Received before the failure: {count - left}.", err=True)
+            raise
     click.echo(f"Received: {count - left}.", err=True)
 
 

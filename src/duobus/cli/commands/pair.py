@@ -97,7 +97,7 @@ def backlog(remote: Remote, primary_name: str, backlog_queues: int, output: str 
     "folders",
     multiple=True,
     type=_FOLDER,
-    help="Data folder of a duobus server: also tell what it metered. Repeatable, for both servers of a pair.",
+    help="Data folder of a duobus server: also show what the server metered. Repeatable, for both servers of a pair.",
 )
 @click.option("--primary-name", help="Count the backlog queues of this primary only.")
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON object instead of a table.")

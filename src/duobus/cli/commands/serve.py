@@ -10,7 +10,7 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
-from duobus.cli.remote import NotFound
+from duobus.cli.failures import NotFound
 from duobus.errors import ConfigurationError
 from duobus.model.options import HttpOptions
 from duobus.model.quotas import STORE_TIMEOUT_S, parse_quotas
@@ -49,7 +49,9 @@ SIGTERM or Ctrl-C drains and stops; a second one ends --drain-delay, or stops at
 @click.option(
     "--tls-port", type=_PORT, default=5671, show_default=True, help="AMQP over TLS, if there are certificates."
 )
-@click.option("--http-port", type=_PORT, default=5300, show_default=True, help="HTTP; TLS is told apart by itself.")
+@click.option(
+    "--http-port", type=_PORT, default=5300, show_default=True, help="HTTP, and HTTPS if there are certificates."
+)
 @click.option("--https-port", type=_PORT, help="HTTPS, if there are certificates; not offered unless given.")
 @click.option("--stores", type=int, default=4, show_default=True, help="Messaging stores; more can be added later.")
 @click.option(
@@ -90,7 +92,7 @@ SIGTERM or Ctrl-C drains and stops; a second one ends --drain-delay, or stops at
     type=click.Choice(TIER_NAMES),
     default=TIER_NAMES[0],
     show_default=True,
-    help="Manage entities by the defaults and limits of this tier of the cloud; all has those of none.",
+    help="Manage entities by the defaults and limits of this tier of Azure; all stands for no tier.",
 )
 @click.option(
     "--partition-by-default",
@@ -103,7 +105,9 @@ SIGTERM or Ctrl-C drains and stops; a second one ends --drain-delay, or stops at
 @click.option(
     "--bearer-tokens", type=_FILE, help="Issuers of bearer tokens to trust, and clients of an own token endpoint; JSON."
 )
-@click.option("--metrics-token-file", type=_FILE, help="Answer /metrics only to who sends the token in this file.")
+@click.option(
+    "--metrics-token-file", type=_FILE, help="Answer /metrics only to clients that send the token in this file."
+)
 @click.option(
     "--store-patience",
     "store_timeout_s",
@@ -127,12 +131,20 @@ SIGTERM or Ctrl-C drains and stops; a second one ends --drain-delay, or stops at
     help="Share the catalog in this PostgreSQL database with other servers, and the stores in it; postgresql://...",
 )
 @click.option("--advertise", help="Host name or address by which other servers reach this one; --host unless given.")
-@click.option("--cluster-ca", type=_FILE, help="Reach the other servers by TLS; whose certificates they have, PEM.")
+@click.option(
+    "--cluster-ca", type=_FILE, help="Reach the other servers by TLS; the authority of their certificates, PEM."
+)
 @click.option(
     "--spread",
     "shards_queues",
     is_flag=True,
     help="Spread partitioned queues that are created here over all joined stores.",
+)
+@click.option(
+    "--otlp-endpoint",
+    metavar="URL",
+    help="Send spans of what is done with messages that carry a trace context to this OpenTelemetry collector, as in"
+    " http://localhost:4318.",
 )
 @click.option("--accept-clock", is_flag=True, help="Believe the clock although it is far ahead of the last start.")
 @click.option("--ready-file", type=_FILE, help="Write ports and connection strings here once clients can connect.")
@@ -172,6 +184,7 @@ def command(
     advertise: str | None,
     cluster_ca: Path | None,
     shards_queues: bool,
+    otlp_endpoint: str | None,
     accept_clock: bool,
     ready_file: Path | None,
     log_format: str,
@@ -213,6 +226,7 @@ def command(
                 advertise=advertise,
                 cluster_ca=cluster_ca,
                 shards_queues=shards_queues,
+                otlp_endpoint=otlp_endpoint,
                 accept_clock=accept_clock,
                 ready_file=ready_file,
                 log_format=log_format,

@@ -48,7 +48,7 @@ def command() -> None:
 @command.command(name="list", epilog=_LIST)
 @remote_command()
 def list_stores(remote: Remote, output: str | None) -> None:
-    """List the messaging stores and how they are."""
+    """List the messaging stores and their states."""
     with Printer(output, _COLUMNS) as printer:
         printer.print(operate(remote, "GET", "stores"))
 
@@ -73,7 +73,7 @@ def _add_drill(name: str, what: str) -> None:
 @click.option(
     "--data", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), help="The data folder."
 )
-@click.option("--although-readable", is_flag=True, help="Give it up although it can still be read.")
+@click.option("--although-readable", is_flag=True, help="Give the store up although it can still be read.")
 @click.option("--yes", "-y", "is_sure", is_flag=True, help="Do not ask.")
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON list.")
 def replace(number: int, data: Path, although_readable: bool, is_sure: bool, is_json: bool) -> None:

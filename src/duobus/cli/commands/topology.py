@@ -102,23 +102,31 @@ def import_(
     is_sure: bool,
     dry_run: bool,
 ) -> None:
-    """Make a namespace as a file describes it; once more, and nothing is left to do. - reads standard input."""
+    """Make a namespace as a file describes it; a second run changes nothing. - reads standard input."""
     if prune and not is_sure and not dry_run:
         raise click.UsageError("Give --yes to delete what the file does not have, or --dry-run.")
     wanted = _read(file, namespace)
     with remote.administration("namespace") as client, Printer(output, _COLUMNS) as printer:
         plan = TopologyChanges(read_topology(client, with_keys=True), wanted, prunes=prune)
         counts = {"create": 0, "update": 0, "delete": 0, "conflict": 0}
-        for step in plan.steps():
+        try:
+            for step in plan.steps():
+                if not dry_run:
+                    step.do(client)
+                printer.print([step.record()])
+                counts[step.operation] += 1
+        except BaseException:
             if not dry_run:
-                step.do(client)
-            printer.print([step.record()])
-            counts[step.operation] += 1
-    conflicts = counts.pop("conflict")
-    told = ", ".join(f"{operation} {number}" for operation, number in counts.items())
-    click.echo(f"{'Would do' if dry_run else 'Done'}: {told}. Left: {conflicts}.", err=True)
+                click.echo(f"Done before the failure: {_told(counts)}.", err=True)
+            raise
+    conflicts = counts["conflict"]
+    click.echo(f"{'Would do' if dry_run else 'Done'}: {_told(counts)}. Left: {conflicts}.", err=True)
     if conflicts:
         raise SystemExit(7)
+
+
+def _told(counts: dict[str, int]) -> str:
+    return ", ".join(f"{operation} {number}" for operation, number in counts.items() if operation != "conflict")
 
 
 def _read(file: Any, namespace: str | None) -> dict[str, Any]:

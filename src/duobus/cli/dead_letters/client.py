@@ -18,8 +18,9 @@ from msgspec.structs import replace
 
 from duobus.auth import sign_token
 from duobus.cli.dead_letters.work import Note, RateLimit, Totals, Work
+from duobus.cli.failures import NotFound, Unreachable
 from duobus.cli.output import clean
-from duobus.cli.remote import NotFound, Remote
+from duobus.cli.remote import Remote
 from duobus.clock import Clock
 from duobus.model.json.plan import SEND, DeadLetterPlan
 
@@ -88,7 +89,7 @@ class DeadLetterClient:
         said = self._remote.masked(clean(detail[1] if detail else f"The server answered {status}."))
         if status == HTTPStatus.NOT_FOUND:
             return NotFound(f"There is no {address}, or nothing to move it to. {said}")
-        return click.ClickException(said)
+        return self._remote.failure(status, said)
 
     def _ask(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         for attempt in (1, 2):
@@ -110,10 +111,10 @@ class DeadLetterClient:
         raise AssertionError
 
     def _silent(self, error: BaseException) -> click.ClickException:
-        return click.ClickException(
+        return Unreachable(
             f"{self._remote.url} does not answer: {clean(str(error))}\nStart a server there, or say with "
-            "--connection-string or DUOBUS_CONNECTION_STRING which it is. If it is its certificate that is not "
-            "trusted: --ca, and duobus trust."
+            "--connection-string or DUOBUS_CONNECTION_STRING which it is, or with --data which data folder of this "
+            "machine it has. If it is its certificate that is not trusted: --ca, and duobus trust."
         )
 
     def _connected(self) -> http.client.HTTPConnection:

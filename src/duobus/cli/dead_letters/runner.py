@@ -52,6 +52,9 @@ def run(executor: Executor, undo: UndoFile | None, *, rate: int | None, shows_pr
     pace = RateLimit(rate, shows_progress=shows_progress)
     try:
         return executor.run(pace, undo)
+    except BaseException:
+        _tell_of_part(pace.done, pace.left)
+        raise
     finally:
         pace.end()
 
@@ -61,13 +64,24 @@ def bring(
 ) -> Totals:
     """Send messages, or make dead letters of them, so many at a time; ``note`` as of ``Executor.bring``."""
     totals = Totals()
-    for part in _chunks(records, chunk):
-        if is_dry:
-            for record in part:
-                _check(record, totals)
-        else:
-            executor.bring(part, totals, note)
+    try:
+        for part in _chunks(records, chunk):
+            if is_dry:
+                for record in part:
+                    _check(record, totals)
+            else:
+                executor.bring(part, totals, note)
+    except BaseException:
+        if not is_dry:
+            _tell_of_part(totals.moved, totals.left)
+        raise
     return totals
+
+
+def _tell_of_part(done: int, left: int) -> None:
+    """Whoever goes on after a failure has to know how far it has come."""
+    if done or left:
+        click.echo(f"Done before the failure: {done}. Left: {left}.", err=True)
 
 
 def _check(record: dict[str, Any], totals: Totals) -> None:

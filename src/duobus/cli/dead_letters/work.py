@@ -158,16 +158,22 @@ def _patch_of(text: str) -> Any:
 
 
 class RateLimit:
-    """Keeps work to a rate, and tells how far it is."""
+    """Keeps work to a rate, and tells how far it is.
+
+    Attributes:
+        done, left: Messages, as of the last step.
+    """
 
     def __init__(self, rate: int | None, *, shows_progress: bool) -> None:
         self._rate = rate
         self._shows = shows_progress and sys.stderr.isatty()
+        self.done = self.left = 0
         self._clock = Clock()
         self._started_ms = self._clock.monotonic_ms()
 
     def step(self, done: int, left: int) -> None:
         """So many are done in all: wait until the rate allows more."""
+        self.done, self.left = done, left
         if self._shows:
             click.echo(f"\r{done} done, {left} left ", nl=False, err=True)
         if self._rate is not None:

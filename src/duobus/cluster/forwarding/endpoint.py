@@ -198,7 +198,7 @@ class ForwardingNode(RequestNode):
     def _registration(self, registration_no: int) -> OriginRegistration:
         registration = self._registrations.get(registration_no)
         if registration is None:
-            raise StoreUnavailable("There is no such landing any more. Land again.")
+            raise StoreUnavailable("This registration of an origin is over. Register again.")
         return registration
 
     def _answer(self, reply: ForwardReply) -> None:
@@ -213,7 +213,7 @@ def _demand_messages(request: ForwardRequest) -> None:
         for payload in request.payloads:
             scan(payload)
     except DecodeError as error:
-        raise Undecodable(f"The freight of another server holds what is no message: {error}") from error
+        raise Undecodable(f"A forward request of another server holds something that is no message: {error}") from error
 
 
 class ForwardingLink(RequestLink):

@@ -155,7 +155,9 @@ def decode_request(data: bytes) -> Request:
         if isinstance(found, ForwardRequest) and not (
             len(found.counts) == len(found.payloads) == len(found.all_metadata) == len(set(found.counts))
         ):
-            raise Undecodable("Freight has one count, one payload and one special for each message.")
+            raise Undecodable(
+                "A forward request has one count, one payload and one entry of metadata for each message."
+            )
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Undecodable(f"The request of another server cannot be decoded: {error}") from None
     return found

@@ -78,7 +78,7 @@ class _DestinationState:
 
 
 class PendingAccept(Mailbox):
-    """Freight on its way into stores.
+    """A forward request on its way into stores.
 
     Attributes:
         done: Gets the error, or None when all of it is durable.

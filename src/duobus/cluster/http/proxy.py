@@ -19,6 +19,7 @@ from duobus.cluster.shards import ShardedQueueMap
 from duobus.errors import ArgumentInvalid, ServiceBusError
 from duobus.gateway.rest.atom.paging import page_of
 from duobus.gateway.rest.atom.xml import documents
+from duobus.gateway.rest.keys.endpoint import entity_of
 from duobus.gateway.rest.request_target import HOST, Target, parse_target
 from duobus.gateway.rest.runtime.routes import Call, call_of
 from duobus.gateway.tls import untrusted
@@ -106,15 +107,19 @@ class HttpProxy:
             target = parse_target(request.raw_path)
         except ArgumentInvalid:
             return None
-        if not HOST.fullmatch(request.host) or not target.lower or target.lower[0] in _OWN:
+        if not HOST.fullmatch(request.host) or not target.lower:
+            return None
+        # The access rules of an entity are changed where the entity is.
+        entity = entity_of(target)
+        if target.lower[0] in _OWN and entity is None:
             return None
         if target.lower[0] == LISTS:
             # Who is asked by another server tells what it has itself.
             return None if PROXIED in request.headers else await self._list(request, target)
-        whole = None if PROXIED in request.headers else self._whole_of(request, target)
+        whole = None if PROXIED in request.headers or entity else self._whole_of(request, target)
         if whole is not None:
             return await self._of_shards(request, target, *whole)
-        address = await self._address(request, target)
+        address = await self._address(request, entity or target.lower)
         if address is None:
             return None
         if not address or PROXIED in request.headers:
@@ -180,14 +185,14 @@ class HttpProxy:
                 answer.headers["Content-Type"] = found.headers["Content-Type"]
             return answer
 
-    async def _address(self, request: web.Request, target: Target) -> str | None:
+    async def _address(self, request: web.Request, lower: tuple[str, ...]) -> str | None:
         namespace = self._authorizer.namespace_of(request.host).name
         find = self._owners.http_address_of
-        address = find(namespace, target.lower, may_be_new=False)
+        address = find(namespace, lower, may_be_new=False)
         if address == "?":
             # It may have been created a moment ago, by another server.
             await self._owners.refresh()
-            address = find(namespace, target.lower, may_be_new=request.method == "PUT")
+            address = find(namespace, lower, may_be_new=request.method == "PUT")
         return None if address == "?" else address
 
     async def _list(self, request: web.Request, target: Target) -> web.Response | None:

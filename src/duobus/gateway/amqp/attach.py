@@ -21,9 +21,7 @@ from duobus.errors import (
 from duobus.gateway.amqp.arguments import map_of
 from duobus.gateway.amqp.entity_status import demand_receiving, demand_sending
 from duobus.gateway.amqp.links.counting_link import CountingLink, wants_telling
-from duobus.gateway.amqp.links.incoming_link import IncomingLink
 from duobus.gateway.amqp.links.link import ADDRESS_MAX, about_entity, demand_one_entity, is_short, summarize_attach
-from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
 from duobus.gateway.amqp.links.session_link import attach_session, wanted_session
 from duobus.gateway.amqp.links.via_link import ViaLink
 from duobus.gateway.amqp.management.cbs_node import CBS, CbsNode
@@ -160,7 +158,7 @@ def _attach_sender(peer: Peer, link: Link, address: Address) -> None:
     size_max = queue.description.max_message_size_bytes
     destination = _destination_of(peer, link)
     if destination is None:
-        endpoint = IncomingLink(peer, link, queue, address.segments())
+        endpoint = peer.server.link_kinds.incoming(peer, link, queue, address.segments())
     else:
         endpoint = ViaLink(peer, link, queue, address.segments(), destination)
     link.accept(max_message_size=size_max, properties={MAX_BATCH_SIZE: size_max, **about_entity(queue.kind)})
@@ -244,7 +242,7 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
     if isinstance(filters, dict):
         # What is not honoured is left out of the echo, so that clients notice.
         source.filter = None
-    maker = CountingLink if wants_telling(_remote(link)) else OutgoingLink
+    maker = CountingLink if wants_telling(_remote(link)) else peer.server.link_kinds.outgoing
     endpoint = maker(
         peer,
         link,

@@ -333,6 +333,8 @@ _NO_TOKEN: Final = delivery_annotations_section({})
 #: The rest of a message up to this size is copied where the front of it changes; of a larger one it is looked at where
 #: it lies, so that a delivery of 100 MB takes no more memory than the message.
 WHOLE_BYTES_MAX: Final = 1 << 20
+#: What follows the head of a message. Compiled code takes nothing but what a type says, so a view has to be named.
+Rest = bytes | memoryview
 
 #: Headers that a link keeps, by delivery count.
 _HEADERS_MAX: Final = 64
@@ -405,7 +407,7 @@ class HeadMaker:
 
     def heads(
         self, slots: list[QueuedMessage], fragment_number: int, prefix: bytes, first_lock: int, locked_until_ms: int
-    ) -> tuple[list[bytes], list[bytes]]:
+    ) -> tuple[list[bytes], list[Rest]]:
         """Heads and bare messages of the given messages, for one peek-locked or removed batch.
 
         Args:
@@ -419,7 +421,7 @@ class HeadMaker:
 
     def heads_until(
         self, slots: list[QueuedMessage], fragment_number: int, prefix: bytes, first_lock: int, untils: list[int]
-    ) -> tuple[list[bytes], list[bytes]]:
+    ) -> tuple[list[bytes], list[Rest]]:
         """``heads`` of peek-locked messages of several sessions: the locks of each end at a time of their own."""
         if self._locks and prefix != self._prefix:
             self._prefix = prefix
@@ -445,11 +447,12 @@ class HeadMaker:
 
     def _mixed(
         self, slots: list[QueuedMessage], fragment_number: int, counters: Sequence[int], untils: list[int]
-    ) -> tuple[list[bytes], list[bytes]]:
+    ) -> tuple[list[bytes], list[Rest]]:
         """Heads and bare messages of any messages: session, repeated delivery, and other metadata."""
         base = fragment_number << COUNT_BITS
         heads: list[bytes] = []
-        payloads: list[bytes] = []
+        payloads: list[Rest] = []
+        payload: Rest
         for slot, counter, until_ms in zip(slots, counters, untils, strict=True):
             metadata = slot.metadata
             if slot.state or (
@@ -488,7 +491,7 @@ class HeadMaker:
 
     def with_metadata(
         self, slot: QueuedMessage, fragment_number: int, locked_until_ms: int, lock_token: uuid.UUID | None = None
-    ) -> tuple[bytes, bytes]:
+    ) -> tuple[bytes, Rest]:
         """Head and bare message of any message; an overlay is merged into the application properties.
 
         Without ``lock_token``, where messages are locked, it is one that is looked at: it has no delivery annotations
@@ -561,13 +564,12 @@ def _annotations_of(
     return annotations
 
 
-def _timed(head: bytes, payload: bytes, enqueued_ms: int, ttl: int | None) -> tuple[bytes, bytes]:
+def _timed(head: bytes, payload: bytes, enqueued_ms: int, ttl: int | None) -> tuple[bytes, Rest]:
     """Put the properties, in which creation and expiry are the broker's, behind the head."""
     front, end = timed_front(payload, enqueued_ms, None if ttl is None else enqueued_ms + ttl)
     if len(payload) <= WHOLE_BYTES_MAX:
         return head + front, payload[end:]
-    rest: Any = memoryview(payload)[end:]
-    return head + front, rest
+    return head + front, memoryview(payload)[end:]
 
 
 def _origin_of(slot: QueuedMessage) -> int:

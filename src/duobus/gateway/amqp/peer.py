@@ -40,6 +40,7 @@ from duobus.errors import (
     Unauthorized,
 )
 from duobus.gateway.amqp import attach as attaching
+from duobus.gateway.amqp.connection_list import client_of
 from duobus.gateway.amqp.deliveries import Deliveries
 from duobus.gateway.amqp.links.session_link import SessionLink
 from duobus.gateway.amqp.management.cbs_node import demand_entity
@@ -83,6 +84,7 @@ class Peer(asyncio.Protocol):
         can_write: False while the socket takes no more.
         is_gone: The connection is lost; nothing can be answered any more.
         counted_in: The namespace whose connections it is counted with, or None.
+        client: What its client calls itself, and the product that it says it is; empty before it has said so.
     """
 
     def __init__(self, server: AmqpServer) -> None:
@@ -97,6 +99,7 @@ class Peer(asyncio.Protocol):
         self.is_gone = False
         self.namespace: str | None = None
         self.counted_in: str | None = None
+        self.client: tuple[str, str] = ("", "")
         self._rules: NamespaceRules | None = None
         self._login_rules: NamespaceRules | None = None
         self._transport: asyncio.Transport | None = None
@@ -359,6 +362,17 @@ class Peer(asyncio.Protocol):
         """Number of attached links."""
         return len(self._endpoints)
 
+    @property
+    def since_ms(self) -> int:
+        """Monotonic time at which the connection was made."""
+        return self._since_ms
+
+    @property
+    def origin(self) -> str:
+        """Network address and port of the client; empty when nobody knows."""
+        name = None if self._transport is None else self._transport.get_extra_info("peername")
+        return f"[{name[0]}]:{name[1]}" if name and ":" in name[0] else ":".join(map(str, (name or ())[:2]))
+
     def endpoints_of(self, session: Session) -> Iterator[Endpoint]:
         """Those of an AMQP session, in the order in which they were attached."""
         return (endpoint for link, endpoint in self._endpoints.items() if link.session is session)
@@ -477,6 +491,7 @@ class Peer(asyncio.Protocol):
     def _on_open(self, event: OpenReceived) -> None:
         self._rules = self.server.authorizer.namespace_of(event.hostname)
         self.namespace = self._rules.name
+        self.client = client_of(event)
         if self._listener is not None:
             self._listener.opened(event)
         self.engine.open(self.server.clock.monotonic_ms())

@@ -14,6 +14,7 @@ from duobus.codec import Symbol
 from duobus.errors import QuotaExceeded, ServiceBusError
 from duobus.gateway.amqp.byte_budget import ByteBudget
 from duobus.gateway.amqp.entity_status import entity_changed
+from duobus.gateway.amqp.links.link_kinds import PLAIN
 from duobus.gateway.amqp.pacing import WORK_MAX, work_off
 from duobus.gateway.amqp.peer import Peer
 from duobus.gateway.amqp.revocation import revoking
@@ -53,6 +54,7 @@ class AmqpServer:
         router_of: Makes what says of the links of a connection by which server they are answered.
         nodes: By address, nodes that are no entities: what attaches a link to each.
         budget: What all of them may hold of messages that no store has yet.
+        link_kinds: What clients are attached with.
         is_closing: Once true no link is attached any more.
     """
 
@@ -86,6 +88,7 @@ class AmqpServer:
         self.audit = AuditTrail()
         self.router_of: Callable[[Peer], LinkRouter] = local_router_of
         self.nodes: dict[str, NodeFactory] = {FORWARDING_NODE: refuse_forwarding}
+        self.link_kinds = PLAIN
         # Entities, by namespace and lower-case segments, to the connections with grants by their own access rules.
         self._holders: dict[tuple[str, tuple[str, ...]], dict[Peer, None]] = {}
         self.is_closing = False

@@ -14,6 +14,7 @@ from duobus.gateway.rest.atom.request_origin import RequestOrigin
 from duobus.gateway.rest.authorization import Guard
 from duobus.gateway.rest.dead_letters.endpoint import DeadLetterEndpoint, is_dead_letter_request
 from duobus.gateway.rest.error_responses import Answers
+from duobus.gateway.rest.keys.endpoint import AccessRules, KeyEndpoint, is_key_request
 from duobus.gateway.rest.operations import Drill
 from duobus.gateway.rest.request_bodies import BodyBudget
 from duobus.gateway.rest.request_target import HOST, parse_target
@@ -48,10 +49,14 @@ class HttpApi:
         drills: dict[int, Drill],
         backups: operating.Backups | None = None,
         audit: AuditTrail | None = None,
+        overview: operating.Overview | None = None,
+        rules: AccessRules | None = None,
+        sends: type[Sends] = Sends,
     ) -> None:
         self._guard = Guard(authorizer, clock)
         self._answers = Answers(clock, entropy, log, errors)
-        self._operating = operating.AdminOperations(unit, self._guard, drills, backups)
+        self._operating = operating.AdminOperations(unit, self._guard, drills, backups, overview)
+        self._keys = None if rules is None else KeyEndpoint(rules, self._guard)
         room = BodyBudget()
         self._management = Management(
             unit,
@@ -64,7 +69,7 @@ class HttpApi:
             audit=audit or AuditTrail(),
         )
         self._service = DeadLetterEndpoint(unit, self._guard, room, meter)
-        self.sends = Sends(unit, self._guard, self._answers, entropy=entropy, options=options, meter=meter, room=room)
+        self.sends = sends(unit, self._guard, self._answers, entropy=entropy, options=options, meter=meter, room=room)
         self.clock = clock
         self._messages = Messages(unit, self._guard, self._answers, self.sends, options=options, meter=meter, room=room)
 
@@ -95,8 +100,10 @@ class HttpApi:
             if is_dead_letter_request(request.method, target):
                 return await self._service.answer(request, target, namespace)
             call = call_of(request.method, target)
+            if self._keys is not None and is_key_request(target):
+                return await self._keys.answer(request, target, namespace)
             if call is None and target.lower[:1] == (operating.PREFIX,):
-                return self._operating.answer(request, target, namespace)
+                return await self._operating.answer(request, target, namespace)
             if call is not None:
                 return await self._messages.answer(call, request, target, place, namespace)
             return await self._management.answer(request, target, place, namespace)

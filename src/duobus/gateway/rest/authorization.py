@@ -72,10 +72,11 @@ class Guard:
         Raises:
             Unauthorized: It is missing, wrong, expired, for something else, or without the right.
         """
-        text = next((request.headers[name] for name in _HEADERS if name in request.headers), "")
-        if not text:
-            raise Unauthorized("The request has no token. Send one in the header Authorization.", MISSING)
-        return self._demand(text, target.lower, target.raw, namespace, right, lacking)
+        return self._demand(_token_of(request), target.lower, target.raw, namespace, right, lacking)
+
+    def demand_at(self, request: web.Request, segments: Sequence[str], namespace: NamespaceRules, right: Right) -> str:
+        """The same for a resource that is not the request's address."""
+        return self._demand(_token_of(request), segments, segments, namespace, right)
 
     def demand_text(self, text: str, target: Target, namespace: NamespaceRules, right: Right) -> str:
         """The same for the text of a request's token."""
@@ -110,3 +111,10 @@ class Guard:
                 )
             )
         return grant.who
+
+
+def _token_of(request: web.Request) -> str:
+    text = next((request.headers[name] for name in _HEADERS if name in request.headers), "")
+    if not text:
+        raise Unauthorized("The request has no token. Send one in the header Authorization.", MISSING)
+    return text

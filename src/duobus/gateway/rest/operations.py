@@ -1,12 +1,14 @@
 """What those who run the server ask of it over HTTP: its stores, its fragments, and drills (PE4, IN1).
 
-Addresses begin with ``/$duobus``, which no entity can be called. Everything demands the right Manage on the namespace.
+Addresses begin with ``/$duobus``, which no entity can be called. Everything demands the right Manage on the namespace,
+but for what a key that may listen everywhere could find out by itself: how much there is of what.
 """
 
 from __future__ import annotations
 
 from typing import Final, Protocol
 
+import msgspec
 from aiohttp import web
 
 from duobus.auth.authorizer import NamespaceRules
@@ -20,6 +22,9 @@ from duobus.model.descriptions import Right
 PREFIX: Final = "$duobus"
 #: What a store can be told, and what it is after that.
 DRILLS: Final = {"fail": "failing", "stall": "stalling", "heal": "healthy"}
+#: What is answered by whoever has the overview; and what of that a key with Listen on the namespace may ask, too.
+OVERVIEW: Final = (("GET", "server"), ("GET", "entities"), ("GET", "connections"))
+LISTENING: Final = OVERVIEW[:2]
 #: Fragments that one answer names; ``?entity=`` asks for those of one.
 FRAGMENTS_MAX: Final = 20_000
 #: Digits of the number of a store or fragment in a request; no server has as many as that.
@@ -47,6 +52,19 @@ class Backups(Protocol):
         """What became of the latest."""
 
 
+class Overview(Protocol):
+    """What is going on in the server; see ``duobus.server.overview``."""
+
+    def server(self) -> dict[str, object]:
+        """The server itself."""
+
+    async def entities(self, namespace: str, prefix: str) -> list[dict[str, object]]:
+        """The entities of a namespace whose paths begin so, with what is in them and what was done with them."""
+
+    def connections(self, namespace: str) -> list[dict[str, object]]:
+        """The AMQP connections to a namespace, with their links."""
+
+
 class AdminOperations:
     """Serves these requests for one server.
 
@@ -55,22 +73,36 @@ class AdminOperations:
         guard: Says who may.
         drills: Store id to the store under drill; empty where drills are not allowed.
         backups: None where everything is kept in memory.
+        overview: Tells what is going on.
     """
 
-    def __init__(self, unit: ScaleUnit, guard: Guard, drills: dict[int, Drill], backups: Backups | None) -> None:
+    def __init__(
+        self,
+        unit: ScaleUnit,
+        guard: Guard,
+        drills: dict[int, Drill],
+        backups: Backups | None,
+        overview: Overview | None = None,
+    ) -> None:
         self._unit = unit
         self._guard = guard
         self._drills = drills
         self._backups = backups
+        self._overview = overview
 
-    def answer(self, request: web.Request, target: Target, namespace: NamespaceRules) -> web.Response:
+    async def answer(self, request: web.Request, target: Target, namespace: NamespaceRules) -> web.Response:
         """Answer one request.
 
         Raises:
             ServiceBusError: It is refused; the caller says so.
         """
-        self._guard.demand(request, target, namespace, Right.MANAGE)
-        match request.method, *target.lower[1:]:
+        call = (request.method, *target.lower[1:])
+        self._guard.demand(request, target, namespace, Right.LISTEN if call in LISTENING else Right.MANAGE)
+        if self._overview is not None and call in OVERVIEW:
+            found = await _seen(self._overview, call[1], namespace.name, target.query.get("prefix", ""))
+            # Entities may be many, and this encoder is some seventy times as quick as the other.
+            return web.Response(body=msgspec.json.encode(found), content_type="application/json")
+        match call:
             case "GET", "stores":
                 return web.json_response([self._store(broker) for broker in self._unit.brokers.values()])
             case "GET", "fragments":
@@ -86,8 +118,9 @@ class AdminOperations:
             case "GET", "backup":
                 return web.json_response(self._backing_up().status())
         raise MethodUnknown(
-            f"{request.method} means nothing for this address. GET /$duobus/stores, /$duobus/fragments, "
-            "/$duobus/moves or /$duobus/backup; POST /$duobus/moves, /$duobus/backup or "
+            f"{request.method} means nothing for this address. GET /$duobus/server, /$duobus/entities, "
+            "/$duobus/connections, /$duobus/stores, /$duobus/fragments, /$duobus/moves, /$duobus/backup or "
+            "/$duobus/keys; POST /$duobus/moves, /$duobus/backup or "
             "/$duobus/stores/<number>/fail, .../stall or .../heal."
         )
 
@@ -123,6 +156,7 @@ class AdminOperations:
             "drill": None if drill is None else drill.mode,
             "fragments": len(broker.plans),
             "commits": broker.commits,
+            "commitSeconds": round(broker.commit_seconds, 6),
             "failures": broker.failures,
             "quarantined": len(broker.quarantined),
         }
@@ -161,6 +195,12 @@ class AdminOperations:
             where = "at this server; others share its catalog, ask them" if home.is_shared else "in this namespace"
             raise EntityNotFound(f"There is no queue or topic '{path}' {where}.")
         return found
+
+
+async def _seen(overview: Overview, what: str, namespace: str, prefix: str) -> object:
+    if what == "server":
+        return overview.server()
+    return await overview.entities(namespace, prefix) if what == "entities" else overview.connections(namespace)
 
 
 def _is_number(text: str) -> bool:

@@ -143,6 +143,11 @@ class RestServer:
         if self._runner is not None:
             await self._runner.cleanup()
 
+    @property
+    def connections(self) -> int:
+        """Number of open connections."""
+        return len((self.fast_sends or self._heads).connections) if self._heads is not None else 0
+
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         assert self._api is not None
         answer = None if self._router is None else await self._router.answer(request)

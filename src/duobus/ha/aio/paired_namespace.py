@@ -43,21 +43,21 @@ _pairing: Final = tasks.lock()
 
 
 async def pair_namespace(primary: ServiceBusClient, options: SendAvailabilityPairedNamespaceOptions) -> PairedNamespace:
-    """Pair two namespaces, and return what to make senders of.
+    """Pair two namespaces, and return the pair, which makes senders.
 
-    Makes the backlog queues that are missing in the secondary, and starts the syphon if the options say so. The primary
-    is not asked for anything: it may be away.
+    Makes the backlog queues that are missing in the secondary, and starts the syphon if the options say so. No request
+    goes to the primary, which may be away.
 
     Args:
-        primary: Client of the namespace that applications send to. Give it few retries (``retry_total=0`` or 1): the
-            SDK's own come before a failure is noticed.
-        options: What the pair is told.
+        primary: Client of the namespace to which applications send. Give it few retries (``retry_total=0`` or 1): a
+            pair notices a failure only after the SDK's own retries.
+        options: Options of the pair.
 
     Raises:
-        PairingRefused: No options; the same namespace twice; a client that is part of a pair.
+        PairingRefused: There are no options, both clients are of the same namespace, or a client is part of a pair.
         BacklogUnavailable: The secondary has no backlog queue, and none could be made.
         ClientAuthenticationError, ServiceBusAuthenticationError, ServiceBusAuthorizationError: The secondary's
-            credentials may not look at backlog queues, or make them.
+            credentials have no right to read backlog queues, or to make them.
     """
     if not isinstance(options, SendAvailabilityPairedNamespaceOptions):
         raise PairingRefused(f"options have to be SendAvailabilityPairedNamespaceOptions, not {options!r}.")
@@ -88,9 +88,9 @@ class PairedNamespace:
     """A pair of namespaces; makes senders, and stands in for the client of the primary.
 
     Attributes:
-        options: As they were given.
-        reporter: Counts of events.
-        rotation: The backlog queues.
+        options: The options of the pair.
+        reporter: Counts events.
+        rotation: The backlog queues that senders may use.
     """
 
     def __init__(self, primary: ServiceBusClient, options: SendAvailabilityPairedNamespaceOptions) -> None:
@@ -165,12 +165,12 @@ class PairedNamespace:
 
     @property
     def backlog_queue_count(self) -> int:
-        """The backlog queues that were really found or made."""
+        """Number of backlog queues that were really found or made."""
         return len(self.rotation.queues)
 
     @property
     def counts(self) -> dict[str, int]:
-        """How often each event happened, by its name; of events about messages, how many messages."""
+        """Number of events by their names; for events about messages, the number of messages."""
         return dict(self.reporter.counts)
 
     def state(self, path: str) -> State:
@@ -239,13 +239,13 @@ class PairedNamespace:
         """Raise if the pair is broken.
 
         Raises:
-            PairFaulted: It is.
+            PairFaulted: The pair is broken.
         """
         if self._fault is not None:
             raise PairFaulted(self._fault)
 
     def is_diverted(self, path: str, message: Any = None) -> bool:
-        """Tell whether a message goes to a backlog queue, now; without one, whether all messages of the entity do."""
+        """Whether a message goes to a backlog queue now; without a message, whether all messages of the entity do."""
         if self._is_calm(path):
             return False  # The healthy way reads no clock, and looks at no message.
         self._advance()
@@ -263,7 +263,7 @@ class PairedNamespace:
             self._note(change)
 
     def on_send_failed(self, path: str, error: Exception, message: Any = None) -> bool:
-        """The primary did not take a message; tell whether it is to be diverted."""
+        """Note that the primary did not take a message; return whether the message has to be diverted."""
         verdict = self.options.classify(error)
         if verdict is Verdict.REFUSED:
             return False

@@ -1,4 +1,4 @@
-"""PairedSender: the SDK's sender, and a way around when the primary is away."""
+"""PairedSender: the SDK's sender, which uses backlog queues of the secondary while the primary is away."""
 
 from __future__ import annotations
 
@@ -36,21 +36,22 @@ GRACE_S: Final = 1.0
 class PairedSender:
     """Sender for one entity of a paired namespace, with the surface of ``azure.servicebus.aio.ServiceBusSender``.
 
-    While the entity is healthy every call goes to the SDK's sender as it is. A send that fails for a reason that counts
-    as an outage raises, and begins the failover interval; once that has passed without a successful send of any sender
-    of this entity, sends go to a backlog queue of the secondary. They are durable there when the call returns; the
-    syphon brings them to the entity later, at least once, and not in order with what is sent directly.
+    While the entity is healthy every call goes to the SDK's sender unchanged. A send that fails for a reason that
+    counts as an outage raises, and begins the failover interval. Once the interval has passed without a successful send
+    of any sender of this entity, sends go to a backlog queue of the secondary. The messages are durable there when the
+    call returns. The syphon brings them to the entity later, at least once, and not in order with messages that are
+    sent directly.
 
-    Make it with ``PairedNamespace.get_queue_sender`` or ``get_topic_sender``.
-    Like the SDK's, a sender is for one task at a time.
+    ``PairedNamespace.get_queue_sender`` and ``get_topic_sender`` make senders.
+    As with the SDK's senders, only one task at a time may use a sender.
 
     Args:
-        pair: Where it belongs.
-        path: The entity.
-        primary: The SDK's sender for it.
-        again: Makes another one. A link that stood idle through an outage is dead without the SDK knowing: its next
-            send would fail, once. So the first send after a failover goes over a new link.
-        returns: ``pair.returns`` when the first one was made.
+        pair: The pair to which the sender belongs.
+        path: Path of the entity.
+        primary: The SDK's sender for the entity.
+        again: Makes another sender of the SDK. A link that was idle during an outage is dead without the SDK knowing:
+            its next send would fail, once. So the first send after a failover uses a new link.
+        returns: ``pair.returns`` when ``primary`` was made.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class PairedSender:
         await self.close()
 
     async def close(self) -> None:
-        """Close both links; what was sent is sent."""
+        """Close both links; messages that were sent stay sent."""
         await self._leave_backlog()
         await self._primary.close()
 
@@ -118,16 +119,16 @@ class PairedSender:
         """Send a message, a list or a batch; to a backlog queue if the entity has failed over.
 
         Args:
-            message: As the SDK takes it. A list is one batch at the primary; in a backlog queue it is several when it
-                does not fit into one with what is added to each message (requirement PN11).
-            timeout: In seconds, of each try.
-            **kwargs: Go to the SDK's sender of the primary.
+            message: Anything that the SDK's sender takes. A list is one batch at the primary; in a backlog queue it is
+                several batches when it does not fit into one with the properties added to each message (PN11).
+            timeout: Seconds of each attempt.
+            **kwargs: Further arguments of the SDK's sender for the primary.
 
         Raises:
             PairFaulted: The pair is broken.
             BacklogUnavailable: The entity has failed over and no backlog queue takes messages.
             TooLargeToDivert: The message would fit the primary, but not a backlog queue.
-            ServiceBusError: What the primary answered. If the entity was healthy before and the error counts as an
+            ServiceBusError: The error of the primary. If the entity was healthy before and the error counts as an
                 outage, a retry after the failover interval is diverted.
         """
         pair, path = self._pair, self._path
@@ -155,8 +156,8 @@ class PairedSender:
     ) -> list[int]:
         """Schedule messages at the primary.
 
-        It is not diverted, as a backlog queue could not give the sequence numbers that this returns. Set
-        ``scheduled_enqueue_time_utc`` of the messages and send them: that is diverted.
+        This call is never diverted, because a backlog queue could not give the sequence numbers that the call returns.
+        To have scheduled messages diverted, set their ``scheduled_enqueue_time_utc`` and send them.
 
         Raises:
             NotDiverted: The entity has failed over.
@@ -174,7 +175,7 @@ class PairedSender:
         timeout: float | None = None,  # noqa: ASYNC109 - the SDK's surface
         **kwargs: Any,
     ) -> None:
-        """Cancel scheduled messages at the primary. It is not diverted: the numbers are the primary's.
+        """Cancel scheduled messages at the primary. The call is never diverted: the numbers are those of the primary.
 
         Raises:
             NotDiverted: The entity has failed over.
@@ -183,10 +184,10 @@ class PairedSender:
         await self._direct("cancel_scheduled_messages", sequence_numbers, timeout=timeout, **kwargs)
 
     async def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
-        """Return an empty batch, of the size that the primary takes; a backlog queue if the entity has failed over.
+        """Return an empty batch of the size that the primary takes, or a backlog queue if the entity has failed over.
 
         Raises:
-            BacklogUnavailable: The entity has failed over and no backlog queue is there.
+            BacklogUnavailable: The entity has failed over and there is no backlog queue.
             ServiceBusError: What the primary answered.
         """
         pair, path = self._pair, self._path

@@ -1,9 +1,8 @@
 """Pinger: asks the primary whether an entity that has failed over takes messages again (PN9, PN13; I46).
 
-The SDK takes half a second to open a link, wherever the service is: it looks for each step of the opening every 50
-milliseconds. So a ping's link is opened before the ping is due, as often as it takes, and what the primary answered is
-told before the link is closed. Without the first, senders would be back that half second later than one ping interval
-after the primary is.
+The SDK takes half a second to open a link, wherever the service is, because it polls each step of the opening every 50
+milliseconds. So the link of a ping is opened before the ping is due, with as many attempts as necessary, and the answer
+of the primary is reported before the link is closed. Otherwise senders would return to the primary half a second later.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ class Pinger:
     Args:
         primary: Client of the namespace to ask.
         interval_ms: Time between two pings of an entity.
-        reporter: Hears of each.
+        reporter: Gets an event for each ping.
         clock: The time.
         entropy: Randomness, for the session of a ping.
-        is_wanted: Tells whether an entity is failed over still.
+        is_wanted: Returns whether an entity is still failed over.
         on_accepted: Called when the primary took a ping of an entity.
-        key_of: Gives a key of a group, beginning with a text; None if there is none any more.
+        key_of: Returns a key of a group that begins with the given text; None if the group is healthy again.
     """
 
     def __init__(

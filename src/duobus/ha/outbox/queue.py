@@ -1,7 +1,8 @@
 """Outbox: messages that the application has handed over and no namespace has accepted yet, on disk (IN7; I53).
 
-A message is in it when ``store`` is done and leaves it when a namespace took it, or when somebody discards it. It does
-not send: an ``OutboxSender`` of asyncio or of threads does, by what ``take`` gives it.
+A message is in the outbox when ``store`` is done, and leaves it when a namespace has accepted the message or somebody
+discards it. The outbox itself does not send: an ``OutboxSender`` of asyncio or of threads sends the messages that
+``take`` returns.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ _log = logging.getLogger("duobus.ha")
 
 
 class Depth(NamedTuple):
-    """How much an outbox holds.
+    """The amount of messages in an outbox.
 
     Attributes:
-        messages: That wait to be sent.
-        size: Their bytes.
-        set_aside: Messages that the namespace will not take.
+        messages: Number of messages that wait to be sent.
+        size: Bytes of these messages.
+        set_aside: Number of messages that the namespace refuses.
     """
 
     messages: int
@@ -53,16 +54,16 @@ class Outbox:
     """A file of messages to be sent to one entity; one process at a time has it open.
 
     Args:
-        path: The file; made if missing. Give each entity one of its own.
-        messages_max: Messages that it holds, with those set aside; 1 to 10,000,000.
-        bytes_max: Their bytes, up to 1 TiB. The file may be some percent larger, and keeps the size that it once had.
+        path: The file; made if missing. Give each entity a file of its own.
+        messages_max: Most messages, including those set aside; 1 to 10,000,000.
+        bytes_max: Most bytes of messages, up to 1 TiB. The file may be some percent larger, and never gets smaller.
         in_flight: Sends on their way at the same time, each of another key, 1 to 100.
-        retry_first_ms: Pause after a send that failed; doubled with each further one of the same key.
+        retry_first_ms: Pause after a failed send; doubled with each further failed send of the same key.
         retry_last_ms: Longest pause.
         clock: Time.
 
     Raises:
-        ValueError: Out of range.
+        ValueError: A number is out of range.
         OutboxFailed: The file cannot be opened.
     """
 
@@ -112,12 +113,12 @@ class Outbox:
         self.close()
 
     def close(self) -> None:
-        """Write what waits to be written, and close the file. Messages stay in it."""
+        """Write the operations that wait, and close the file. Messages stay in the file."""
         self._file.close()
 
     @property
     def depth(self) -> Depth:
-        """How much the outbox holds now."""
+        """The amount of messages in the outbox now."""
         with self._lock:
             return Depth(self._plan.messages, self._plan.size, len(self._set_aside))
 
@@ -125,8 +126,8 @@ class Outbox:
         """Store messages, all or none; they are on disk (fsync) when the future is done.
 
         Raises:
-            OutboxFull: They do not fit in.
-            OutboxFailed: The file cannot be used; also by the future.
+            OutboxFull: The messages do not fit into the outbox.
+            OutboxFailed: The file cannot be used; the future may have this error, too.
         """
         size = sum(packed.size for packed in messages)
         with self._lock:
@@ -154,11 +155,11 @@ class Outbox:
             raise
 
     def set_aside(self) -> list[SetAside]:
-        """The messages that the namespace will not take, with the reason of each."""
+        """The messages that the namespace refuses, with the reason of each."""
         return self._file.are_set_aside().result()
 
     def try_again(self, numbers: Iterable[int] | None = None) -> int:
-        """Send messages that are set aside once more, behind all that wait; return how many.
+        """Send messages that are set aside once more, behind all that wait; return the number of messages.
 
         Args:
             numbers: Of ``set_aside``; all if left out.
@@ -174,7 +175,7 @@ class Outbox:
         return len(moved)
 
     def discard(self, numbers: Iterable[int] | None = None) -> int:
-        """Delete messages that are set aside; return how many.
+        """Delete messages that are set aside; return the number of messages.
 
         Args:
             numbers: Of ``set_aside``; all if left out.
@@ -198,13 +199,13 @@ class Outbox:
             self._listener = listener
 
     def detach(self) -> None:
-        """End to send: what was on its way is sent again by the next sender."""
+        """Stop sending: messages that were on their way are sent again by the next sender."""
         with self._lock:
             self._listener = None
             self._plan.give_back()
 
     def take(self) -> OutboxBatch | None:
-        """Return what to send now, or None."""
+        """Return the batch to send now, or None."""
         with self._lock:
             return self._plan.take(self._clock.monotonic_ms())
 
@@ -222,7 +223,7 @@ class Outbox:
         """The namespace took a batch.
 
         Raises:
-            OutboxFailed: The file cannot be used; what was sent is sent again when it is opened anew.
+            OutboxFailed: The file cannot be used; the batch is sent again when the file is opened again.
         """
         with self._lock:
             if not self._plan.on_sent(batch):
@@ -256,7 +257,7 @@ class Outbox:
         return number
 
     def on_damaged(self, batch: OutboxBatch, numbers: list[int]) -> None:
-        """Messages of a batch cannot be read. They are set aside, and never sent as something else."""
+        """Set messages of a batch aside that cannot be read. They are never sent in another form."""
         with self._lock:
             for number, size in self._plan.on_damaged(batch, numbers):
                 self._set_aside[number] = size

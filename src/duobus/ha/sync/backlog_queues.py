@@ -74,10 +74,10 @@ class Rotation:
     """The backlog queues that senders may choose among; shared by all senders of a pair (PN4).
 
     Args:
-        queues: Their paths.
+        queues: Paths of the backlog queues.
         clock: The time.
         entropy: Randomness, for the choice.
-        reporter: Hears when one that had failed is back.
+        reporter: Gets an event when a queue that had failed is back.
     """
 
     def __init__(self, queues: Sequence[str], clock: Clock, entropy: Entropy, reporter: Reporter | None = None) -> None:
@@ -88,7 +88,7 @@ class Rotation:
         self._resting: dict[str, int] = {}
 
     def choose(self) -> str | None:
-        """Return one of those in the rotation, each as likely as the others; None when all have failed."""
+        """Return a queue of the rotation, each as likely as the others; None when all have failed."""
         there = [queue for queue in self.queues if self.is_in(queue)]
         if not there:
             return None
@@ -109,7 +109,7 @@ class Rotation:
 
     @property
     def resting(self) -> int:
-        """How many are out of the rotation."""
+        """Number of queues that are out of the rotation."""
         now_ms = self._clock.monotonic_ms()
         # A copy first: metrics ask from a thread of their own.
         return sum(now_ms < until for until in list(self._resting.values()))
@@ -125,15 +125,16 @@ def provide(
     wanted: Sequence[str],
     reporter: Reporter,
 ) -> list[str]:
-    """Return those of the wanted queues that are there, having made what was missing.
+    """Make the missing ones of the wanted queues, and return those that exist.
 
-    One that exists is taken as it is (PN7). Without ``administration`` none is made: a link to each tells whether it is
-    there.
+    A queue that exists is used as it is (PN7). Without ``administration`` no queue is made: opening a link to each
+    shows whether the queue exists.
 
     Raises:
-        BacklogUnavailable: There is none at all; or, without ``administration``, no token for any was taken, of which
+        BacklogUnavailable: No queue exists; or, without ``administration``, the token for every queue was refused, and
             the SDK does not say why.
-        ClientAuthenticationError, ServiceBusAuthenticationError, ServiceBusAuthorizationError: The credentials may not.
+        ClientAuthenticationError, ServiceBusAuthenticationError, ServiceBusAuthorizationError: The credentials have no
+            right to do this.
     """
     answers: dict[str, Exception | None] = {}
     for first in range(0, len(wanted), AT_ONCE):
@@ -263,10 +264,10 @@ class Found(NamedTuple):
     """A backlog queue of a primary that the secondary has.
 
     Attributes:
-        path: Its path.
-        is_used: It is one of those that the count of the options names; another one is surplus, and left alone (PN7).
-        waiting: Messages that wait for the syphon.
-        dead: Messages in its dead letters.
+        path: Path of the queue.
+        is_used: Whether its number is below the count of the options; otherwise it is surplus, and left alone (PN7).
+        waiting: Number of messages that wait for the syphon.
+        dead: Number of messages in its dead-letter queue.
     """
 
     path: str
@@ -276,12 +277,12 @@ class Found(NamedTuple):
 
 
 def backlogs_among(queues: Iterable[QueueRuntimeProperties], primary_name: str, count: int) -> list[Found]:
-    """Return those whose path is that of a backlog queue of a primary, in order of number.
+    """Return the queues that are backlog queues of a primary, by their paths, in order of number.
 
     Args:
-        queues: Everything that the secondary has.
-        primary_name: As in the paths.
-        count: Queues that the options ask for; those beyond are surplus.
+        queues: All queues of the secondary.
+        primary_name: Name of the primary in the paths.
+        count: Number of backlog queues in the options; further queues are surplus.
     """
     prefix = f"{primary_name}/x-servicebus-transfer/"
     found: list[tuple[int, Found]] = []
@@ -299,7 +300,7 @@ def backlogs_among(queues: Iterable[QueueRuntimeProperties], primary_name: str, 
 def watch_depths(
     administration: ServiceBusAdministrationClient, queues: Sequence[str], interval: timedelta, reporter: Reporter
 ) -> None:
-    """Tell what each backlog queue holds, every ``interval``, until cancelled; one that cannot be asked is left out."""
+    """Report the depth of each backlog queue, every ``interval``, until cancelled; a queue that fails is left out."""
     while True:
         for queue in queues:
             # The secondary may be away, too; then the last numbers stand until it is back.

@@ -1,5 +1,5 @@
 # Generated from duobus/ha/aio/credentials.py by `make twins`; change that one.
-"""LastingCredential: a token is used until it ends, whether or not its issuer is there to give another (IN4, I54)."""
+"""LastingCredential: a token is used until it ends, whether or not its issuer can give another one (IN4, I54)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _log = logging.getLogger("duobus.ha")
 class LastingCredential:
     """A credential that outlives outages of its issuer, for as long as its token lasts.
 
-    The SDK asks for a token at every new connection. When the issuer is away then, this gives the token that it has,
-    while that is valid, so that a client whose connection broke goes on.
+    The SDK asks for a token at every new connection. When the issuer is away, this credential returns the token that it
+    has while that token is valid, so that a client whose connection broke can connect again.
 
     Args:
-        credential: Asked for tokens, ahead of the end of the one that there is.
+        credential: The credential of the issuer. It is asked for the next token some time before the present one ends.
         clock: Time.
     """
 
@@ -41,11 +41,11 @@ class LastingCredential:
         """Return a valid token.
 
         Args:
-            *scopes: As the SDK gives them.
-            **kwargs: As the SDK gives them.
+            *scopes: The scopes that the SDK gives.
+            **kwargs: Further arguments that the SDK gives.
 
         Raises:
-            Exception: What the credential raised, if there is no token that is valid.
+            Exception: The error of the credential, if there is no valid token.
         """
         key = (scopes, tuple(sorted((name, str(value)) for name, value in kwargs.items())))
         known = self._tokens.get(key)

@@ -27,19 +27,19 @@ _LOCK_LOST: Final = (MessageLockLostError, SessionLockLostError)
 
 
 class IdempotentReceiver:
-    """Works on messages; one whose work is done and that comes again is completed and not worked on.
+    """Works on messages. A message that comes again after its work was done is completed without working on it again.
 
-    The lock of a message may be lost while it is worked on, and its completion may fail: it comes again. What then
-    happens is one of two:
+    A message comes again when its lock is lost during the work, or when its completion fails. Then one of two things
+    happens:
 
-    - *keep the result* (without ``discard``): the result is noted on disk before the message is completed. When it
-      comes again it is recognised.
+    - *keep the result* (without ``discard``): the result is recorded on disk before the message is completed. When the
+      message comes again it is recognised.
     - *discard and try again* (with ``discard``): when the lock was lost, ``discard`` undoes the work and nothing is
-      noted; the work is done again, here or by whoever has the message now. When a completion failed in another way,
-      it may have been done, and the result is kept.
+      recorded; the work is done again, here or by the receiver that has the message now. When a completion failed in
+      another way, the message may have been completed, and the result is kept.
 
-    Work that was done and not noted, because the process died in between, is done again: as with any receiver it has
-    to bear that, or be in one transaction with a note of its own.
+    When the process dies after the work and before the record, the work is done again: as with any receiver, the work
+    has to tolerate that, or be in one transaction with a record of its own.
 
     Args:
         receiver: A peek-lock receiver of the SDK.
@@ -86,16 +86,16 @@ class IdempotentReceiver:
         return None if identifier is None else self._seen.result(identifier)
 
     def process(self, work: Work, max_message_count: int = 1, max_wait_time: float = 60.0) -> int:
-        """Receive messages once and work on them, one after the other; return how many were worked on.
+        """Receive messages once and work on them, one after the other; return the number of messages worked on.
 
         Args:
-            work: Called with each message that is not done; returns the result, or None. What it raises gives the
-                message back: it comes again, until the entity's delivery count is used up.
-            max_message_count: Most to receive.
-            max_wait_time: Seconds to wait for the first one.
+            work: Called with each message whose work is not done; returns the result, or None. When it raises, the
+                message is given back, and comes again until the entity's delivery count is used up.
+            max_message_count: Most messages to receive.
+            max_wait_time: Seconds to wait for the first message.
 
         Raises:
-            ServiceBusError: Nothing could be received.
+            ServiceBusError: The receive failed.
         """
         worked = 0
         messages = self._receiver.receive_messages(max_message_count, max_wait_time=max_wait_time)

@@ -40,31 +40,31 @@ _log = logging.getLogger("duobus.ha")
 
 
 def is_refused(error: Exception) -> bool:
-    """Tell whether the message is at fault, and would be refused again.
+    """Return whether the message is at fault, and would be refused again.
 
-    An entity that is away, missing, disabled or full, credentials that are not taken, and a client that its owner
-    closed, are no fault of the message: it waits until somebody has mended that. So it does after an error that nobody
-    knows.
+    An entity that is away, missing, disabled or full, refused credentials, and a client that its owner closed, are not
+    the fault of the message: the message waits until somebody has mended that. It also waits after an unknown error.
     """
     return is_message_fault(error)
 
 
 class OutboxSender:
-    """Stores messages in an outbox, and sends what is in it.
+    """Stores messages in an outbox, and sends the messages of the outbox.
 
-    ``send_messages`` returns when the message is on disk. From then on it is sent at least once, after any crash, and
-    in order with others of its session id or partition key, and those without either among themselves. A message
-    without an id gets a random one, so that duplicate detection of the entity suppresses what was sent twice.
+    ``send_messages`` returns when the message is on disk. From then on the message is sent at least once, after any
+    crash. Messages with the same session id stay in order, and so do messages with the same partition key, and messages
+    with neither. A message without an id gets a random one, so that duplicate detection of the entity suppresses a
+    message that is sent twice.
 
     Any number of tasks may send at the same time: their messages share a commit.
 
     Args:
         make_sender: Makes a sender of the SDK, a paired one or a replicating one; called for each of the outbox's
             ``in_flight`` links when it is needed, and again after an error.
-        outbox: The file; it stays open when this is closed.
-        overflow_only: Send at once, and store only what is too large to be diverted while the primary is away. All else
-            is as with the sender itself.
-        is_refused: Tells of an error whether the message is at fault and is to be set aside.
+        outbox: The file; it stays open when the sender is closed.
+        overflow_only: Send at once, and store only messages that are too large to be diverted while the primary is
+            away. Otherwise the sender behaves like the sender of ``make_sender``.
+        is_refused: Returns for an error whether the message is at fault and has to be set aside.
         on_event: Called with every event of ``duobus.ha.events``.
         entropy: Randomness.
     """
@@ -102,7 +102,7 @@ class OutboxSender:
         self.close()
 
     def open(self) -> None:
-        """Begin to send what is in the outbox.
+        """Begin to send the messages of the outbox.
 
         Raises:
             ValueError: The outbox has a sender already.
@@ -114,7 +114,7 @@ class OutboxSender:
             self._workers.append(tasks.spawn(self._work, wake, name="duobus outbox sender"))
 
     def close(self) -> None:
-        """End to send. What is in the outbox stays there; wait for ``flush`` before if it should not."""
+        """Stop sending. Messages in the outbox stay there; to have them sent, wait for ``flush`` before."""
         workers, self._workers = self._workers, []
         for worker in workers:
             worker.cancel()
@@ -130,16 +130,16 @@ class OutboxSender:
         message: ServiceBusMessage | AmqpAnnotatedMessage | Mapping[str, Any] | ServiceBusMessageBatch | Iterable[Any],
         **kwargs: Any,
     ) -> None:
-        """Store a message, or a list or batch of which all or none are stored; they are on disk when this returns.
+        """Store a message, or all or none of a list or batch; the messages are on disk when this returns.
 
         Args:
-            message: As the SDK takes it; up to 10,000.
-            **kwargs: Go to the SDK's sender with ``overflow_only``; otherwise there are none.
+            message: Anything that the SDK's sender takes; up to 10,000 messages.
+            **kwargs: With ``overflow_only``, arguments of the SDK's sender; otherwise none are allowed.
 
         Raises:
             OutboxFull: There is no room; nothing was stored.
             OutboxFailed: The file cannot be used.
-            TypeError: The message holds what AMQP does not have, or an argument is not known.
+            TypeError: The message holds something that AMQP does not have, or an argument is not known.
             ValueError: A message, or the list, is too large.
         """
         messages = listed(message)
@@ -162,10 +162,10 @@ class OutboxSender:
         self._store(messages)
 
     def flush(self, seconds: float | None = None) -> bool:
-        """Wait until nothing waits any more; tell whether that is so.
+        """Wait until no message waits in the outbox; return whether that is so.
 
         Args:
-            seconds: Longest wait; without it as long as it takes. What is set aside is not waited for.
+            seconds: Longest wait; None: as long as it takes. Messages that are set aside do not count.
         """
         end = None if seconds is None else tasks.now() + seconds
         while True:
@@ -247,7 +247,7 @@ class OutboxSender:
         self._wake()
 
     def _send(self, sender: Any, batch: OutboxBatch, messages: list[Any]) -> bool:
-        """Send a batch; tell whether the link is of use still."""
+        """Send a batch; return whether the link can still be used."""
         outbox, reporter = self._outbox, self.reporter
         try:
             sender.send_messages(messages if len(messages) > 1 else messages[0])

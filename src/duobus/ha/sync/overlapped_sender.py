@@ -25,8 +25,8 @@ class Sending:
     """A send that is on its way.
 
     Attributes:
-        message: What was given to ``send``.
-        error: What it raised; None when it was accepted or is not done.
+        message: The message, or list of messages, that was given to ``send``.
+        error: The error of the send; None when it was accepted or is not done.
     """
 
     def __init__(self, owner: OverlappedSender, message: Any) -> None:
@@ -39,7 +39,7 @@ class Sending:
         """Wait until the namespace has accepted the message.
 
         Raises:
-            ServiceBusError: It has not; what the sender raised. Nobody else is told then.
+            ServiceBusError: The namespace has not accepted it. ``flush`` does not raise this error again.
         """
         self.done.wait()
         if self.error is not None:
@@ -48,14 +48,14 @@ class Sending:
 
 
 class OverlappedSender:
-    """Overlaps sends: each waits for its own answer, and none for those before it.
+    """Overlaps sends: each send waits for its own answer, and not for the sends before it.
 
-    A send alone takes a round trip and the time to store. Overlapped, that time is waited for once, not once a message.
-    The order of messages that are on their way together is not kept; send those that need one as a list, or one after
-    the other.
+    A single send takes a round trip and the time to store the message. Overlapped sends wait for that time together and
+    not one after the other. Messages that are on their way at the same time do not keep their order; send messages that
+    need an order as a list, or one after the other.
 
-    Leaving ``with``, and ``flush``, wait for all outcomes and raise ``SendsFailed`` with those that failed and
-    that nobody has looked at.
+    Leaving ``with``, and ``flush``, wait for all outcomes and raise ``SendsFailed`` with the failures that no
+    caller has read.
 
     Args:
         make_sender: Makes a sender of the SDK, or of this package; called for each send on its way at the same time.
@@ -92,11 +92,11 @@ class OverlappedSender:
         """Begin to send, when there is room.
 
         Args:
-            message: What the sender takes; a list is one send.
-            **kwargs: Go to the sender.
+            message: Anything that the sender takes; a list is one send.
+            **kwargs: Further arguments of the sender.
 
         Raises:
-            SendsFailed: 1,000 sends have failed and nobody has looked; this message was not sent.
+            SendsFailed: 1,000 sends have failed and no caller has read the outcomes; this message was not sent.
         """
         if len(self._failed) >= FAILURES_MAX:
             self._raise_failed()
@@ -110,7 +110,7 @@ class OverlappedSender:
         """Wait for the outcomes of all sends so far.
 
         Raises:
-            SendsFailed: Some have failed; each is told once.
+            SendsFailed: Some sends have failed; each failure is raised once.
         """
         for sending in list(self._in_progress):
             sending.done.wait()

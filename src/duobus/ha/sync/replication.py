@@ -38,10 +38,10 @@ _UNKNOWN: Final = "The message was not received here, or is settled."
 
 
 def identifier_of(message: ServiceBusMessage | AmqpAnnotatedMessage, identifier: str = MESSAGE_ID) -> str | None:
-    """Return what tells that two messages are copies of one.
+    """Return the identifier that two copies of a message have in common.
 
     Args:
-        message: Sent or received.
+        message: A message that was sent or received.
         identifier: ``message_id``, ``subject``, or the name of an application property.
     """
     if identifier in (MESSAGE_ID, SUBJECT):
@@ -74,7 +74,7 @@ class _ReplicationSender:
 
     @property
     def entity_name(self) -> str:
-        """Path of the entity that is sent to first."""
+        """Path of the entity of the first sender."""
         return str(self._senders[0].entity_name)
 
     def __enter__(self) -> Any:
@@ -137,8 +137,8 @@ class ActiveReplicationSender(_ReplicationSender):
 
     Args:
         senders: Two senders of the SDK, or paired ones, of entities of the same purpose in two namespaces.
-        identifier: Where both copies carry the same value: ``message_id``, ``subject``, or an application property. A
-            message without one gets a random one.
+        identifier: The place where both copies have the same value: ``message_id``, ``subject``, or an application
+            property. A message without a value gets a random one.
         on_event: Called with ``ReplicaFailed``.
         entropy: Randomness.
     """
@@ -151,8 +151,8 @@ class ActiveReplicationSender(_ReplicationSender):
             **kwargs: Go to both senders.
 
         Raises:
-            ServiceBusError: Neither took it; what the first one said. A retry with the same message makes no duplicate
-                for a receiver that suppresses repeats.
+            ServiceBusError: Neither namespace took the message; this is the error of the first. A retry with the same
+                message makes no duplicate for a receiver that suppresses repeated messages.
         """
         prepared = self._prepared(message)
         answers = tasks.together(*(partial(sender.send_messages, prepared, **kwargs) for sender in self._senders))
@@ -168,14 +168,14 @@ class ActiveReplicationSender(_ReplicationSender):
 class PassiveReplicationSender(_ReplicationSender):
     """Sends to the active namespace; when that is away to the backup, which then is the active one (IN9).
 
-    Two anomalies are in the nature of it, and its receiver has to bear them (IN10): a message that the active namespace
-    took and could not hand out arrives late, behind those sent to the backup later; and a send that was not answered
-    may be there twice.
+    Passive replication has two anomalies that its receiver has to tolerate (IN10): a message that the active namespace
+    accepted but could not hand out arrives late, behind messages that were sent to the backup later; and a send that
+    was not answered may be there twice.
 
     Args:
-        senders: The active one and the backup, of the SDK.
-        identifier: As with ``ActiveReplicationSender``.
-        classifier: Which errors hint at the data centre. Others are raised, and swap nothing.
+        senders: The sender of the active namespace and that of the backup, of the SDK.
+        identifier: As in ``ActiveReplicationSender``.
+        classifier: Which errors are an outage. Other errors are raised, and the roles are not swapped.
         on_event: Called with ``RolesSwapped``.
         entropy: Randomness.
     """
@@ -197,8 +197,8 @@ class PassiveReplicationSender(_ReplicationSender):
             **kwargs: Go to the sender.
 
         Raises:
-            ServiceBusError: The active namespace refused it; or both are away, and this is what the active one said.
-                The roles are as they were.
+            ServiceBusError: The active namespace refused the message; or both are away, and this is the error of the
+                active one. The roles are as they were.
         """
         prepared = self._prepared(message)
         active, backup = self._senders
@@ -219,15 +219,15 @@ class PassiveReplicationSender(_ReplicationSender):
 class ReplicatedReceiver:
     """Receives from the same entity of two namespaces, and hands out each identifier once (IN8, IN10, I51).
 
-    A copy of a message that is done is completed without being handed out. While the first copy is at work a second one
-    waits: it is completed when the first is completed or dead-lettered, and handed out when the first was abandoned or
-    deferred. What is done is remembered in ``seen``, over restarts; messages without an identifier are handed out as
-    they come. When one namespace is away the other goes on.
+    The second copy of a completed message is completed without being handed out. While the program works on the first
+    copy the second one waits: it is completed when the first copy is completed or dead-lettered, and handed out when
+    the first copy is abandoned or deferred. ``seen`` remembers completed messages over restarts. Messages without an
+    identifier are handed out as they come. When one namespace is away, the other one is still received from.
 
     Args:
         receivers: Two peek-lock receivers of the SDK.
-        seen: What is done.
-        identifier: Where both copies carry the same value.
+        seen: The identifiers of completed messages.
+        identifier: The place where both copies have the same value.
         on_event: Called with ``ReplicaFailed``.
     """
 
@@ -260,18 +260,18 @@ class ReplicatedReceiver:
         self.close()
 
     def close(self) -> None:
-        """Close both receivers; what is locked comes again."""
+        """Close both receivers; locked messages come again."""
         for side in self._sides:
             side.close()
 
     def receive_messages(
         self, max_message_count: int = 1, max_wait_time: float = 60.0
     ) -> list[ServiceBusReceivedMessage]:
-        """Return messages that are not done yet; an empty list when none came in time.
+        """Return messages that are not completed yet; an empty list when none came in time.
 
         Args:
-            max_message_count: Most that each namespace is asked for.
-            max_wait_time: Seconds to wait for the first one.
+            max_message_count: Most messages to ask each namespace for.
+            max_wait_time: Seconds to wait for the first message.
         """
         deadline = tasks.now() + max_wait_time
         while True:
@@ -291,7 +291,7 @@ class ReplicatedReceiver:
                 return found
 
     def complete_message(self, message: ServiceBusReceivedMessage) -> None:
-        """Remember that a message is done, then take it and its copies out of both namespaces.
+        """Remember that a message is done, then complete it and its copy in both namespaces.
 
         Raises:
             ServiceBusError: The completion failed. The message comes again, and is recognised and completed then: the
@@ -307,26 +307,27 @@ class ReplicatedReceiver:
         self._side_of(message).receiver.complete_message(message)
 
     def abandon_message(self, message: ServiceBusReceivedMessage) -> None:
-        """Give a message back; it, or its copy, comes again."""
+        """Give a message back; the message or its copy comes again."""
         self._release(message)
         self._side_of(message).receiver.abandon_message(message)
 
     def dead_letter_message(
         self, message: ServiceBusReceivedMessage, reason: str | None = None, error_description: str | None = None
     ) -> None:
-        """Put a message into the dead-letter queue of the namespace that it came from, and be done with it.
+        """Move a message to the dead-letter queue of the namespace from which it came.
 
-        Then it is remembered as done, and its copy in the other namespace is completed: there is one dead letter. A
-        process that dies between the two has the copy handed out, which is dead-lettered, too: two rather than none.
+        Afterwards the message is remembered as done, and its copy in the other namespace is completed, so that there is
+        one dead letter. When the process dies between the two steps, the copy is handed out and dead-lettered as well:
+        there are two dead letters rather than none.
 
         Args:
-            message: Received here.
+            message: A message that this receiver returned.
             reason: At most 4,096 characters; a property of the dead letter.
-            error_description: The same.
+            error_description: At most 4,096 characters; a property of the dead letter.
 
         Raises:
-            ServiceBusError: It was not dead-lettered, or the answer was lost; nothing is remembered, and the message or
-                its copy comes again.
+            ServiceBusError: The message was not dead-lettered, or the answer was lost; nothing is remembered, and the
+                message or its copy comes again.
             ValueError: It was not received here, or is settled.
         """
         side = self._side_of(message)
@@ -342,17 +343,17 @@ class ReplicatedReceiver:
             self._release(message)
 
     def defer_message(self, message: ServiceBusReceivedMessage) -> None:
-        """Put a message aside in the namespace that it came from, until it is asked for by its sequence number.
+        """Defer a message in the namespace from which it came, until it is received by its sequence number.
 
-        A deferred message is not done. Its copy is handed out in its turn, as after ``abandon_message``: it may be
-        worked on while the namespace of the first one is away, or be deferred, too. When one of the two is done, the
-        other one is completed by ``receive_deferred_messages`` and not handed out. Sequence numbers are those of one
-        namespace, so keep ``position_of(message)`` beside the number, of both copies: deferred messages do not expire
-        by themselves.
+        A deferred message is not done. Its copy is handed out in its turn, as after ``abandon_message``: the program
+        may work on the copy while the namespace of the first message is away, or defer it, too. When one of the two is
+        done, ``receive_deferred_messages`` completes the other one and does not hand it out. A sequence number belongs
+        to one namespace, so keep ``position_of(message)`` beside the number, for both copies: deferred messages do not
+        expire by themselves.
 
         Raises:
-            ServiceBusError: It was not deferred, or the answer was lost; the message or its copy comes again, unless it
-                is deferred now.
+            ServiceBusError: The message was not deferred, or the answer was lost; the message or its copy comes again,
+                unless it is deferred now.
             ValueError: It was not received here, or is settled.
         """
         side = self._side_of(message)

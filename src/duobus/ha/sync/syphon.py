@@ -1,5 +1,5 @@
 # Generated from duobus/ha/aio/syphon.py by `make twins`; change that one.
-"""Syphon: from the backlog queues to the entities that the messages were meant for (PN14, PN15; I10, I49)."""
+"""Syphon: carries messages from backlog queues to the entities for which they were meant (PN14, PN15; I10, I49)."""
 
 from __future__ import annotations
 
@@ -66,22 +66,22 @@ class _SyphonItem(NamedTuple):
 class Syphon:
     """Carries messages of backlog queues to their destinations, at least once, until it is cancelled.
 
-    Any number may run side by side, in any processes. A message is completed in its backlog queue after its destination
-    accepted it, so that one which is killed in between brings it twice; duplicate detection at the destination
-    suppresses that. A destination that is away, or takes nothing until somebody mends something (a key that was
-    changed, an entity that is disabled, a client that was closed), holds up nobody: its messages stay. What can never
-    be delivered, as the message is at fault or its destination is gone, goes to the backlog queue's dead letters with a
-    reason.
+    Any number of syphons may run side by side, in any processes. A syphon completes a message in its backlog queue
+    after the destination accepted the message, so a syphon that is killed in between delivers the message twice;
+    duplicate detection at the destination suppresses that. A destination that is away, or accepts nothing until
+    somebody mends something (a changed key, a disabled entity, a closed client), does not delay others: its messages
+    stay. A message that can never be delivered, because of the message itself or because its destination is gone, goes
+    to the dead-letter queue of the backlog queue with a reason.
 
     Args:
-        primary: Client of the namespace to deliver to.
+        primary: Client of the namespace to which the syphon delivers.
         secondary: Client of the namespace that has the backlog queues.
-        queues: Their paths.
-        classifier: Whether a destination that is gone will be back: its messages stay unless it says ``REFUSED``.
+        queues: Paths of the backlog queues.
+        classifier: Whether a destination that is gone will be back: its messages stay unless the answer is ``REFUSED``.
         ttl_mode: ``restart`` or ``remaining``.
         poll: How long a receive waits for messages.
         retry: How long a destination that did not answer is left alone.
-        reporter: Hears of everything.
+        reporter: Gets all events.
         clock: The time.
     """
 
@@ -110,7 +110,7 @@ class Syphon:
         self._over = tasks.Signal()
 
     def stop(self) -> None:
-        """Let ``run`` end; what is on its way is brought to its end or stays in its backlog queue."""
+        """Let ``run`` end; messages on their way are delivered or stay in their backlog queue."""
         self._over.set()
 
     def run(self) -> None:

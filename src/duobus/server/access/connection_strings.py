@@ -58,6 +58,21 @@ def tell(
     return path
 
 
+def renew(data: Path, text: str) -> None:
+    """Write the connection string into the file of an earlier start, if there is one and the key or port has changed.
+
+    Raises:
+        ConfigurationError: The file cannot be written.
+    """
+    try:
+        is_stale = (data / FILE_NAME).read_text() != text + "\n"
+    except OSError:
+        # There is none, or only somebody else may read the file.
+        return
+    if is_stale:
+        _write(data, text)
+
+
 def _write(folder: Path | None, text: str) -> Path:
     """Write the file as a whole; it has its mode from the first moment, and no link is followed."""
     temporary = ""

@@ -1,7 +1,7 @@
-"""How many runs of a query have begun a batch: a batch that fails for ever is given up after so many.
+"""The number of runs that have begun a batch: a batch that fails for ever is given up after a number of runs.
 
-The count is kept beside the checkpoint, not in it: the offset of a batch must stay as it was written.
-The count is written before a batch is handed to tasks, so a crash counts.
+The count is kept beside the checkpoint and not in it, because the offset of a batch must stay as it was written. The
+count is written before a batch is handed to tasks, so a run that crashes counts as well.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ REASON: Final = "SparkMaxAttempts"
 
 
 class Attempts:
-    """Counts the runs of the batch that a query is at.
+    """Counts the runs of a query's present batch.
 
     Args:
-        folder: Where the count is kept; one for each query. An empty text would be wherever the process is.
+        folder: Folder of the count; each query has its own. An empty text would mean the folder of the process.
 
     Raises:
-        CheckpointError: It is empty.
+        CheckpointError: The text is empty.
     """
 
     def __init__(self, folder: str) -> None:
@@ -36,7 +36,7 @@ class Attempts:
         self._path = Path(folder) / "attempts.json"
 
     def begin(self, end: Any) -> int:
-        """Count one more run of a batch; returns which one it is.
+        """Count one more run of a batch; return its number.
 
         Raises:
             CheckpointError: The count cannot be kept.

@@ -1,10 +1,11 @@
-"""The claim protocol as a pure engine: values in, what to do out (decision 0020).
+"""The claim protocol as a pure engine: values go in, decisions come out (decision 0020).
 
-A claim is received under peek-lock and remembered; Spark writes its offset down; only then are the messages deferred.
-Tasks look at the deferred messages, any number of times. When the batch is in the commit log they are removed by
-number. So a deferred message is always named by the checkpoint, and what is listed but not deferred was never read.
+The messages of a claim are received under peek-lock and recorded; Spark writes the claim's offset down; only then are
+the messages deferred. Tasks peek at the deferred messages, any number of times. When the batch is in the commit log the
+messages are removed by number. So the checkpoint names every deferred message, and a message that the checkpoint names
+and that is not deferred was never read.
 
-The engine belongs to one process, the source runner. What it does not remember, it reads from the offsets.
+The engine belongs to one process, the source runner. After a restart the engine reads its state from the offsets.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ REMEMBERED: Final = 4
 
 
 class Seen(NamedTuple):
-    """A message as a peek shows it.
+    """The state of a message as a peek shows it.
 
     Attributes:
-        life: In which life of its fragment it was deferred, where the count alone does not tell by whom.
+        life: The life of its fragment in which it was deferred, where the count alone does not say who deferred it.
     """
 
     is_deferred: bool
@@ -36,10 +37,10 @@ class Due(NamedTuple):
     """The messages that are to be settled now.
 
     Attributes:
-        batch: Whose.
-        claim: The numbers.
-        is_certain: They are ours. Otherwise look first, and settle what ``ours`` returns: a number that an earlier
-            process did not come to defer may have been received and deferred by somebody else since.
+        batch: Number of their batch.
+        claim: Their sequence numbers.
+        is_certain: Whether this query deferred them. Otherwise peek first, and settle what ``ours`` returns: a message
+            that an earlier process did not defer may have been received and deferred by another receiver since.
     """
 
     batch: int
@@ -48,18 +49,18 @@ class Due(NamedTuple):
 
 
 def text_of(offset: ClaimOffset) -> str:
-    """The text by which two offsets are the same."""
+    """The text by which offsets are compared."""
     return json.dumps(offset.to_json(), separators=(",", ":"))
 
 
 class ClaimEngine:
-    """The claims of a source runner, and what is known of each.
+    """The claims of a source runner, and the state of each.
 
     Args:
         at: The namespace.
-        entities: Those that the stream reads; None: it reads a pattern, and any may have been of it.
-        settles_early: Settle at every sign of progress, not only at ``commit``.
-        counted: By how much a deferral raises the delivery count there; None: not known, to be learned.
+        entities: The entities that the stream reads; None for a pattern, which any entity may have matched.
+        settles_early: Whether to settle at every sign of progress, and not only at ``commit``.
+        counted: By how much a deferral raises the delivery count; None: it has to be found out.
     """
 
     def __init__(
@@ -75,14 +76,14 @@ class ClaimEngine:
         self.counted = counted
 
     def initial(self) -> ClaimOffset:
-        """Where a new stream begins; a constant, since Spark asks for it twice (2.4)."""
+        """The beginning of a new stream; a constant, because Spark asks for it twice."""
         return ClaimOffset(self._at)
 
     def read(self, form: Any) -> ClaimOffset:
         """Read an offset that Spark gives back.
 
         Raises:
-            CheckpointError: It is none, or of another namespace or other entities.
+            CheckpointError: It is no offset of this mode, or belongs to another namespace or other entities.
         """
         offset = ClaimOffset.from_json(form)
         if offset.at != self._at:
@@ -99,12 +100,12 @@ class ClaimEngine:
         return offset
 
     def due(self, start: ClaimOffset, keep: ClaimOffset | None = None, *, at_commit: bool = False) -> Due | None:
-        """What of a batch that is in the commit log is still to be settled; None: nothing.
+        """The messages of a committed batch that still have to be settled; None: no messages.
 
         Args:
-            start: That batch.
-            keep: The next batch, if there is one: what both list is read again by it (rule 4).
-            at_commit: This is the signal ``commit``.
+            start: The offset of the committed batch.
+            keep: The next batch, if there is one: messages that both list are read again by the next one, and stay.
+            at_commit: Whether this is the signal ``commit``.
         """
         planned = self._planned.get(start.batch)
         # What another process planned comes from the logs, so it is durable, and its commit may have been lost.
@@ -119,7 +120,7 @@ class ClaimEngine:
         return Due(start.batch, {key: numbers for key, numbers in claim.items() if numbers}, planned is not None)
 
     def settled(self, batch: int) -> None:
-        """Remember that everything up to a batch is settled: idle polls would ask 85 times a second."""
+        """Remember that everything up to a batch is settled, because idle polls would ask 85 times a second."""
         self._settled = max(self._settled, batch)
         self._planned = {other: claim for other, claim in self._planned.items() if other > batch}
 
@@ -128,7 +129,7 @@ class ClaimEngine:
 
         Args:
             start: The batch before it.
-            received: What it claims.
+            received: The messages that the batch claims.
             until_ms: When the last of their locks ends, if that is known.
         """
         counted = self.counted if self.counted is not None else start.counted
@@ -144,7 +145,7 @@ class ClaimEngine:
         return self._held is not None and text_of(self._held) == text_of(end)
 
     def planned(self, end: ClaimOffset, deferred: Claim, plan: Any) -> None:
-        """Remember what of a batch is deferred and goes to tasks, and the plan for them."""
+        """Remember which messages of a batch are deferred and go to tasks, and the plan for the tasks."""
         self._planned[end.batch] = deferred
         self._plans[text_of(end)] = plan
         while len(self._plans) > REMEMBERED:
@@ -153,9 +154,9 @@ class ClaimEngine:
 
     @staticmethod
     def locked(claim: Claim, seen: Mapping[Key, Mapping[int, Seen]]) -> int:
-        """How many messages the process that claimed them may still hold, and come to defer (decision 0030).
+        """How many messages the process that claimed them may still hold and defer (decision 0030).
 
-        A lock that ended counts as a delivery, so they are active with the count that they were received with.
+        A lock that ended counts as a delivery. So a message that is still held has the count that it was received with.
         """
         return sum(
             not found.is_deferred and found.deliveries == deliveries_of(count)
@@ -165,11 +166,11 @@ class ClaimEngine:
         )
 
     def ours(self, offset: ClaimOffset, seen: Mapping[Key, Mapping[int, Seen]]) -> Claim:
-        """Those of a batch that an earlier process deferred.
+        """The messages of a batch that an earlier process of this query deferred.
 
-        A message that it did not come to defer became active again when its lock ended, which counts as a delivery.
-        Whoever deferred it since did so with a higher count, so it is not taken for ours; or, where the broker was
-        killed and has forgotten that delivery, in a later life of the fragment.
+        A message that the process did not defer became active again when its lock ended, which counts as a delivery.
+        Another receiver that has deferred it since did so with a higher count, so it does not count as ours; or, where
+        the broker was killed and has forgotten that delivery, in a later life of the fragment.
         """
         raised = offset.counted if offset.counted is not None else self.counted
         allowed = (0, 1) if raised is None else (raised,)

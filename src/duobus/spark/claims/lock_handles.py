@@ -8,20 +8,20 @@ from duobus.spark.claims.engine import Seen
 from duobus.spark.peek_decoder import DEFERRED_IN, Peeked
 from duobus.spark.rows import size_of
 
-#: Locks shorter than this lapse between the two calls of a first batch, which were 1.5 s apart when measured (3.2).
+#: Shorter locks may end between the two calls of a first batch, which were 1.5 s apart when measured.
 LOCK_S_MIN: Final = 15.0
 
 
 class LockHandle(NamedTuple):
-    """The part of a locked message that is kept; the body is not.
+    """The part of a locked message that is kept; the body is not kept.
 
     Attributes:
-        number: Its sequence number.
-        deliveries: Its delivery count.
-        lock_token: Its lock.
+        number: The sequence number of the message.
+        deliveries: The delivery count of the message.
+        lock_token: The token of the lock.
         until_ms: The end of the lock.
-        enqueued_ms: When it was enqueued.
-        size: Of its body.
+        enqueued_ms: The enqueued time of the message.
+        size: The size of the body.
     """
 
     number: int
@@ -33,11 +33,11 @@ class LockHandle(NamedTuple):
 
     @property
     def life(self) -> int:
-        """The life of its fragment, which a lock token of duobus tells."""
+        """The life of the message's fragment, which is part of a lock token of duobus."""
         return int.from_bytes(self.lock_token.bytes_le[2:6], "big")
 
     def is_safe(self, now_ms: int) -> bool:
-        """A third of the shortest lock has to be left: a disposition that comes too late leaves a message behind."""
+        """Whether a third of the shortest lock is left: a disposition that comes too late leaves a message behind."""
         return self.until_ms - now_ms >= LOCK_S_MIN * 1000 / 3
 
 
@@ -48,7 +48,7 @@ def is_deferred(message: Any) -> bool:
 
 
 def seen_of(message: Any) -> Seen:
-    """What a peeked message tells of itself."""
+    """The state that a peeked message shows."""
     life = None
     if type(message) is not Peeked:
         annotations = getattr(getattr(message, "raw_amqp_message", None), "annotations", None) or {}
@@ -63,7 +63,7 @@ def is_active(message: Any) -> bool:
 
 
 def lock_handle_of(message: Any) -> LockHandle:
-    """What is kept of a message that was received."""
+    """The handle of a received message."""
     until, enqueued = message.locked_until_utc, message.enqueued_time_utc
     return LockHandle(
         message.sequence_number,
@@ -78,15 +78,15 @@ def lock_handle_of(message: Any) -> LockHandle:
 def settle_all(receiver: Any, handles: list[LockHandle], how: str) -> None:
     """Defer or abandon messages by one request that is answered.
 
-    The public methods wait for an answer for each message, 10,000 of them for a batch; and they want the messages,
-    whose bodies need not stay here.
+    The public methods of the SDK wait for an answer for each message, which is 10,000 answers for a batch. They also
+    need the messages, whose bodies this process does not keep.
 
     Args:
-        receiver: Theirs.
-        handles: Of locked messages.
+        receiver: The receiver of the messages.
+        handles: Handles of locked messages.
         how: ``defered``, as the protocol spells it, or ``abandoned``.
 
     Raises:
-        MessageLockLostError: One of them is not locked any more; of the others some may be settled.
+        MessageLockLostError: A message is no longer locked; some of the others may be settled.
     """
     receiver._settle_message_via_mgmt_link(how, [handle.lock_token for handle in handles])

@@ -20,7 +20,7 @@ FIRST_MAX: Final = 1
 #: Each further receive asks for so many times what has come until then at most, as small messages say little about the
 #: next ones.
 GROWTH: Final = 8
-#: A batch ends when nothing came for so long after something did (3.5).
+#: A batch ends when no message came for this time after an earlier one.
 GAP_S: Final = 0.2
 #: How long a batch goes on while messages come singly: what trickles is handed over, not collected.
 TRICKLE_MS: Final = 1_000

@@ -1,7 +1,7 @@
-"""One stream's claims: the engine of ``claims`` with hands. Knows neither Spark nor the SDK.
+"""Runs the claim engine for one stream. The module knows neither Spark nor the SDK.
 
-Every step that changes the broker is done here in the order that the protocol asks for, through an ``Access``, so that
-tests can put a stand-in there and end the process between any two steps.
+Every step that changes the broker is taken here, in the order of the protocol and through an ``Access``, so that tests
+can replace the ``Access`` and end the process between any two steps.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ _log = logging.getLogger("duobus.spark")
 
 
 class Access(Protocol):
-    """The operations of the broker that a claim needs. Everything may be called again after it failed."""
+    """The operations of the broker that a claim needs. Every operation may be called again after it failed."""
 
     def receive(self, limit: int, wait_ms: int) -> Claim:
-        """Receive and hold messages, at most ``limit``, waiting for the first one at most so long."""
+        """Receive and hold messages, at most ``limit``, and wait for the first one for a limited time."""
 
     def defer(self, claim: Claim) -> tuple[Claim, int | None]:
-        """Defer those of a claim that are held; those of which it is certain, and by how much that raised counts.
+        """Defer the held messages of a claim; return those that are certainly deferred, and by how much counts rose.
 
-        When it returns, no deferral of the others is on its way any more, unless ``may_still_defer`` says so.
+        On return no deferral of the other messages is on its way any more, unless ``may_still_defer`` says so.
         """
 
     def may_still_defer(self) -> bool:
-        """Whether the broker may yet do what the latest ``defer`` asked for: it was interrupted without an answer."""
+        """Whether the latest ``defer`` was interrupted without an answer, so that the broker may still execute it."""
 
     def seen(self, claim: Claim) -> Mapping[Key, Mapping[int, Seen]]:
-        """Look at messages by number; those that are gone are missing."""
+        """Peek at messages by number; messages that are gone are missing in the result."""
 
     def remove(self, claim: Claim) -> None:
-        """Remove deferred messages for good; what is not there, or not deferred, is passed over."""
+        """Remove deferred messages for good; numbers of messages that are gone, or not deferred, are ignored."""
 
     def held_until_ms(self) -> int | None:
-        """When the last lock of what is held ends, by the broker's clock; None if that is not known."""
+        """When the last lock of the held messages ends, by the broker's clock; None if that is not known."""
 
     def is_past(self, instant_ms: int) -> bool:
         """Whether an instant of the broker's clock has passed for certain."""
@@ -50,7 +50,7 @@ class Access(Protocol):
         """Wait a moment."""
 
     def let_go(self) -> None:
-        """Give back what is held and will not be deferred any more."""
+        """Give held messages back that will not be deferred any more."""
 
 
 class ClaimPlan(NamedTuple):
@@ -58,7 +58,7 @@ class ClaimPlan(NamedTuple):
 
     Attributes:
         claim: The deferred messages of a batch.
-        dropped: How many more were listed.
+        dropped: Number of further messages that were listed.
     """
 
     claim: Claim
@@ -69,8 +69,8 @@ class ClaimRunner:
     """The claims of one stream, in the process that runs it.
 
     Args:
-        engine: What is to be done.
-        access: Does it.
+        engine: Decides what is to be done.
+        access: Executes the operations.
     """
 
     def __init__(self, engine: ClaimEngine, access: Access) -> None:
@@ -82,9 +82,9 @@ class ClaimRunner:
         return self._engine.initial().to_json()
 
     def latest(self, start_form: Any, limit: int, wait_ms: int) -> tuple[Any, int]:
-        """Claim a batch; ``start`` as it came when there is nothing, and how many were claimed.
+        """Claim a batch; return its offset, or ``start`` if there is no message, and the number of claimed messages.
 
-        Nothing is deferred yet: an offset that Spark does not come to write down must leave nothing behind.
+        Nothing is deferred yet: an offset that Spark does not write down must leave nothing behind.
         """
         start = self._engine.read(start_form)
         self._settle(self._engine.due(start))
@@ -95,7 +95,7 @@ class ClaimRunner:
         return self._engine.claimed(start, received, self._access.held_until_ms()).to_json(), count
 
     def plan(self, start_form: Any, end_form: Any) -> ClaimPlan:
-        """Fix what a batch consists of, once and for all; after a restart find it again."""
+        """Fix the messages of a batch, once and for all; after a restart find them again."""
         start, end = self._engine.read(start_form), self._engine.read(end_form)
         if start == end:
             return ClaimPlan({}, 0)
@@ -156,11 +156,11 @@ class ClaimRunner:
             waits += 1
 
     def commit(self, end_form: Any) -> None:
-        """Settle a batch that is in the commit log; what fails is done at the next sign of progress."""
+        """Settle a committed batch; a settlement that fails is repeated at the next sign of progress."""
         try:
             self._settle(self._engine.due(self._engine.read(end_form), at_commit=True))
         except Exception:  # noqa: BLE001 - of whatever kind; see below
-            # An error here would fail the query (2.3), and the next start settles it.
+            # An error here would fail the query, and the next start settles it.
             _log.warning("settling failed; it is done with the next batch", exc_info=True)
 
     def _settle(self, due: Due | None) -> None:
@@ -176,7 +176,7 @@ class ClaimRunner:
 
 
 def without(claim: Claim, other: Claim) -> Claim:
-    """Those of a claim that another one has not."""
+    """The messages of a claim that another claim does not have."""
     left: Claim = {}
     for key, numbers in claim.items():
         members = {number: count for number, count in numbers.items() if number not in other.get(key, {})}

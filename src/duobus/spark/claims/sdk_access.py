@@ -50,16 +50,16 @@ _log = logging.getLogger("duobus.spark")
 
 
 class SdkAccess:
-    """Receives, defers, looks and removes for the claims of one stream.
+    """Receives, defers, peeks at and removes messages for the claims of one stream.
 
     Args:
         place: The namespace.
-        entities: Names as offsets have them.
-        takes_sessions: The entities require sessions, and nobody else takes them.
-        max_sessions: Sessions of a batch, of one entity.
-        claim_timeout_s: How long to try for a session that somebody else holds.
-        max_bytes: Of the bodies of a batch, of all entities together; one message more may be received.
-        min_messages: Wait for so many, for ``max_delay_s`` at most.
+        entities: Names of the entities, as in offsets.
+        takes_sessions: Whether the entities require sessions, and no other receiver takes these sessions.
+        max_sessions: Most sessions of a batch, for one entity.
+        claim_timeout_s: How long to try for a session that another receiver holds.
+        max_bytes: Most bytes of the bodies of a batch, over all entities; one message more may be received.
+        min_messages: Number of messages to wait for, for ``max_delay_s`` at most.
         clock: Time.
 
     Attributes:
@@ -103,7 +103,7 @@ class SdkAccess:
     # -- receiving ----------------------------------------------------------------------------------------------
 
     def receive(self, limit: int, wait_ms: int) -> Claim:
-        """Receive and hold messages of all entities, by fair shares; see ``Access``."""
+        """Receive and hold messages of all entities, in fair shares; see ``Access``."""
         self._held, self._sizes = {}, {}
         self.oldest_ms = None
         if limit < 1:
@@ -237,7 +237,7 @@ class SdkAccess:
     # -- deferring ----------------------------------------------------------------------------------------------
 
     def defer(self, claim: Claim) -> tuple[Claim, int | None]:
-        """Defer what is held and safely locked, and wait until the broker says so; see ``Access``."""
+        """Defer messages that are held and safely locked, and wait for the broker's answer; see ``Access``."""
         done: Claim = {}
         self._refusals = 0
         self._is_interrupted = False
@@ -307,7 +307,7 @@ class SdkAccess:
         pause(OUTWAIT_S)
 
     def let_go(self) -> None:
-        """Close sessions, which tasks need now, and links that would take messages for nobody."""
+        """Close sessions, which tasks need now, and links that would receive messages that nobody wants."""
         self._held = {}
         self._drop_all([key for key in self._receivers if key in self._open_credit or key.session is not None])
 
@@ -324,7 +324,7 @@ class SdkAccess:
         return found
 
     def shows_active(self) -> bool:
-        """Whether an entity has a message that is active; False where only the holder of a session may look."""
+        """Whether an entity has an active message; False where only the holder of a session may peek."""
         if self._takes_sessions:
             return False
         return any(self._retried(Key(entity), partial(self._has_active, Key(entity))) for entity in self._entities)
@@ -346,7 +346,7 @@ class SdkAccess:
             return [message for part in by_fragment(numbers).values() for message in look(receiver, part)]
 
     def remove(self, claim: Claim) -> None:
-        """See ``Access``; by fragment, since a request may not mix them (3.5)."""
+        """See ``Access``; by fragment, because a request must not mix fragments."""
         for key, numbers in claim.items():
             for part in by_fragment(numbers).values():
                 for chunk in self._chunks(part):
@@ -449,7 +449,7 @@ class SdkAccess:
             _log.debug("abandoning messages of '%s' failed", key.entity, exc_info=True)
 
     def close(self) -> None:
-        """Give everything back: what is held becomes active again at once."""
+        """Give everything back: held messages become active again at once."""
         for key, held in self._held.items():
             self._abandon(key, list(held.values()))
         self._held = {}

@@ -1,8 +1,8 @@
 """``capture``: the messages of entities as partitioned Parquet, each once.
 
-A batch writes the folders that carry its number and no others, replacing them: one that is written again after a crash
-leaves nothing of its first attempt. The number has the query's id before it, since numbers start again with a new
-checkpoint, and would then replace what an earlier query captured.
+A batch replaces the folders that have its number, and no others: a batch that is written again after a crash leaves
+nothing of its first attempt. The query's id stands before the number, because numbers start again with a new
+checkpoint, and would otherwise replace folders of an earlier query.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ OPTIONS: Final = (
         "every",
         DURATION,
         None,
-        "go on for ever, a batch so often; without it what is there now is captured",
+        "go on for ever, with a batch in each such time; by default capture what is there now, and end",
         100,
         86_400_000,
     ),
@@ -107,15 +107,15 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None
 
     Args:
         spark: The session.
-        cfg: Settings by name; ``OPTIONS`` and those of the connection.
-        tell: Told where the job is.
+        cfg: Settings by name: those of ``OPTIONS`` and those of the connection.
+        tell: Called with the progress of the job.
 
     Returns:
         The summary: batches, messages, path.
 
     Raises:
         OptionError: A setting is wrong.
-        JobError: The query failed; start the job again, and it goes on where it ended.
+        JobError: The query failed; start the job again, and it continues where it ended.
     """
     settings = settings_of(cfg, OPTIONS)
     path, checkpoint = needed(settings, "path"), needed(settings, "checkpoint")
@@ -167,7 +167,7 @@ class _Writer:
 
 
 def query_of(spark: SparkSession, checkpoint: str) -> str:
-    """The first digits of the id of the query that a checkpoint belongs to, which it keeps over restarts."""
+    """The first digits of the id of a checkpoint's query; the id stays the same over restarts."""
     import json
 
     row = spark.read.text(f"{checkpoint.rstrip('/')}/metadata").first()
@@ -176,13 +176,13 @@ def query_of(spark: SparkSession, checkpoint: str) -> str:
 
 
 def write_batch(frame: DataFrame, path: str, batch: str, compression: str) -> None:
-    """Write a batch, in the place of what was written of it before.
+    """Write a batch; files of an earlier attempt at the batch are replaced.
 
     Args:
         frame: The messages.
         path: Folder of all batches.
-        batch: Name of this one.
-        compression: Of the files.
+        batch: Name of this batch.
+        compression: Compression of the files.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 

@@ -1,4 +1,4 @@
-"""Folders of captured messages: what is in them, checked before anything is done with it."""
+"""Folders of captured messages, which are checked before a job uses them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def captured(spark: SparkSession, path: str) -> DataFrame:
         path: The folder.
 
     Raises:
-        JobError: There is none, it is empty, or a file in it is damaged or has other columns; names the file.
+        JobError: There is no such folder, it is empty, or a file in it is damaged or has other columns; names the file.
     """
     ddl = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS)
     try:
@@ -54,12 +54,12 @@ def captured(spark: SparkSession, path: str) -> DataFrame:
 
 
 def faults_in(spark: SparkSession, files: list[str], needed: tuple[str, ...]) -> list[str]:
-    """Find what is wrong with some files of captured messages, of the first few that have a fault.
+    """Return the faults of some files of captured messages, for the first few files that have one.
 
     Args:
         spark: The session.
-        files: Their addresses.
-        needed: Columns that each has to have.
+        files: Addresses of the files.
+        needed: Columns that each file has to have.
     """
     if not files:
         return []
@@ -78,11 +78,11 @@ def _faults(batches: Iterator[pa.RecordBatch], needed: tuple[str, ...]) -> Itera
 
 
 def fault_of(file: str, needed: tuple[str, ...] = tuple(TYPES)) -> str | None:
-    """Find what is wrong with a file of captured messages; None if nothing is, or it is where only Spark can read.
+    """Return the fault of a file of captured messages; None without a fault, or where only Spark can read the file.
 
     Args:
-        file: Its address.
-        needed: Columns that it has to have.
+        file: Address of the file.
+        needed: Columns that the file has to have.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -130,7 +130,7 @@ def _fits(kind: str, found: pa.DataType) -> bool:
 
 
 def unreadable(frame: DataFrame) -> list[Any]:
-    """A few rows that no message can be made of, since their bodies are no AMQP values or they have no number.
+    """A few rows of which no message can be made, because the body is no AMQP value or there is no number.
 
     Returns:
         Rows of ``file``, ``sequence_number`` and ``fault``.

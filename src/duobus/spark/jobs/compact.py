@@ -1,8 +1,8 @@
 """Metering files of servers to one Parquet table: checked line by line, each record once (I59).
 
-Append only: what the table has already, by (server, number), is not written again, so that the job can be repeated,
-broken off and repeated, and run over files that overlap. A line that is torn or altered is reported with its file and
-never used. Run one at a time for a table; the usage job finds out and helps itself where two ran.
+Append only: a record that the table has already, by (server, number), is not written again. So the job can be repeated,
+interrupted and repeated, and run over files that overlap. A line that is torn or altered is reported with its file and
+never used. Run one ``compact`` at a time for a table; if two ran, ``usage`` notices and counts each record once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CompactConfig:
     """Settings of ``compact``.
 
     Attributes:
-        metering: Data folders of servers, or folders with their metering files; local, or whatever Spark reads.
+        metering: Data folders of servers, or folders with their metering files; local, or any that Spark can read.
         out: Folder of the table.
         damaged: Folder that gets the damaged lines of this run, if any; it is overwritten.
     """
@@ -53,7 +53,7 @@ OPTIONS: Final = (
     Option("compacted", TEXT, None, "folder of the table of compacted records"),
     Option("damaged", TEXT, None, "folder for the damaged lines that were found; it is overwritten"),
 )
-HELP: Final = "Collect the metering files of servers in one table, each record once; damaged lines are told."
+HELP: Final = "Collect the metering files of servers in one table, each record once, and report damaged lines."
 EXAMPLE: Final = "duobus spark compact --metering /var/lib/duobus --compacted /lake/metering"
 
 

@@ -1,7 +1,7 @@
-"""``deadletters``: why messages died, and what is to become of them.
+"""``deadletters``: groups dead letters by why they died, and applies decisions about them.
 
-Two steps. ``report`` only looks: it groups the dead letters and writes a table with a line for each, in which rules or
-people decide. ``apply`` does what the table says. What it does not name stays where it is.
+The job has two steps. ``report`` changes nothing: it groups the dead letters and writes a table with a line for each,
+in which rules or people decide. ``apply`` does what the table says. Messages that the table does not name stay.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None
 
     Args:
         spark: The session.
-        cfg: Settings by name; ``OPTIONS`` and those of the connection.
-        tell: Told where the job is.
+        cfg: Settings by name: those of ``OPTIONS`` and those of the connection.
+        tell: Called with the progress of the job.
 
     Returns:
         The summary: groups and actions of a report; resubmitted, deleted, refused and missing of an application.
@@ -144,7 +144,7 @@ def _told(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def judged(frame: DataFrame, resubmit: str | None, delete: str | None) -> DataFrame:
-    """Dead letters with what they are grouped by, and the action that the conditions give.
+    """Dead letters with the columns by which they are grouped, and with the action that the conditions give.
 
     Args:
         frame: Dead letters, with the columns of the source.

@@ -1,8 +1,8 @@
-"""How a job is stopped by Ctrl-C or SIGTERM: after the batch that it is at, and with its summary.
+"""How Ctrl-C or SIGTERM stops a job: after its present batch, and with its summary.
 
-An exception out of a handler of signals would leave the connection to the JVM with an answer that nobody has read, and
-then every later call gets the answer of another one. So the handler raises nothing: a thread of its own, which has a
-connection of its own, stops the queries or cancels the work, and the job comes to its end by itself.
+An exception from a signal handler would leave the connection to the JVM with an unread answer, and every later call
+would get the answer of another call. So the handler raises nothing: a thread with a connection of its own stops the
+queries or cancels the work, and the job comes to its end by itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BUSY: Final = "Processing new data"
 
 
 class Stopping:
-    """Stops what a session is at when a signal comes.
+    """Stops the work of a session when a signal comes.
 
     Args:
         spark: The session.
@@ -50,7 +50,7 @@ class Stopping:
 
     @contextmanager
     def watching(self) -> Iterator[Stopping]:
-        """Take SIGINT and SIGTERM meanwhile. A second one ends the process at once."""
+        """Handle SIGINT and SIGTERM during the context. A second signal ends the process at once."""
         before = {signum: signal.signal(signum, self._told) for signum in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield self
@@ -69,7 +69,7 @@ class Stopping:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the queries after the batch that each is at, or cancel what else is under way."""
+        """Stop each query after its present batch, or cancel other work that is under way."""
         WAS_STOPPED.set()
         until_ms = self._clock.monotonic_ms() + int(GRACE_S * 1000)
         # Whatever it answers: what has ended in the meantime need not be stopped.

@@ -31,7 +31,7 @@ _TOLD: Final = 500
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
-    """The errors that Spark raises for work that failed: not all of it is an error of PySpark's own."""
+    """The errors that Spark raises for failed work; some of them are not classes of PySpark."""
     from pyspark.errors import PySparkException
 
     try:
@@ -64,7 +64,7 @@ def settings(cfg: Mapping[str, Any], known: Iterable[Option]) -> Parsed:
     """Check settings.
 
     Raises:
-        OptionError: One is unknown or wrong.
+        OptionError: A setting is unknown or wrong.
     """
     return parse({name: text_of(value) for name, value in cfg.items() if value is not None}, known)
 

@@ -1,11 +1,11 @@
 """Two captures of the same entities, from two namespaces: each message once, and what differs (I60).
 
-A message is known by entity and message id. One without an id is known by its place alone and never matches: two of
-them are two. The outcome does not depend on the order of files, nor on which side is called the first.
+Entity and message id identify a message. A message without an id is identified by its place alone and never matches
+another one. The result depends neither on the order of files nor on which side is called the first.
 
 In batch a run covers a window of enqueued time, or everything. A message belongs to the window of its earliest copy;
-``look_back`` says how far apart the copies of one message may be. Run a window again when captures of it came late: it
-replaces itself.
+``look_back`` says how far apart the copies of one message may be. When captures of a window came late, run the window
+again: the new result replaces the old one.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ class ReconcileConfig:
     """Settings of ``reconcile``.
 
     Attributes:
-        a: Folders of captured Parquet of the one namespace.
-        b: Those of the other.
+        a: Folders of captured Parquet files of the one namespace.
+        b: Folders of captured Parquet files of the other namespace.
         out: Folder of the messages, each once.
-        differences: Folder of what was found about messages that are not simply in both.
+        differences: Folder of the findings about messages that are not the same in both namespaces.
         since: First enqueued time, UTC, that belongs to the window; together with ``until`` or not at all.
-        until: First that belongs no more.
-        look_back: How far apart copies may be.
-        late: From which distance on a copy is told as late.
-        by_entity: Ids are told apart by entity; without it the two sides may name entities differently.
-        names: What the sides are called in ``seen_in``.
+        until: First enqueued time behind the window.
+        look_back: How far apart the copies of a message may be.
+        late: From which distance on a copy is reported as late.
+        by_entity: Whether ids are distinguished by entity; if not, the two sides may name entities differently.
+        names: Names of the two sides in ``seen_in``.
     """
 
     a: tuple[str, ...]
@@ -88,9 +88,9 @@ OPTIONS: Final = (
     Option("since", TEXT, None, "first enqueued time of the window, ISO 8601 with a zone; with until, or not at all"),
     Option("until", TEXT, None, "first enqueued time behind the window"),
     Option("lookBack", DURATION, "1d", "how far apart the copies of a message may be enqueued", most=_DURATION_MAX_MS),
-    Option("late", DURATION, "5m", "copies that are further apart are told as late", most=_DURATION_MAX_MS),
-    Option("byEntity", SWITCH, "true", "tell ids apart by entity; false where the two name entities differently"),
-    Option("names", NAMES, "a,b", "what the two are called in seen_in"),
+    Option("late", DURATION, "5m", "copies that are further apart are reported as late", most=_DURATION_MAX_MS),
+    Option("byEntity", SWITCH, "true", "distinguish ids by entity; false where the two name entities differently"),
+    Option("names", NAMES, "a,b", "names of the two captures in the column seen_in"),
     Option("checkpointPath", TEXT, None, "follow the captures as a stream with this checkpoint, instead of in batch"),
 )
 HELP: Final = "Make one of two captured namespaces: each message once, and what is lost, doubled, late or different."
@@ -127,9 +127,9 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Callable[[str], None]
 
 
 def follow(spark: SparkSession, config: ReconcileConfig, checkpoint: str) -> dict[str, Any]:
-    """Write what is new in the captures, each message once as soon as either has it.
+    """Write the new messages of the captures, each once, as soon as either capture has the message.
 
-    ``look_back`` is how long an id is remembered. Goes on where the checkpoint ends, and ends when all is read.
+    ``look_back`` is how long an id is remembered. The run begins where the checkpoint ends, and ends when all is read.
     """
     _window(config)
     if config.since is not None or config.differences is not None:
@@ -169,10 +169,10 @@ def _time(parsed: Mapping[str, Any], name: str) -> datetime | None:
 
 
 def reconcile(spark: SparkSession, config: ReconcileConfig) -> dict[str, Any]:
-    """Reconcile one window; returns what was found.
+    """Reconcile one window; return the findings.
 
     Raises:
-        OptionError: A folder is missing or is no capture, or the window is none; nothing was written.
+        OptionError: A folder is missing or is no capture, or the window is empty; nothing was written.
     """
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
@@ -211,7 +211,7 @@ def key_of(side: str) -> Column:
 
 
 def judge(both: DataFrame, config: ReconcileConfig) -> DataFrame:
-    """Return one row for each message with what is found about it; ``both`` has a column ``side``."""
+    """Return one row for each message with the findings about it; ``both`` has a column ``side``."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
@@ -250,7 +250,7 @@ def judge(both: DataFrame, config: ReconcileConfig) -> DataFrame:
 
 
 def reconciled_stream(a: DataFrame, b: DataFrame, delay: timedelta, *, by_entity: bool = True) -> DataFrame:
-    """Return two streams as one in which a message comes once, as soon as either has it. Opt-in.
+    """Return two streams as one in which each message comes once, as soon as either stream has it. Opt-in.
 
     A row older than the watermark is dropped even if its message was never seen, so ``delay`` has to be longer than the
     longest outage with the time to drain its backlog; that is why the batch form is the default. Each side has a

@@ -1,4 +1,4 @@
-"""``release``: the claim of a query that will not go on, made free again."""
+"""``release``: frees the claim of a query that will not be started again."""
 
 from __future__ import annotations
 

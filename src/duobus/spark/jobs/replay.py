@@ -1,8 +1,8 @@
-"""``replay``: captured messages back to an entity.
+"""``replay``: sends captured messages to an entity.
 
-Every message gets an id that depends on nothing but the message and, with ``dedupe=run``, on the name of the run. So a
-replay that was interrupted can be started again, over another number of tasks too, and a destination that detects
-duplicates keeps one of each.
+The id of a message depends only on the message and, with ``dedupe=run``, on the name of the run. So a replay that was
+interrupted can be started again, even with another number of tasks, and a destination that detects duplicates keeps
+each message once.
 """
 
 from __future__ import annotations
@@ -94,15 +94,15 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None
 
     Args:
         spark: The session.
-        cfg: Settings by name; ``OPTIONS`` and those of the connection.
-        tell: Told where the job is.
+        cfg: Settings by name: those of ``OPTIONS`` and those of the connection.
+        tell: Called with the progress of the job.
 
     Returns:
         The summary: rows, sent, diverted, claimChecked, requests, warnings.
 
     Raises:
         OptionError: A setting is wrong.
-        JobError: A file cannot be used, or the entity took nothing; nothing is lost, start it again.
+        JobError: A file cannot be used, or the entity accepted nothing; nothing is lost, so start the job again.
     """
     settings = settings_of(cfg, OPTIONS)
     summary = Summary(NAME)
@@ -187,12 +187,12 @@ def _time(name: str, text: str) -> datetime:
 
 
 def outgoing(frame: DataFrame, prefix: str | None, settings: Settings) -> DataFrame:
-    """The rows as they are sent: with their ids, what a broker had assigned as properties, each key in one task.
+    """The rows to send: with their ids, with the broker's old values as properties, and each key in one task.
 
     Args:
         frame: Captured messages.
-        prefix: Of new ids; None to keep the original ones.
-        settings: Of the job.
+        prefix: Prefix of new ids; None to keep the original ids.
+        settings: Settings of the job.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 

@@ -1,8 +1,8 @@
-"""Files of a write of Spark that was killed: they lie in hidden folders below the path, and nobody else clears them.
+"""Files of a write of Spark that was killed: they lie in hidden folders below the path, and Spark does not clear them.
 
 Spark writes a batch into ``.spark-staging-*`` below the path and moves its folders from there. Readers such as Spark,
-pandas and pyarrow pass over names that begin with a dot or an underscore; others do not, and find half of a file, or
-rows that the next attempt has written again.
+pandas and pyarrow ignore names that begin with a dot or an underscore. Other readers do not, and find half of a file,
+or rows that the next attempt has written again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _log = logging.getLogger("duobus.spark")
 
 
 def clear_staging(path: str, query: str, clock: Clock | None = None) -> list[str]:
-    """Remove what killed writes of a query have left below a path; never fails.
+    """Remove files that killed writes of a query have left below a path; never fails.
 
     Args:
-        path: Folder of all batches. Elsewhere than on this machine's disks nothing is done.
-        query: What the names of the query's batches begin with. Other queries may be writing into the path now, so
-            what is not of this one is left alone, unless nothing has changed in it for a day.
+        path: Folder of all batches. If it is not on this machine's disks, nothing is done.
+        query: The text with which the names of the query's batches begin. Other queries may be writing into the path
+            now, so their folders are left alone, unless nothing has changed in them for a day.
         clock: Time.
 
     Returns:

@@ -1,8 +1,8 @@
-"""``syphon``: large backlogs to the entities that their messages were meant for.
+"""``syphon``: carries large backlogs to the entities for which the messages were meant.
 
-For normal operation there is ``duobus syphon``, which needs no Spark. This one drains many backlog queues at the same
-time. A message is settled when its batch is done; until then a crash leaves it claimed, and the same query carries it
-again, with the same id.
+For normal operation there is ``duobus syphon``, which needs no Spark. This job drains many backlog queues at the same
+time. A message is settled when its batch is done; until then a crash leaves the message claimed, and the same query
+carries it again, with the same id.
 """
 
 from __future__ import annotations
@@ -74,7 +74,14 @@ OPTIONS: Final = (
         choices=("restart", "remaining"),
     ),
     Option("holdFor", DURATION, "60s", "how long messages of a destination that is away are left alone", 0, 86_400_000),
-    Option("every", DURATION, None, "go on for ever, a batch so often; without it, what is there now", 100, 86_400_000),
+    Option(
+        "every",
+        DURATION,
+        None,
+        "go on for ever, with a batch in each such time; by default drain what is there now, and end",
+        100,
+        86_400_000,
+    ),
 )
 
 #: Outcomes of which a summary tells the paths.
@@ -88,15 +95,15 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None
 
     Args:
         spark: The session.
-        cfg: Settings by name; ``OPTIONS`` and those of the connection to the namespace with the backlog.
-        tell: Told where the job is.
+        cfg: Settings by name: those of ``OPTIONS`` and those of the connection to the namespace with the backlog.
+        tell: Called with the progress of the job.
 
     Returns:
         The summary: delivered, held and dead-lettered, and the paths of each.
 
     Raises:
         OptionError: A setting is wrong.
-        JobError: The query failed; start the job again, and it goes on where it ended.
+        JobError: The query failed; start the job again, and it continues where it ended.
     """
     settings = settings_of(cfg, OPTIONS)
     summary = Summary(NAME)

@@ -1,7 +1,8 @@
 """Operations, messages, bytes and cost by namespace, entity, hour, kind and key, out of metering.
 
-Incremental: a day of the result names the files and prices it was made from; a day whose files or prices are others now
-is computed again and replaces itself. So late records reopen their hours, and a run that was broken off is repeated.
+Incremental: a day of the result names the files and prices from which it was made. A day whose files or prices have
+changed is computed again, and the new result replaces the old one. So an hour gets records that come late, and an
+interrupted run can be repeated.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class UsageConfig:
         out: Folder of the result.
         prices: File of prices; by default the example of the package.
         metering: Data folders of servers to compact first.
-        damaged: Folder for damaged lines of those.
-        check: Look whether each server's records are there once, all of them; reads the whole table.
+        damaged: Folder for damaged lines of these files.
+        check: Check that no record of a server is missing or doubled; reads the whole table.
     """
 
     compacted: str
@@ -61,7 +62,7 @@ OPTIONS: Final = (
     *compact.OPTIONS,
     Option("out", TEXT, None, "folder of the usage"),
     Option("prices", TEXT, None, "TOML file of prices; by default the example that comes with the package"),
-    Option("check", SWITCH, "true", "look whether the records of each server are all there, once; reads them all"),
+    Option("check", SWITCH, "true", "check that no record of a server is missing or doubled; reads all records"),
 )
 HELP: Final = "Compute operations, messages, bytes and cost by entity, hour, kind and key, out of metering records."
 EXAMPLE: Final = (
@@ -84,7 +85,7 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Callable[[str], None]
 
 
 def usage(spark: SparkSession, config: UsageConfig, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """Compute what is not computed yet; returns the totals of the whole result.
+    """Compute the days that are not computed yet; return the totals of the whole result.
 
     Raises:
         OptionError: Prices, folders or tables are missing or wrong; nothing was written.

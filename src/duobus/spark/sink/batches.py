@@ -1,7 +1,7 @@
-"""Which messages go out together: a bounded number of open batches, one for each entity and session or partition key.
+"""Which messages are sent together: a bounded number of open batches, one for each entity and session or partition key.
 
-Pure: batches are made and sent by what the constructor is given. Messages of one key go out in the order in which they
-came, since a key has at most one open batch and a batch is sent before the key's next one is opened.
+Pure: functions that the constructor is given make and send batches. Messages of one key are sent in the order in which
+they came, because a key has at most one open batch, which is sent before the key's next batch is opened.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Batch(Protocol):
     """A batch that is being filled."""
 
     def add(self, message: Any, /) -> bool:
-        """Take a message; False if the batch would get too large, which is then as it was."""
+        """Take a message; return False, and change nothing, if the batch would get too large."""
 
     def __len__(self) -> int:
         """Messages in it."""
@@ -35,9 +35,9 @@ class Batches(Generic[BatchT]):
 
     Args:
         make: Opens an empty batch for a key.
-        send: Sends one; returns when it is sent.
-        open_max: Batches that may be open at the same time.
-        messages_max: Messages of one batch.
+        send: Sends a batch; returns when the batch is sent.
+        open_max: Most batches that may be open at the same time.
+        messages_max: Most messages of one batch.
     """
 
     __slots__ = ("_make", "_messages_max", "_open", "_open_max", "_send")
@@ -59,11 +59,11 @@ class Batches(Generic[BatchT]):
         return len(self._open)
 
     def add(self, key: BatchKey, message: Any) -> bool:
-        """Put a message into its batch, and send what that makes full.
+        """Put a message into its batch, and send batches that become full.
 
         Returns:
-            False if the message does not even fit into an empty batch; earlier ones of its key are sent then, so that
-            the caller may send it by itself without overtaking them.
+            False if the message does not even fit into an empty batch. Earlier messages of its key are sent then, so
+            that the caller may send the message by itself without overtaking them.
         """
         batch = self._open.get(key)
         if batch is None:
@@ -81,7 +81,7 @@ class Batches(Generic[BatchT]):
         return False
 
     def flush(self) -> None:
-        """Send whatever is open, in the order in which the batches were opened."""
+        """Send all open batches, in the order in which they were opened."""
         for key in list(self._open):
             self._flush(key)
 

@@ -1,9 +1,8 @@
-"""The body of a message that is no data: AMQP-encoded sections, read into what the SDK sends again.
+"""The body of a message that is an AMQP value or sequence: encoded sections, read into values that the SDK sends again.
 
-The column ``body`` holds the bytes of the section where ``body_type`` is ``value`` or ``sequence``.
-The SDK can only be given values, so they are read here, each with its AMQP type, since the
-SDK's own decoder forgets which bytes were text. The bytes come from files that anybody may have written: everything is
-bounded by what is there.
+The column ``body`` holds the bytes of the section where ``body_type`` is ``value`` or ``sequence``. The SDK accepts
+only values, so this module decodes them, each with its AMQP type; the SDK's own decoder forgets which bytes were text.
+The bytes come from files that anybody may have written, so no length is believed beyond the bytes that are there.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def value_of(data: bytes) -> Any:
     """The value of an encoded amqp-value section, as the SDK takes a ``value_body``.
 
     Raises:
-        ValueError: It is none, or holds what the SDK cannot send.
+        ValueError: The bytes are no such section, or hold a value that the SDK cannot send.
     """
     reader = _Reader(data)
     if reader.section() != _VALUE:
@@ -79,7 +78,7 @@ def sequences_of(data: bytes) -> list[list[Any]]:
     """The lists of encoded amqp-sequence sections, as the SDK takes a ``sequence_body``.
 
     Raises:
-        ValueError: They are none, or hold what the SDK cannot send.
+        ValueError: The bytes are no such sections, or hold a value that the SDK cannot send.
     """
     reader = _Reader(data)
     found = []

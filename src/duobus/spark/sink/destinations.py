@@ -1,4 +1,4 @@
-"""Whether a destination makes repeated sends harmless, as its description says."""
+"""Whether a destination makes repeated sends harmless, according to its description."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SHORT_WINDOW: Final = timedelta(minutes=10)
 
 
 def advice_on(place: Place, entity: str) -> str | None:
-    """What to know before writing to an entity; None if it detects duplicates for long enough.
+    """Advice for a write to an entity; None if the entity detects duplicates for long enough.
 
     Args:
-        place: Its namespace.
+        place: The namespace of the entity.
         entity: A queue or topic.
     """
     from azure.core.exceptions import AzureError
@@ -49,7 +49,7 @@ def advice_on(place: Place, entity: str) -> str | None:
 
 
 def may_detect_duplicates(place: Place, queue: str) -> bool:
-    """Whether a queue drops a message whose id it has seen; so too when it cannot be seen."""
+    """Whether a queue drops a message whose id it has seen; also true when the description cannot be read."""
     from azure.core.exceptions import AzureError
 
     try:

@@ -1,8 +1,8 @@
 """The message ids that a sink gives, so that duplicate detection makes a repeated write harmless.
 
 A task that is tried again, and a batch that is written again after a restart, send the same rows in the same places.
-An id made of the place alone is therefore the same both times, and a destination with duplicate detection keeps one
-message. Nothing of the content goes into it: equal messages stay two.
+An id that is made of the place alone is therefore the same both times, and a destination with duplicate detection keeps
+one message. The content of a message is not part of its id, so two equal messages stay two.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def check_write_id(text: str) -> str:
     """Return a ``writeId`` that can be part of message ids and file names.
 
     Raises:
-        ValueError: It cannot.
+        ValueError: The text cannot be part of them.
     """
     if len(text) > WRITE_ID_LENGTH_MAX or not _WRITE_ID.fullmatch(text) or set(text) == {"."}:
         raise ValueError(
@@ -48,12 +48,12 @@ def check_write_id(text: str) -> str:
 
 
 def place_of(write_id: str | None, query_id: str | None, batch_id: str | None, partition: int) -> str:
-    """The place of a task's rows: what stands before the row's number in a derived id.
+    """The place of a task's rows: the text before the row's number in a derived id.
 
     Args:
-        write_id: Of the option; None for none.
-        query_id: Of the streaming query that the task belongs to, stable over restarts; None in a plain batch write.
-        batch_id: Of the query's batch, the same when the batch is written again.
+        write_id: Value of the option; None without the option.
+        query_id: Id of the task's streaming query, stable over restarts; None in a plain batch write.
+        batch_id: Number of the query's batch, the same when the batch is written again.
         partition: Number of the task's partition.
 
     Raises:

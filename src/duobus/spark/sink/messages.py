@@ -1,8 +1,7 @@
-"""The message that is sent for a row, and where it belongs.
+"""The message that is sent for a row, and its entity.
 
-The columns are those that the source gives, so that what was read can be written again.
-Those that a broker assigns are taken and left out; a column that is none of them is an error, since a misspelt one
-would otherwise be lost without a word.
+The columns are those of the source, so that rows that were read can be written again. Columns that a broker assigns are
+accepted and ignored. Any other column is an error, because a misspelt column would otherwise be lost without a word.
 """
 
 from __future__ import annotations
@@ -62,16 +61,16 @@ _NUMBER: Final = re.compile(r"-?\d{1,20}")
 
 
 class RowError(ValueError):
-    """A row that no message can be made of; says which row, which column and what to do."""
+    """A row of which no message can be made; the text has the row, the column and what to do."""
 
 
 class Outgoing(NamedTuple):
     """A message on its way.
 
     Attributes:
-        entity: Where to.
-        key: Session id or partition key, of which a batch holds one; None for neither.
-        message: As the SDK takes it.
+        entity: The entity to which the message goes.
+        key: Session id or partition key, which all messages of a batch share; None for neither.
+        message: The message, as an object of the SDK.
     """
 
     entity: str
@@ -80,14 +79,14 @@ class Outgoing(NamedTuple):
 
 
 def check_columns(types: Mapping[str, str], *, has_entity: bool) -> None:
-    """Check the columns of what is to be written.
+    """Check the columns of a DataFrame that is to be written.
 
     Args:
-        types: Name to Spark's simple type.
-        has_entity: An option says where everything goes.
+        types: Spark's simple type of each column, by name.
+        has_entity: Whether an option names the entity for all rows.
 
     Raises:
-        ValueError: One is missing, unknown or of another type.
+        ValueError: A column is missing, unknown or of another type.
     """
     for name, found in types.items():
         if name not in TYPES:
@@ -123,10 +122,10 @@ def messages_of(
     """Yield a message for each row.
 
     Args:
-        columns: Name to values; times in microseconds since the epoch, maps as pairs.
+        columns: Values of each column, by name; times in microseconds since the epoch, maps as pairs.
         ids: The message id of each row.
-        entity: Where everything goes; None where the column says it.
-        named: Names a row by its index, for errors.
+        entity: The entity for all rows; None where the column ``entity`` names it.
+        named: Returns a name for the row with an index, for errors.
 
     Raises:
         RowError: A row cannot be sent.
@@ -208,12 +207,12 @@ def property_of(name: str, text: str | None, kind: str | None) -> Any:
     """The value of an application property, as the SDK sends it with its AMQP type.
 
     Args:
-        name: For errors.
-        text: Its text in the column.
-        kind: Its type in ``application_property_types``; None for text.
+        name: Name of the property, for errors.
+        text: Text of the value in the column.
+        kind: Type of the value in ``application_property_types``; None for text.
 
     Raises:
-        ValueError: The text is none of that type, or there is no such type.
+        ValueError: The text is no value of that type, or there is no such type.
     """
     if text is None or kind == "null":
         return None

@@ -1,4 +1,4 @@
-"""A message that was received, as it can be sent again: what its sender gave, without what a broker has written."""
+"""A received message in the form in which it can be sent again: as its sender sent it, without the broker's values."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def resendable(message: Any, message_id: str | None, added: dict[str, Any]) -> A
     """Return a message of the SDK that is sent as its sender sent it.
 
     Args:
-        message: As it was received.
-        message_id: Its new id; None to keep its own.
-        added: Application properties to add, unless it has them.
+        message: The received message.
+        message_id: The new id; None to keep the message's own id.
+        added: Application properties to add, unless the message has them.
     """
     raw = message.raw_amqp_message
     properties = AmqpMessageProperties()
@@ -102,7 +102,7 @@ ORIGINAL_ID: Final = "x-duobus-original-message-id"
 
 
 def reactivated_id(namespace: str, entity: str, number: int, enqueued_ms: int) -> str:
-    """The id of a copy: the same each time, and none that its sender used."""
+    """The id of a copy: the same each time, and different from all ids of senders."""
     place = hashlib.sha256(f"{namespace}/{entity}/{enqueued_ms}".encode()).hexdigest()[:32]
     return f"reactivated/{place}/{number}"
 
@@ -111,7 +111,7 @@ class Reactivation:
     """Makes the copies for one queue.
 
     Args:
-        place: Its namespace.
+        place: The namespace of the queue.
         entity: The queue.
     """
 
@@ -121,7 +121,7 @@ class Reactivation:
         self._renames = may_detect_duplicates(place, entity)
 
     def copy(self, message: Any) -> Any:
-        """Return what is sent in the place of a message that was received."""
+        """Return the message that is sent in the place of a received message."""
         if not self._renames:
             return resendable(message, None, {})
         enqueued = message.enqueued_time_utc

@@ -1,7 +1,7 @@
-"""How a task's messages get to their entities: senders of the SDK, batches of the size that the link allows.
+"""How a task's messages get to their entities: by senders of the SDK, in batches of the size that the link allows.
 
-A batch that a broker refuses as a whole goes out message by message: one bad message must not be anonymous among
-thousands, and a partitioned entity with duplicate detection takes only messages of one partition in a batch.
+When a broker refuses a batch as a whole, its messages are sent one by one: the error has to name the one bad message
+among thousands, and a partitioned entity with duplicate detection accepts only messages of one partition in a batch.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _MEASURE_BYTES: Final = 1 << 40
 
 
 class SendFailed(RuntimeError):
-    """An entity takes nothing now; the task fails, and Spark tries it again with the same ids.
+    """An entity accepts nothing now; the task fails, and Spark tries it again with the same ids.
 
     Attributes:
-        entity: Which.
-        left: Messages of the batch that did not go out, as far as is known.
+        entity: Name of the entity.
+        left: Number of messages of the batch that were not sent, as far as is known.
     """
 
     def __init__(self, entity: str, left: list[AmqpAnnotatedMessage], error: BaseException) -> None:
@@ -49,11 +49,11 @@ class SendFailed(RuntimeError):
 
 
 class Refused(RowError):
-    """A message that its entity does not take, and would not take again.
+    """A message that its entity refuses, and would refuse again.
 
     Attributes:
-        message: Which.
-        left: Those of its batch that were to go after it.
+        message: The message.
+        left: The messages of its batch that were to be sent after it.
     """
 
     def __init__(self, entity: str, message: AmqpAnnotatedMessage, error: BaseException) -> None:
@@ -63,7 +63,7 @@ class Refused(RowError):
 
 
 class OpenBatch:
-    """A batch of the SDK, with its messages, should they have to go singly."""
+    """A batch of the SDK, with its messages in case they have to be sent singly."""
 
     __slots__ = ("_batch", "messages")
 
@@ -95,13 +95,13 @@ class Post:
     """Sends what one task writes.
 
     Args:
-        sender_of: The sender of an entity, which stays open for later tasks.
-        forget: Has the sender of an entity closed, since it failed.
-        pace: Is told how many messages were sent, and returns when more may be.
+        sender_of: Returns the sender of an entity, which stays open for later tasks.
+        forget: Closes the sender of an entity after it failed.
+        pace: Called with the number of messages that were sent; returns when more may be sent.
 
     Attributes:
-        messages: Sent so far.
-        requests: Sends that it took.
+        messages: Number of messages sent so far.
+        requests: Number of sends so far.
     """
 
     __slots__ = ("_forget", "_limits", "_pace", "_sender", "_singly", "messages", "requests")
@@ -165,7 +165,7 @@ class Post:
             self._singly.add(entity)
 
     def send_single(self, entity: str, message: AmqpAnnotatedMessage) -> bool:
-        """Send a message that no batch is large enough for; False if it is too large for the entity as well.
+        """Send a message that is too large for a batch; return False if it is too large for the entity as well.
 
         Raises:
             SendFailed: The entity takes nothing now.
@@ -177,7 +177,7 @@ class Post:
         return True
 
     def limit_of(self, entity: str) -> int:
-        """Largest message that the entity takes from us, in bytes; a batch of it was made before."""
+        """Largest message that the entity accepts, in bytes; a batch for the entity must have been made before."""
         # On Premium, single messages may be larger than batches; the SDK tells it nowhere else.
         whole = getattr(self._sender(entity), "_max_message_size_on_link", 0)
         return max(whole - HEADROOM_BYTES, self._limits[entity])
@@ -210,7 +210,7 @@ def size_of(message: AmqpAnnotatedMessage) -> int:
 
 
 def id_of_message(message: AmqpAnnotatedMessage) -> str:
-    """How errors call a message."""
+    """The name of a message in errors."""
     properties: Any = message.properties
     found = None if properties is None else properties.message_id
     return "without an id" if found is None else repr(found)
@@ -220,11 +220,11 @@ def id_of_message(message: AmqpAnnotatedMessage) -> str:
 
 
 def post_to(place: Place, pace: Callable[[int], None] | None = None) -> Post:
-    """What sends to the entities of a namespace.
+    """Return a ``Post`` for the entities of a namespace.
 
     Args:
         place: The namespace.
-        pace: Is told how many messages were sent, and returns when more may be.
+        pace: Called with the number of messages that were sent; returns when more may be sent.
     """
     return Post(partial(_kept, place), partial(_drop, place), pace)
 

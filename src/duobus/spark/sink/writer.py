@@ -1,8 +1,8 @@
 """The sink: rows to messages, batch and streaming.
 
-A writer holds plain values only, since it is pickled into every task. Each task sends its rows in their order, with ids
-made of their place, and returns when the broker has them all; a broker that is busy so slows the task, the batch and
-the source.
+A writer holds plain values only, because it is pickled into every task. Each task sends its rows in their order, with
+ids made of their place, and returns when the broker has all of them; so a busy broker slows the task, the batch and the
+source.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ class SinkSettings:
     """The settings that a writer carries to its tasks.
 
     Attributes:
-        place: Which namespace.
-        entity: Where everything goes; None where the column says it.
-        id_mode: Where ids come from.
-        write_id: What makes derived ids of this write its own; None in a streaming query, which has an id.
+        place: The namespace.
+        entity: The entity for all rows; None where the column ``entity`` names it.
+        id_mode: The origin of message ids.
+        write_id: Makes derived ids of this write unique; None in a streaming query, which has an id of its own.
         on_oversize: What to do with a row that is too large.
-        oversize_path: Where it goes.
+        oversize_path: Folder for rows that are too large.
         rate: Messages a second of a task; None for no limit.
-        report_path: Where the counts go.
+        report_path: Folder for the counts.
     """
 
     place: Place
@@ -98,11 +98,11 @@ class Sent(WriterCommitMessage):
     """The result of a task.
 
     Attributes:
-        rows: It was given.
-        messages: It sent, stubs among them.
-        requests: Sends that took.
-        diverted: Rows it wrote aside and did not send.
-        claim_checked: Rows whose bodies it wrote aside.
+        rows: Number of rows that the task was given.
+        messages: Number of messages that the task sent, including stubs.
+        requests: Number of sends.
+        diverted: Number of rows that were written to a file and not sent.
+        claim_checked: Number of rows whose bodies were written to a file.
     """
 
     rows: int = 0
@@ -262,17 +262,17 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 def write_rows(
     batches: Iterable[pa.RecordBatch], place: str, settings: SinkSettings, post: Post, aside: Aside | None
 ) -> Sent:
-    """Send what a task was given.
+    """Send the rows that a task was given.
 
     Args:
         batches: The rows.
-        place: Where they stand in the write; part of their ids.
-        settings: Of the sink.
-        post: Sends.
-        aside: Takes rows that are too large, if they are to be diverted.
+        place: The place of the rows in the write; part of their ids.
+        settings: Settings of the sink.
+        post: Sends the messages.
+        aside: Takes rows that are too large, if such rows are diverted.
 
     Raises:
-        SendFailed: An entity takes nothing now.
+        SendFailed: An entity accepts nothing now.
         RowError: A row cannot be sent.
         TooLarge: A row is too large, and that is an error.
     """

@@ -48,7 +48,7 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.__init__(state["_options"], state["_schema"])  # type: ignore[misc]
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
-        """A constant: where the stream begins is written into the first end."""
+        """A constant: the first end holds the beginning of the stream."""
         return BrowseOffset(namespace_of(place_of(self._options))).to_json()
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
@@ -63,7 +63,7 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> Any:  # noqa: N802
-        """The end of the next batch: behind messages that were seen."""
+        """The end of the next batch: behind messages that were peeked at."""
         offset = self._read(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else BATCH_MAX
         clock = Clock()
@@ -92,7 +92,7 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RangePartition(some) for some in tasks]
 
     def read(self, partition: Any) -> Iterator[Any]:
-        """Look at the messages of a part; in a task, on a copy of this object."""
+        """Peek at the messages of a partition; in a task, on a copy of this object."""
         return read_ranges(self._options, self._schema, partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The stream of the mode ``claim`` as Spark calls it; the protocol is in ``claims``, its steps in ``claim_runner``."""
+"""The stream of the mode ``claim`` as Spark calls it: ``claims.engine`` is the protocol, ``claims.runner`` runs it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _log = logging.getLogger("duobus.spark")
 
 
 def stream_reader(given: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """Return the reader of a stream; when an option is wrong, one that says so at the first call."""
+    """Return the reader of a stream; when an option is wrong, a reader that raises at the first call."""
     try:
         options = source_options(given, "claim")
         check_schema(schema)
@@ -56,10 +56,10 @@ def stream_reader(given: Mapping[str, str], schema: StructType) -> DataSourceStr
 
 
 class RefusingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Raises an error at whatever it is asked.
+    """Raises an error at every call.
 
-    Spark's source runner has an error of its own when no reader can be made (UnboundLocalError), behind which the one
-    that was raised disappears. An error of a reader's method is handed on as it is.
+    When no reader can be made, Spark's source runner raises an error of its own (UnboundLocalError), which hides the
+    error that was raised. An error of a reader's method is reported unchanged.
 
     Args:
         error: Why nothing can be read.
@@ -86,9 +86,9 @@ class ClaimPartition(InputPartition):
 
 
 class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Consumes entities: claims, lets tasks look, settles. One object lives in the source runner for a whole run.
+    """Consumes entities: claims messages, lets tasks peek at them, settles them. The source runner has one such object.
 
-    What is opened is opened there and then; tasks get copies of the object that never opened anything (2.2).
+    Connections are opened when they are needed; tasks get copies of the object that never opened a connection.
     """
 
     def __init__(self, options: Parsed, schema: StructType) -> None:
@@ -148,13 +148,13 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(options["maxMessagesPerTrigger"])
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Count what there is: a run takes so many messages and ends."""
+        """Count the messages that are there: a run takes this number of messages and ends."""
         self._began_ms = Clock().now_ms()
         self._claims()
         self._left = waiting_messages(place_of(self._options), self._entities)
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> Any:  # noqa: N802
-        """Settle what is done, then claim the next batch, waiting for it."""
+        """Settle batches that are done, then wait for the next batch and claim it."""
         with self._ending.call():
             return self._latest(start, limit)
 
@@ -222,7 +222,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._access.shows_active() if waiting is None else waiting > 0
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ClaimPartition]:
-        """Defer what was claimed and cut it into tasks; after a restart find out what was."""
+        """Defer the claimed messages and divide them into tasks; after a restart find out which were deferred."""
         with self._ending.call():
             return self._planned(start, end)
 
@@ -254,7 +254,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 _log.error("%d messages of '%s' went to the dead-letter queue: %s", moved, key.entity, text)
 
     def read(self, partition: Any) -> Iterator[Any]:
-        """Look at the messages of a part; in a task, on a copy of this object."""
+        """Peek at the messages of a partition; in a task, on a copy of this object."""
         return read_pieces(reading_of(self._options, self._schema), partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -263,7 +263,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._claims().commit(end)
 
     def stop(self) -> None:
-        """Settle what is committed and give locks back; called after an error, and when the process is told to end."""
+        """Settle committed batches and give locks back; called after an error, and when the process has to end."""
         self._ending.ignore()
         last, folder = self._last, self._options["checkpointLocation"]
         self._last = None

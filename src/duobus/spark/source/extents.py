@@ -1,7 +1,7 @@
-"""Where the messages of an entity begin and end, found by looking at single ones.
+"""Where the messages of an entity begin and end, found by peeking at single messages.
 
-Numbers are never guessed: an end is the number of a message that was seen, so that none that gets its number later is
-passed over.
+Numbers are never guessed: an end is the number of a message that was peeked at, so that no message that gets its number
+later is left out.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Extent(NamedTuple):
     """The messages of one fragment.
 
     Attributes:
-        fragment: Its number.
+        fragment: Number of the fragment.
         first: Number of the first message.
-        last: Of the last one.
+        last: Number of the last message.
     """
 
     fragment: int
@@ -48,7 +48,7 @@ def extents(at: At, start: int = 1) -> list[Extent]:
 
 
 def last_until(at: At, known: int, bound: int) -> int:
-    """Return the largest number of a message that is at most ``bound``; ``known`` is the number of one."""
+    """Return the largest number of a message that is at most ``bound``; ``known`` is the number of a message."""
 
     def seen(number: int) -> int | None:
         message = at(number)
@@ -73,7 +73,7 @@ def last_until(at: At, known: int, bound: int) -> int:
 
 
 def first_since(at: At, extent: Extent, since_ms: int) -> int:
-    """Return the number from which on messages were enqueued at or after an instant; beyond the last if none was.
+    """Return the first number of messages enqueued at or after an instant; beyond the last number if there is none.
 
     Within a fragment numbers are given in the order of enqueuing.
     """
@@ -94,6 +94,6 @@ def _enqueued_ms(message: Any) -> int:
 
 
 def cut(first: int, last: int, parts: int) -> list[tuple[int, int]]:
-    """Cut a range of numbers into at most so many of about the same length, ends included."""
+    """Divide a range of numbers, ends included, into a number of ranges of about the same length."""
     size = -(-(last - first + 1) // max(parts, 1))
     return [(low, min(low + size - 1, last)) for low in range(first, last + 1, max(size, 1))]

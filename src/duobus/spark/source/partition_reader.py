@@ -1,4 +1,4 @@
-"""A task of a stream: look at the messages of its part, any number of times, and change nothing."""
+"""A task of a stream: it peeks at the messages of its partition, any number of times, and changes nothing."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _log = logging.getLogger("duobus.spark")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The settings that tasks need beside their part; they travel in a pickle.
+    """The settings that tasks need beside their partition; they travel in a pickle.
 
     Attributes:
         place: The namespace.
-        namespace: Its name, as the column has it.
-        schema: The columns that are asked for.
-        include_body: Or null.
-        fails_on_loss: A message that is gone fails the task.
+        namespace: Name of the namespace, as in the column.
+        schema: The columns that Spark asks for.
+        include_body: Whether to read the body; otherwise the column is null.
+        fails_on_loss: Whether a message that is gone fails the task.
         claim_timeout_s: How long to try for a session.
     """
 
@@ -57,8 +57,8 @@ def read_pieces(reading: Reading, pieces: list[Piece], clock: Clock | None = Non
     """Yield the messages of some pieces as Arrow batches.
 
     Raises:
-        DataLoss: One is gone, or not deferred any more.
-        EntityError: The entity is gone, or refuses.
+        DataLoss: A message is gone, or no longer deferred.
+        EntityError: The entity is gone, or refuses the request.
     """
     rows = Rows(reading.schema, include_body=reading.include_body)
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""How the messages of a batch are cut into tasks: pure."""
+"""How the messages of a batch are divided into tasks. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Piece(NamedTuple):
     """Messages of one fragment, or of one session, that one task reads in order.
 
     Attributes:
-        entity: Where they are, as offsets have it.
-        session: Or None.
-        fragment: Theirs.
-        packed: Their numbers within it, as ``offsets.runs`` packs them.
+        entity: Name of the entity, as in offsets.
+        session: Id of the session, or None.
+        fragment: Number of the fragment.
+        packed: Numbers of the messages within the fragment, as ``offsets.runs`` packs them.
     """
 
     entity: str
@@ -31,12 +31,12 @@ class Piece(NamedTuple):
 
 
 def split(claim: Claim, most: int, least_tasks: int | None) -> list[list[Piece]]:
-    """Cut a claim into tasks, each a list of pieces.
+    """Divide a claim into tasks, each a list of pieces.
 
     Args:
-        claim: What is to be read.
-        most: Messages of a task; a session stays whole.
-        least_tasks: Tasks wanted; None: one for each fragment, up to ``TASKS_DEFAULT``.
+        claim: The messages to read.
+        most: Most messages of a task; a session is never divided.
+        least_tasks: Number of tasks wanted; None: one for each fragment, up to ``TASKS_DEFAULT``.
     """
     groups = [
         (key, fragment, numbers)

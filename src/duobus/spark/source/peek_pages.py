@@ -1,7 +1,8 @@
-"""Pages of messages for rows: asked for by the SDK, decoded by ``peeked``, the next one on its way meanwhile.
+"""Pages of messages for rows: the SDK requests them, ``peek_decoder`` decodes them while the next page is on its way.
 
-Connection, rights, retries and the request are the SDK's; only what it would make of the answer is left out. That goes
-by a method of its receiver that is not public, since the public one decodes. An SDK without it is asked publicly.
+Connection, rights, retries and the request are those of the SDK; only its decoding of the answer is left out. For that
+a method of its receiver is used that is not public, because the public method decodes. An SDK without this method is
+asked by the public one.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ HIDDEN: Final = ("_mgmt_request_response_with_retry", "_populate_message_propert
 
 
 class Page:
-    """Messages that one peek has answered, in order of number, decoded when they are asked for.
+    """The messages of one peek's answer, in order of number, decoded when they are needed.
 
     Args:
-        found: The messages, encoded or as the SDK has them.
-        receiver: They were asked for with.
+        found: The messages, encoded or as objects of the SDK.
+        receiver: The receiver that peeked.
     """
 
     __slots__ = ("_found", "_last", "_receiver")
@@ -37,7 +38,7 @@ class Page:
 
     @property
     def last(self) -> int | None:
-        """The highest number, which tells where the next page begins; None: there are no messages."""
+        """The highest number, behind which the next page begins; None: there are no messages."""
         return None if self._last is None else int(self._last.sequence_number)
 
     def __iter__(self) -> Iterator[Any]:
@@ -54,7 +55,7 @@ class Page:
 
 
 def page_of(receiver: Any, first: int, count: int) -> Page:
-    """Look at messages from a number on, as ``entities.peek`` does."""
+    """Peek at messages from a number on, as ``entities.peek`` does."""
     if not all(hasattr(receiver, name) for name in HIDDEN):
         return Page(peek(receiver, first, count), receiver)
     request: dict[str, Any] = {

@@ -1,9 +1,9 @@
-"""The end of a query: its last batch is removed when it is committed, since nothing tells the source so any more.
+"""The end of a query: its last batch is removed if it is committed, although Spark does not tell the source so.
 
-Spark tells a source of a committed batch when it begins the next one. After the last batch of a
-query it only ends the process of the source, with SIGTERM, whether that batch is committed or not. The commit log says
-which, so whoever knows the query's checkpoint can settle what is left. What is not committed stays deferred: tasks may
-have handed it over, and the query goes on with it when it is started again.
+Spark tells a source that a batch is committed when it begins the next batch. After the last batch of a query Spark only
+ends the process of the source, with SIGTERM, whether that batch is committed or not. The commit log says which, so a
+process that knows the query's checkpoint can settle the last batch. Messages of a batch that is not committed stay
+deferred: tasks may have handed them over, and the query continues with them when it is started again.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def newest_claims(checkpoint: Path) -> list[ClaimOffset] | None:
 def settle_committed(place: Place, location: str, only: Any = None) -> None:
     """Remove the messages of the newest batch of a query that is over, if the batch is committed; never fails.
 
-    What cannot be removed now is removed when the query is started again.
+    Messages that cannot be removed now are removed when the query is started again.
 
     Args:
         place: The namespace.
         location: The query's checkpoint.
-        only: The one offset to settle, as Spark has it; None: all of the batch that are of this namespace.
+        only: The one offset to settle, in Spark's form; None: all offsets of the batch that are of this namespace.
     """
     folder = local_folder(location)
     if folder is None:
@@ -92,14 +92,14 @@ def _settle(place: Place, offset: ClaimOffset) -> None:
 
 
 class Ended(BaseException):
-    """The process is told to end; leaves whatever call of the source is under way."""
+    """Raised when the process has to end; ends the call of the source that is under way."""
 
 
 class Ending:
     """The work of a source's process when Spark ends it; in other processes nothing is changed.
 
     Args:
-        work: Done once, in ``ENDING_S`` seconds at most.
+        work: The work, which is done once and may take ``ENDING_S`` seconds at most.
     """
 
     def __init__(self, work: Callable[[], None]) -> None:
@@ -107,7 +107,7 @@ class Ending:
         self._is_called = self._is_installed = False
 
     def install(self) -> None:
-        """Take SIGTERM, if this is the process of a source."""
+        """Handle SIGTERM, if this is the process of a source."""
         spec = getattr(sys.modules.get("__main__"), "__spec__", None)
         is_source = getattr(spec, "name", None) == RUNNER and threading.current_thread() is threading.main_thread()
         if is_source and not self._is_installed:
@@ -115,13 +115,13 @@ class Ending:
             signal.signal(signal.SIGTERM, self._told)
 
     def ignore(self) -> None:
-        """Do not end before what is being done is done; Spark has ended the query already."""
+        """Do not end before the work under way is done; Spark has ended the query already."""
         if self._is_installed:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """A call of Spark, which ends where it is when the process has to: its links are left as it leaves them."""
+        """Run a call of Spark, which is ended when the process has to end; its links stay as they are then."""
         self._is_called = True
         try:
             yield

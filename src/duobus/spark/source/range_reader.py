@@ -1,7 +1,7 @@
-"""The mode ``browse``: looks at messages and changes nothing; all batch reads are of this mode.
+"""The mode ``browse``: it peeks at messages and changes nothing; all batch reads are of this mode.
 
-A batch read is a snapshot: its ends are fixed when it is planned. On an entity with consumers a message may be gone
-before a task comes to it, and is then not in the result.
+A batch read is a snapshot: its ends are fixed when the read is planned. On an entity with consumers a message may be
+gone before a task reads it, and is then not in the result.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RangePartition(InputPartition):
 
 
 def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """Return the reader of a batch; OptionError when an option is wrong."""
+    """Return the reader of a batch; raise OptionError when an option is wrong."""
     options = source_options(given, "browse")
     if options["readMode"] != "browse":
         raise OptionError(
@@ -79,12 +79,12 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceRead
 
 
 class Bounds(NamedTuple):
-    """Between which messages to look.
+    """The messages that a read covers.
 
     Attributes:
         start: ``earliest``, ``latest``, or the first number by entity and fragment.
-        end: ``latest``, or the first number that is not read any more.
-        since_ms: When the first message was enqueued at the earliest.
+        end: ``latest``, or the first number behind the read.
+        since_ms: Earliest enqueued time of the messages.
     """
 
     start: str | dict[str, dict[int, int]]
@@ -96,7 +96,7 @@ def parse_bounds(options: Parsed) -> Bounds:
     """Read ``startingOffsets``, ``endingOffsets`` and ``startingTimestamp``.
 
     Raises:
-        OptionError: One is nothing of the kind.
+        OptionError: A value has the wrong form.
     """
     start = _offsets(options, "startingOffsets", ("earliest", "latest"))
     end = _offsets(options, "endingOffsets", ("latest",))
@@ -131,7 +131,7 @@ def looker(place: Place, entity: str, timeout_s: float, look: Callable[..., Any]
 
     Args:
         place: The namespace.
-        entity: As offsets name it.
+        entity: Name of the entity, as in offsets.
         timeout_s: How long to try for a session.
         look: Called with a receiver, and with what the function is called with; ``peek`` takes a number and a count.
     """
@@ -163,7 +163,7 @@ class BrowseReader(DataSourceReader):
         self._since_ms: int | None = None
 
     def partitions(self) -> list[RangePartition]:
-        """Fix the ends, and cut what lies between them into tasks."""
+        """Fix the ends, and divide the messages between them into tasks."""
         options, place = self._options, place_of(self._options)
         bounds = parse_bounds(options)
         demand_reachable(place)
@@ -215,8 +215,8 @@ def messages_of(part: Range, ask: Callable[[int, int], Page], demand: Callable[[
 
     Args:
         part: The range.
-        ask: For a page, from a number on, of so many messages at most.
-        demand: Fails when a fragment is away, which a peek passes over as if it were empty (decision 0031).
+        ask: Requests a page, from a number on and of a number of messages at most.
+        demand: Fails when a fragment is away; a peek ignores such a fragment as if it were empty (decision 0031).
     """
     fragment, number, was_there = part.last >> COUNT_BITS, part.first, False
     # One thread, so that nothing else is asked for by the same receiver meanwhile.
@@ -248,7 +248,7 @@ def messages_of(part: Range, ask: Callable[[int, int], Page], demand: Callable[[
 
 
 def tasks_of(ranges: list[Range], options: Parsed) -> list[list[Range]]:
-    """Cut ranges into tasks: small fragments share one, large ones take several."""
+    """Divide ranges into tasks: small fragments share a task, large ones take several."""
     total = sum(part.last - part.first + 1 for part in ranges)
     if not total:
         return []
@@ -270,10 +270,10 @@ def tasks_of(ranges: list[Range], options: Parsed) -> list[list[Range]]:
 
 
 class PushingReader(BrowseReader):
-    """The same, with filters on numbers and times pushed down; Spark has to allow it."""
+    """A ``BrowseReader`` with filters on numbers and times pushed down, where Spark allows that."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Narrow what is looked at; Spark applies all filters again, so too wide is never wrong."""
+        """Narrow the messages that are read; Spark applies all filters again, so a range may be too wide."""
         for one in filters:
             column = getattr(one, "attribute", ())
             value = getattr(one, "value", None)

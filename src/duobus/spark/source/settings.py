@@ -1,4 +1,4 @@
-"""The common beginning of both modes of the source: options checked as a whole, and what tasks are told of them."""
+"""The common beginning of both modes of the source: options are checked as a whole and made into settings for tasks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def source_options(given: Mapping[str, str], mode: str) -> Parsed:
     """Check the options of a reader.
 
     Args:
-        given: By Spark.
-        mode: Unless they say otherwise.
+        given: The options that Spark gives.
+        mode: The mode, unless the options name another one.
 
     Raises:
-        OptionError: One is wrong, or belongs to the other mode.
+        OptionError: An option is wrong, or belongs to the other mode.
     """
     options = _checked(given)
     options["readMode"] = options["readMode"] or mode
@@ -34,8 +34,8 @@ def source_options(given: Mapping[str, str], mode: str) -> Parsed:
 def check_early(given: Mapping[str, str]) -> None:
     """Check options as far as it can be done before it is known whether a batch or a stream is read.
 
-    Spark asks for the columns when ``load`` is called, with the options and without telling what for. What is refused
-    here is refused before a query starts, in words that no engine has wrapped.
+    Spark asks for the columns when ``load`` is called, with the options, but without saying whether a batch or a stream
+    is read. An option that is refused here is refused before a query starts, with a text that no engine has wrapped.
 
     Args:
         given: By Spark.

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import base64
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from duobus.clock import Entropy
-from duobus.errors import EntityAlreadyExists, StoreFailed
+from duobus.errors import EntityAlreadyExists, EntityNotFound, StoreFailed
 from duobus.model.descriptions import ALL_RIGHTS, AccessRule
 from duobus.storage.catalog_identity import CatalogMark
 from duobus.storage.catalog_rows import (
@@ -25,6 +25,9 @@ from duobus.storage.catalog_rows import (
     SlotRow,
     StoreRow,
 )
+
+#: A function from the access rules of a namespace to those that the namespace is to have.
+RulesChange = Callable[[tuple[AccessRule, ...]], tuple[AccessRule, ...]]
 
 
 class Catalog(ABC):
@@ -116,6 +119,17 @@ class Catalog(ABC):
         """Add a namespace or replace its access rules."""
 
     @abstractmethod
+    def change_rules(self, namespace: str, change: RulesChange) -> tuple[AccessRule, ...]:
+        """Make the access rules of a namespace what ``change`` makes of them, and return them.
+
+        No other change of these rules comes in between, not even by another server. An exception of ``change`` is
+        passed on, and the catalog is as before.
+
+        Raises:
+            EntityNotFound: The catalog holds no namespace of this name.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Give everything back; never raises; closing twice is allowed."""
 
@@ -130,6 +144,11 @@ def new_namespace(name: str, entropy: Entropy) -> NamespaceRow:
 def exists_already(path: str) -> EntityAlreadyExists:
     """The error for a path that is taken."""
     return EntityAlreadyExists(f"The entity '{path}' exists already. Choose another name, or use what exists.")
+
+
+def unknown_namespace(name: str) -> EntityNotFound:
+    """The error for a namespace that the catalog does not hold."""
+    return EntityNotFound(f"There is no namespace '{name}'.")
 
 
 def unknown_entity(entity_id: int) -> StoreFailed:

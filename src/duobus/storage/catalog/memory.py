@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from duobus.storage.catalog.interface import Catalog, exists_already, unknown_entity
+from duobus.model.descriptions import AccessRule
+from duobus.storage.catalog.interface import Catalog, RulesChange, exists_already, unknown_entity, unknown_namespace
 from duobus.storage.catalog_identity import CatalogMark
 from duobus.storage.catalog_rows import (
     DELETING,
@@ -147,6 +148,15 @@ class MemoryCatalog(Catalog):
         """Add or replace a namespace; see Catalog."""
         self._namespaces[namespace.name] = namespace
         self._changed()
+
+    def change_rules(self, namespace: str, change: RulesChange) -> tuple[AccessRule, ...]:
+        """Change access rules; see Catalog."""
+        row = self._namespaces.get(namespace)
+        if row is None:
+            raise unknown_namespace(namespace)
+        rules = change(row.rules)
+        self.put_namespace(NamespaceRow(row.name, rules))
+        return rules
 
     def close(self) -> None:
         """Do nothing: the content lives as long as the object."""

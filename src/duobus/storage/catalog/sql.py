@@ -16,7 +16,7 @@ import msgspec
 
 from duobus.errors import StoreFailed
 from duobus.model.descriptions import AccessRule
-from duobus.storage.catalog.interface import Catalog, exists_already, unknown_entity
+from duobus.storage.catalog.interface import Catalog, RulesChange, exists_already, unknown_entity, unknown_namespace
 from duobus.storage.catalog_records import Record, move_record, namespace_record, store_record
 from duobus.storage.catalog_rows import (
     DELETING,
@@ -278,12 +278,27 @@ class SqlCatalog(Catalog):
     def put_namespace(self, namespace: NamespaceRow) -> None:
         """Add or replace a namespace; see Catalog."""
         with self._changing():
-            self._run(
-                "INSERT INTO namespaces (name, rules, sum) VALUES (?, ?, ?)"
-                " ON CONFLICT (name) DO UPDATE SET rules = excluded.rules, sum = excluded.sum",
-                summed(namespace.name, msgspec.json.encode(namespace.rules).decode()),
-            )
-            self._touch(namespace_record(namespace), is_urgent=True)
+            self._put_namespace(namespace)
+
+    @guarded
+    def change_rules(self, namespace: str, change: RulesChange) -> tuple[AccessRule, ...]:
+        """Change access rules; see Catalog."""
+        with self._changing():
+            found = self._run("SELECT name, rules, sum FROM namespaces WHERE name = ?", (namespace,))
+            if not found:
+                raise unknown_namespace(namespace)
+            ((name, text),) = checked("namespaces", found)
+            rules = change(msgspec.json.decode(text, type=tuple[AccessRule, ...]))
+            self._put_namespace(NamespaceRow(name, rules))
+        return rules
+
+    def _put_namespace(self, namespace: NamespaceRow) -> None:
+        self._run(
+            "INSERT INTO namespaces (name, rules, sum) VALUES (?, ?, ?)"
+            " ON CONFLICT (name) DO UPDATE SET rules = excluded.rules, sum = excluded.sum",
+            summed(namespace.name, msgspec.json.encode(namespace.rules).decode()),
+        )
+        self._touch(namespace_record(namespace), is_urgent=True)
 
     @guarded
     def add_store(self, store_id: int, path: str) -> None:

@@ -32,7 +32,7 @@ final class Place {
   static final Duration SHORT_LOCK = Duration.ofSeconds(5);
 
   final String connection;
-  final String door;
+  final String adminUrl;
   final String prefix;
   final ServiceBusAdministrationClient admin;
   final ServiceBusAdministrationAsyncClient asyncAdmin;
@@ -40,20 +40,20 @@ final class Place {
 
   Place(Map<String, Object> given, String prefix) {
     this.connection = (String) given.get("connection");
-    this.door = (String) given.get("admin");
+    this.adminUrl = (String) given.get("admin");
     this.prefix = prefix;
-    this.admin = administration(door).connectionString(connection).buildClient();
-    this.asyncAdmin = administration(door).connectionString(connection).buildAsyncClient();
+    this.admin = administration(adminUrl).connectionString(connection).buildClient();
+    this.asyncAdmin = administration(adminUrl).connectionString(connection).buildAsyncClient();
   }
 
   /** An administration client drops the port of its address, and a policy puts it back. */
   static ServiceBusAdministrationClientBuilder administration(String address) {
-    URI door = URI.create(address);
+    URI uri = URI.create(address);
     HttpPipelinePolicy there =
         (context, next) -> {
           URL url = context.getHttpRequest().getUrl();
           try {
-            context.getHttpRequest().setUrl(new URL(door.getScheme(), door.getHost(), door.getPort(), url.getFile()));
+            context.getHttpRequest().setUrl(new URL(uri.getScheme(), uri.getHost(), uri.getPort(), url.getFile()));
           } catch (MalformedURLException error) {
             throw new IllegalStateException(error);
           }

@@ -439,8 +439,8 @@ public final class Programs {
     return found;
   }
 
-  private List<String> answers(ServiceBusAdministrationClientBuilder door) {
-    ServiceBusAdministrationClient client = door.buildClient();
+  private List<String> answers(ServiceBusAdministrationClientBuilder builder) {
+    ServiceBusAdministrationClient client = builder.buildClient();
     return texts("queues").stream().map(queue -> outcome(() -> client.getQueue(queue).getName())).toList();
   }
 

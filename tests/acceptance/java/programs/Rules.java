@@ -106,7 +106,7 @@ final class Rules {
                   .thenMany(manager.listRules())
                   .collectList()
                   .block(Place.WAIT));
-      // The other door tells the same rules.
+      // The other interface lists the same rules.
       return Place.told("all", all, "left", left, "http", listed(place.admin.listRules(topic, "s")));
     }
   }

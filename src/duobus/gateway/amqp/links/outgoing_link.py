@@ -342,7 +342,7 @@ class OutgoingLink(Mailbox, Endpoint):
         if state is RELEASED:
             self._release(found, settled=settled)
             return
-        outcome = COMPLETE if state is ACCEPTED else _outcome_of(state)
+        outcome = COMPLETE if state is ACCEPTED else outcome_of(state)
         if outcome is None:
             if not settled:
                 error = NotImplementedYet("This outcome is not supported by this version of the broker.")
@@ -386,7 +386,7 @@ class OutgoingLink(Mailbox, Endpoint):
         Raises:
             NotAllowed: An outcome that changes nothing in the store, so that it can be no part of a transaction.
         """
-        outcome = _outcome_of(state)
+        outcome = outcome_of(state)
         if outcome is None:
             raise NotAllowed("A transaction completes, abandons, defers or dead-letters. Release outside of it.")
         return self._commands(found, outcome, state, None), _ANSWERS[outcome]
@@ -504,7 +504,8 @@ def _ids(found: list[tuple[DeliveryRun, int, int, int]]) -> list[tuple[int, int]
     return [(first_id, first_id + number - 1) for _, first_id, _, number in found]
 
 
-def _outcome_of(state: DeliveryState | None) -> int | None:
+def outcome_of(state: DeliveryState | None) -> int | None:
+    """Return what a receiver's state asks for; None for what is not supported."""
     # A receiver that settles without a state means accepted.
     if state is ACCEPTED or state is None:
         return COMPLETE

@@ -158,7 +158,8 @@ class PendingSession(Endpoint):
         )
         if is_there:
             deliveries = peer.deliveries_of(link.session)
-            endpoint = SessionLink(peer, link, self.queue, self.segments, receiver=receiver, deliveries=deliveries)
+            kind = peer.server.link_kinds.session
+            endpoint = kind(peer, link, self.queue, self.segments, receiver=receiver, deliveries=deliveries)
             peer.add_endpoint(link, endpoint)
             if link.credit or link.drain:
                 # Given without waiting for the answer.

@@ -15,7 +15,7 @@ from duobus.broker import COMPLETE, Queue, SessionDeliveryBatch, SessionGroup, S
 from duobus.errors import MessageLockLost
 from duobus.gateway.amqp.deliveries import Stretch, split
 from duobus.gateway.amqp.links.outgoing_link import WRITTEN_BYTES, head_maker_of, write_outcome
-from duobus.gateway.amqp.mapping import HeadMaker
+from duobus.gateway.amqp.mapping import HeadMaker, Rest
 from duobus.gateway.amqp.pacing import SlowStart
 from duobus.model.metering import OPERATION_BYTES, RECEIVE, SETTLE, operations_of
 
@@ -52,7 +52,7 @@ class _WriteBuffer:
         self.untils: list[int] = []
         self.runs: list[tuple[SessionDeliveryBatch, int, int]] = []
         self.heads: list[bytes] = []
-        self.payloads: list[bytes] = []
+        self.payloads: list[Rest] = []
         self.number = 0
 
     def add(self, maker: HeadMaker, batch: SessionDeliveryBatch, start: int, end: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -10,11 +9,11 @@ from duobus.errors import ArgumentInvalid
 from duobus.gateway.rest.atom.xml import writer as xml
 from duobus.gateway.rest.atom.xml.fields import Fields
 from duobus.gateway.rest.atom.xml.reader import Element
+from duobus.model.access_rules import RULE_NAME
 from duobus.model.descriptions import AccessRule, Right
 
 #: In the order in which they are written.
 _RIGHTS: Final = {"Manage": Right.MANAGE, "Send": Right.SEND, "Listen": Right.LISTEN}
-_NAME: Final = re.compile(r"[A-Za-z0-9._~-]+")
 #: Longest key text; generated ones have 44 characters.
 KEY_LENGTH_MAX: Final = 256
 
@@ -42,7 +41,7 @@ def read_access_rules(description: Element, kept: Sequence[AccessRule], new_key:
 def _read_rule(node: Element, known: dict[str, AccessRule], new_key: KeyMaker) -> AccessRule:
     fields = Fields(node)
     name = fields.word("KeyName", "")
-    if not _NAME.fullmatch(name):
+    if not RULE_NAME.fullmatch(name):
         raise ArgumentInvalid(f"The KeyName {name[:64]!r} of an access rule must be letters, digits and . _ ~ - only.")
     old = known.get(name)
     primary = fields.text("PrimaryKey") or (old.primary_key if old else new_key())

@@ -1,0 +1,261 @@
+"""What it costs to come in by a server that is not the owner, and how quick owners change, as JSON.
+
+    python -m benchmarks.proxied_links [--rounds 5] [--seconds 3] [--failovers 5] [--quick]
+
+Two servers of its own share a catalog in a PostgreSQL of its own that syncs; each owns one store, and each store has
+a queue. The same workloads go to the same queue through its owner and through the other server, in turn, in one run.
+For each: the rates, and the median of the rounds' ratios. It costs what is missing to 1; the bound is 0.35, and the
+exit status is 1 when one misses it.
+
+Both servers, the database and the generator share the processors of this machine. So the ratio here holds what a second
+process costs, which a machine of its own for each server would not.
+
+*Failover*: from the signal until the other server has opened the store and says so: after SIGKILL (bound 5 s), which is
+the lease and the opening; and after SIGTERM (bound 1 s), when the store is given back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Any, Final
+from zlib import crc32
+
+from benchmarks.load import workloads
+from benchmarks.load.exchange import Limits
+from benchmarks.load.link import Target
+from benchmarks.peers import EMULATOR_KEY, EMULATOR_RULE, LOG_SEGMENTS, POSTGRES_SETTINGS, lay_out_log
+from duobus.testing.postgres_server import PostgresServer
+
+WORKLOADS: Final = ("A100", "C1x1", "C4x4")
+SERVERS: Final = 2
+NAMESPACE: Final = "sbemulatorns"
+COST_MAX: Final = 0.35
+KILL_MAX_S: Final = 5.0
+DRAIN_MAX_S: Final = 1.0
+START_S: Final = 60.0
+LOOK_S: Final = 0.01
+
+
+def store_of(queue: str) -> int:
+    """The store in which a queue is created (``duobus.cluster.directory``)."""
+    return crc32(f"{NAMESPACE}/{queue}".encode()) % SERVERS + 1
+
+
+def queue_in(store: int) -> str:
+    """A name that belongs into a store."""
+    return next(name for name in (f"passing-{number}" for number in range(100)) if store_of(name) == store)
+
+
+class Pair:
+    """Two servers over one PostgreSQL, and a queue in each of two stores.
+
+    Args:
+        folder: For all that they write.
+        options: More words for each server.
+        partitioned: Names of queues that have several fragments.
+        segments: Of the database's log, laid out before anything is measured.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        options: Sequence[str] = (),
+        partitioned: Sequence[str] = (),
+        segments: int = LOG_SEGMENTS,
+    ) -> None:
+        self._folder = folder
+        self._segments = segments
+        self._options = options
+        self._partitioned = partitioned
+        folder.chmod(0o755)
+        self._postgres = PostgresServer(folder / "postgres", durable=True, settings=POSTGRES_SETTINGS)
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._known: dict[int, dict[str, Any]] = {}
+        self.queues = {store: queue_in(store) for store in range(1, SERVERS + 1)}
+
+    def __enter__(self) -> Pair:
+        self._postgres.create()
+        self._postgres.start()
+        lay_out_log(self._postgres, self._segments)
+        names: list[dict[str, Any]] = [{"Name": name} for name in self.queues.values()]
+        names += [{"Name": name, "Properties": {"EnablePartitioning": True}} for name in self._partitioned]
+        for queue in names:
+            queue.setdefault("Properties", {})["LockDuration"] = "PT1M"
+        config = {"UserConfig": {"Namespaces": [{"Name": NAMESPACE, "Queues": names, "Topics": []}]}}
+        (self._folder / "Config.json").write_text(json.dumps(config))
+        for server in range(SERVERS):
+            self.start(server)
+        self.await_shared()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        self._postgres.remove()
+
+    def start(self, server: int) -> None:
+        """Start a server and wait until it is ready."""
+        data = self._folder / f"server-{server}"
+        data.mkdir(exist_ok=True)
+        ready = data / "ready.json"
+        ready.unlink(missing_ok=True)
+        words = ["--join", self._postgres.url(), "--emulator", "--stores", str(SERVERS), "--port", "0"]
+        words += ["--http-port", "0", "--data", str(data), "--ready-file", str(ready)]
+        words += ["--config", str(self._folder / "Config.json"), *self._options]
+        with (data / "log").open("ab") as log:
+            self._processes[server] = subprocess.Popen(
+                [sys.executable, "-m", "duobus", "serve", *words], stdout=log, stderr=log, env=dict(os.environ)
+            )
+        end = time.monotonic() + START_S
+        while not ready.exists():
+            if self._processes[server].poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"server {server} did not start: {(data / 'log').read_text()[-2000:]}")
+            time.sleep(LOOK_S)
+        self._known[server] = json.loads(ready.read_text())
+
+    def stores(self, server: int) -> list[int]:
+        """The stores that a server has opened."""
+        try:
+            with urllib.request.urlopen(f"{self._known[server]['admin_url']}/health", timeout=5) as answer:
+                found = json.load(answer)["stores"]
+        except OSError:
+            return []
+        return [int(store) for store, state in found.items() if state == "open"]
+
+    def await_shared(self) -> None:
+        """Wait until each server has a store."""
+        self._await(lambda: sorted(len(self.stores(server)) for server in range(SERVERS)) == [1] * SERVERS)
+
+    def _await(self, is_so: Any) -> None:
+        end = time.monotonic() + START_S
+        while not is_so():
+            if time.monotonic() > end:
+                raise RuntimeError("the servers do not share the stores out")
+            time.sleep(LOOK_S)
+
+    def target(self, server: int, queue: str) -> Target:
+        """A queue, by way of a server."""
+        return Target("127.0.0.1", int(self._known[server]["amqp_port"]), queue, EMULATOR_RULE, EMULATOR_KEY)
+
+    def owner_of(self, store: int) -> int:
+        """The server that has a store."""
+        return next(server for server in range(SERVERS) if store in self.stores(server))
+
+    def failover(self, victim: int, what: signal.Signals) -> float:
+        """Seconds from a signal to one server until the other has opened all stores; both are there afterwards."""
+        other = (victim + 1) % SERVERS
+        begun = time.monotonic()
+        self._processes[victim].send_signal(what)
+        self._await(lambda: len(self.stores(other)) == SERVERS)
+        took = time.monotonic() - begun
+        self._processes[victim].wait(START_S)
+        self.start(victim)
+        self.await_shared()
+        return took
+
+
+def costs(pair: Pair, names: Sequence[str], rounds: int, seconds: float) -> dict[str, dict[str, Any]]:
+    """Each workload through the owner and through the other server, in turn."""
+    store = min(pair.queues)
+    queue, owner = pair.queues[store], pair.owner_of(store)
+    ways = {"owner": pair.target(owner, queue), "passed": pair.target((owner + 1) % SERVERS, queue)}
+    found: dict[str, dict[str, list[float]]] = {name: {way: [] for way in ways} for name in names}
+    for target in ways.values():
+        workloads.run(target, workloads.parse("C1x1", Limits(seconds=min(1.0, seconds))))
+    for _ in range(rounds):
+        for name in names:
+            for way, target in ways.items():
+                found[name][way].append(workloads.run(target, workloads.parse(name, Limits(seconds=seconds))).rate)
+    return {
+        name: {
+            "ratio": median(b / a for a, b in zip(rates["owner"], rates["passed"], strict=True)),
+            "ratios": [b / a for a, b in zip(rates["owner"], rates["passed"], strict=True)],
+            **{way: median(values) for way, values in rates.items()},
+        }
+        for name, rates in found.items()
+    }
+
+
+def failovers(pair: Pair, rounds: int) -> dict[str, list[float]]:
+    """Seconds after SIGKILL and on drain."""
+    kinds = {"kill_s": signal.SIGKILL, "drain_s": signal.SIGTERM}
+    return {name: [pair.failover(number % SERVERS, what) for number in range(rounds)] for name, what in kinds.items()}
+
+
+def measure(
+    folder: Path,
+    names: Sequence[str],
+    *,
+    rounds: int,
+    seconds: float,
+    failover_rounds: int,
+    segments: int = LOG_SEGMENTS,
+) -> dict[str, Any]:
+    """All of it."""
+    with Pair(folder, segments=segments) as pair:
+        found = costs(pair, names, rounds, seconds)
+        return {"passing": found, "failover": failovers(pair, failover_rounds)}
+
+
+def missed(found: dict[str, Any]) -> list[str]:
+    """The bounds that a result misses."""
+    over = [
+        f"{name} costs {1 - about['ratio']:.2f}, more than {COST_MAX}"
+        for name, about in found["passing"].items()
+        if 1 - about["ratio"] > COST_MAX
+    ]
+    for name, limit in (("kill_s", KILL_MAX_S), ("drain_s", DRAIN_MAX_S)):
+        times = found["failover"][name]
+        if times and max(times) > limit:
+            over.append(f"{name} {max(times):.2f}, more than {limit}")
+    return over
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure, and print the result."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.proxied_links", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each workload (5)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="time that each sends for (3)")
+    parser.add_argument("--failovers", type=int, default=5, help="failovers of each kind (5)")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="names with commas between")
+    parser.add_argument("--data-root", default=tempfile.gettempdir(), help="folder on the disk that counts")
+    parser.add_argument("--quick", action="store_true", help="one short round, for a smoke test; no bounds")
+    options = parser.parse_args(words)
+    if options.quick:
+        options.rounds, options.seconds, options.failovers = 1, 0.3, 1
+    names = options.workloads.split(",")
+    with tempfile.TemporaryDirectory(prefix="duobus-passing-", dir=options.data_root) as folder:
+        found = measure(
+            Path(folder),
+            names,
+            rounds=options.rounds,
+            seconds=options.seconds,
+            failover_rounds=options.failovers,
+            segments=0 if options.quick else LOG_SEGMENTS,
+        )
+    found["missed"] = [] if options.quick else missed(found)
+    print(json.dumps(found, indent=1))
+    return 1 if found["missed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""``duobus key``: access rules and their keys."""

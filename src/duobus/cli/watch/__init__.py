@@ -1,0 +1,1 @@
+"""Watching a server and its machine: ``duobus top`` and ``duobus doctor``."""

@@ -1,0 +1,1 @@
+"""Access rules and their keys over HTTP."""

@@ -1,0 +1,104 @@
+"""What is going on in a server, for those who look at it over HTTP: the server, its entities and its connections."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from duobus.broker import Queue, ScaleUnit, transfer_message_count
+from duobus.clock import BrokerTime, Clock
+from duobus.gateway.amqp.connection_list import list_connections
+from duobus.gateway.amqp.server import AmqpServer
+from duobus.model.metering import RECEIVE, SEND, SETTLE
+from duobus.server.metric_samples import memory_in_use, running_version
+
+#: Entities that one answer names.
+ENTITIES_MAX: Final = 20_000
+#: Entities that are read in one turn of the loop, some 1.5 ms, and the pause after that.
+_AT_ONCE: Final = 100
+_REST_S: Final = 0.001
+_NOTHING: Final = (0, 0, 0)
+
+
+class ServerOverview:
+    """Reads every number where it is kept, when somebody asks.
+
+    Args:
+        unit: The entities.
+        amqp: The connections, and what was metered.
+        clock: Time.
+        started_ms: Wall clock time of the server's start.
+        time: Broker time.
+    """
+
+    def __init__(
+        self, unit: ScaleUnit, amqp: AmqpServer, clock: Clock, started_ms: int, time: BrokerTime | None = None
+    ) -> None:
+        self._unit = unit
+        self._amqp = amqp
+        self._clock = clock
+        self._started_ms = started_ms
+        self._time = time
+        self._began_ms = clock.monotonic_ms()
+
+    def server(self) -> dict[str, object]:
+        """Return what holds of the server as a whole."""
+        amqp = self._amqp
+        return {
+            "version": running_version(),
+            "startedMs": self._started_ms,
+            # Rates are of this time, which no change of the clock bends.
+            "uptimeMs": self._clock.monotonic_ms() - self._began_ms,
+            "nowMs": self._clock.now_ms(),
+            "clockAheadMs": None if self._time is None else self._time.ahead_ms,
+            "memoryBytes": memory_in_use(),
+            "connections": len(amqp.peers),
+            "connectionsOpened": amqp.connections_opened,
+            "links": sum(peer.links for peer in amqp.peers),
+            "incomingBytes": amqp.budget.used,
+            "incomingLimitBytes": amqp.budget.limit,
+            "errors": dict(amqp.errors),
+        }
+
+    async def entities(self, namespace: str, prefix: str) -> list[dict[str, object]]:
+        """Return the entities of a namespace whose paths begin with ``prefix``, whatever the letters' case.
+
+        They are read a hundred at a time, and others have their turns in between.
+        """
+        wanted = prefix.lower()
+        chosen = [one for one in self._unit.namespace(namespace).entities() if one.path.lower().startswith(wanted)]
+        found: list[dict[str, object]] = []
+        for start in range(0, min(len(chosen), ENTITIES_MAX), _AT_ONCE):
+            if start:
+                await asyncio.sleep(_REST_S)
+            found += map(self._entity, chosen[start : start + _AT_ONCE])
+        return found
+
+    def connections(self, namespace: str) -> list[dict[str, object]]:
+        """Return the AMQP connections to a namespace."""
+        return list_connections(self._amqp, namespace)
+
+    def _entity(self, entity: Queue) -> dict[str, object]:
+        (active, dead, transfer_dead, deferred, scheduled), size = entity.numbers()
+        sent, received, settled = (
+            self._amqp.metering.totals.get((entity.namespace, entity.path, kind), _NOTHING)
+            for kind in (SEND, RECEIVE, SETTLE)
+        )
+        return {
+            "entity": entity.path,
+            "kind": entity.kind,
+            "available": all(handle.online for handle in entity.fragments),
+            "active": active,
+            "deadLetter": dead,
+            "transferDeadLetter": transfer_dead,
+            "deferred": deferred,
+            "scheduled": scheduled,
+            "locked": entity.locked(),
+            "toForward": transfer_message_count(entity),
+            "bytes": size,
+            "sent": sent[0],
+            "received": received[0],
+            "settled": settled[0],
+            "sentBytes": sent[1],
+            "receivedBytes": received[1],
+        }

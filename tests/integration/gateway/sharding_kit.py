@@ -1,0 +1,96 @@
+"""A sharded queue over two servers, and a third one in front, all in one loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from duobus.broker import Queue
+from duobus.cluster.router import HERE, MOVING, UNKNOWN, ClusterRouter
+from duobus.cluster.shards import SHARDED, ShardedQueueMap, assign_shards
+from duobus.model.address import shard_path
+from duobus.model.descriptions import QueueDescription, to_json
+from duobus.server.composition import Server
+from duobus.storage.catalog_rows import LIVE, EntityRow
+from kits.gateway import Client, TcpStream, serving
+
+FRAGMENTS = 16
+
+
+class Front:
+    """Says where shares are, to the server in front."""
+
+    def __init__(self, here: Server, owners: dict[int, Server], sharded_queue: ShardedQueueMap) -> None:
+        self.node_id = "front"
+        self.context = None
+        self.proxied_links = 0
+        self.proxied_messages = 0
+        self.sharded_queue: ShardedQueueMap | None = sharded_queue
+        self.away: set[int] = set()
+        self._here = here
+        self._owners = owners
+
+    def where(self, namespace: str, key: str) -> str:
+        return HERE if self._here.unit.namespace(namespace).is_taken(key) else UNKNOWN
+
+    def sharded_queue_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
+        return self.sharded_queue if (namespace, key) == ("ns", "q") else None
+
+    def address_of(self, store_id: int) -> str:
+        return MOVING if store_id in self.away else f"127.0.0.1:{self._owners[store_id].port('amqp')}"
+
+    async def refresh(self) -> None:
+        await asyncio.sleep(0)
+
+    def numbers(self) -> Iterable[tuple[str, float]]:
+        return ()
+
+
+class ShardedRoom:
+    """The server in front, the owners of stores 1 and 2, and a client of the first."""
+
+    def __init__(self, front: Server, owners: dict[int, Server], about: Front, client: Client) -> None:
+        self.front = front
+        self.owners = owners
+        self.about = about
+        self.client = client
+
+    def share(self, number: int) -> Queue:
+        """The share of a store."""
+        return self.owners[number].unit.namespace("ns").queues[shard_path("q", number).lower()]
+
+    def numbers(self, kind: int = 0) -> list[int]:
+        """Messages of a kind in each share."""
+        return [self.share(number).numbers()[0][kind] for number in self.owners]
+
+    async def again(self) -> Client:
+        """Another client."""
+        return Client(await TcpStream.connect(self.front.port("amqp") or 0))
+
+
+@asynccontextmanager
+async def sharded_entities(**properties: Any) -> AsyncIterator[ShardedRoom]:
+    slots = assign_shards(FRAGMENTS, [1, 2])
+    rows = []
+    async with (
+        serving(QueueDescription(name="own")) as front,
+        serving(QueueDescription(name="one")) as one,
+        serving(QueueDescription(name="two")) as two,
+    ):
+        owners = {1: one, 2: two}
+        for number, server in owners.items():
+            (store_id,) = server.unit.brokers
+            own = tuple(type(slot)(slot.slot, slot.fragment_no, store_id) for slot in slots[number - 1])
+            server.unit.place = lambda *_args, own=own, **_options: own  # type: ignore[method-assign]
+            about = QueueDescription(name=shard_path("q", number), enable_partitioning=True, **properties)
+            await server.unit.create_queue("ns", about)
+            rows.append(EntityRow(number, "ns", "queue", about.name, b"", LIVE, 8, slots[number - 1]))
+        whole = QueueDescription(name="q", enable_partitioning=True, **properties)
+        sharded_queue = ShardedQueueMap(EntityRow(9, "ns", SHARDED, "q", to_json(whole), LIVE, 0, ()), rows)
+        about = Front(front, owners, sharded_queue)
+        front.amqp.router_of = partial(ClusterRouter, owners=about)
+        client = Client(await TcpStream.connect(front.port("amqp") or 0))
+        yield ShardedRoom(front, owners, about, client)

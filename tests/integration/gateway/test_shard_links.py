@@ -1,0 +1,295 @@
+"""Links on a sharded queue over the stores of several servers, through a server that has none of them."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from sharding_kit import ShardedRoom, sharded_entities
+
+from duobus.amqp import (
+    ACCEPTED,
+    Dispositions,
+    Link,
+    LinkAttached,
+    LinkDetached,
+    LinkFlow,
+    Modified,
+    Rejected,
+    Source,
+    Target,
+    Transfers,
+)
+from duobus.broker import slot_of, string_key
+from duobus.codec import BATCH_FORMAT, Symbol, build_message
+from duobus.model.descriptions import RECEIVE_DISABLED
+from kits.gateway import in_loop, message, settled
+
+DETACH_FORCED = "amqp:link:detach-forced"
+
+
+def _keyed(key: str, body: bytes = b"m") -> bytes:
+    return build_message([uuid.uuid4().hex], data=body, annotations={Symbol("x-opt-partition-key"): key})
+
+
+async def _put(room: ShardedRoom, link: Link, payload: bytes, message_format: int = 0) -> Any:
+    """Send one encoded message and return the outcome."""
+    first = link.send_one(uuid.uuid4().bytes, payload, False, message_format)
+    event = await room.client.wait(Dispositions, lambda event: event.role and event.ranges[0][0] == first)
+    return event.ranges[0][3]
+
+
+async def _drain(room: ShardedRoom, link: Link, credit: int) -> list[tuple[int, bytes]]:
+    """What comes for a credit that is to be given back."""
+    link.grant(credit, drain=True)
+    await room.client.flush()
+    await room.client.wait(LinkFlow, lambda event: event.link is link)
+    found: list[tuple[int, bytes]] = []
+    for event in [event for event in room.client.events if isinstance(event, Transfers) and event.link is link]:
+        room.client.events.remove(event)
+        found += [(event.first_delivery_id + index, payload) for index, payload in enumerate(event.payloads)]
+    return found
+
+
+async def _take(room: ShardedRoom, link: Link, number: int) -> list[tuple[int, bytes]]:
+    """So many deliveries, of credit that was given."""
+    found: list[tuple[int, bytes]] = []
+    while len(found) < number:
+        event = await room.client.wait(Transfers, lambda event: event.link is link)
+        found += [(event.first_delivery_id + index, payload) for index, payload in enumerate(event.payloads)]
+    return found
+
+
+@in_loop
+async def test_messages_without_a_key_go_to_all_shares_by_turns() -> None:
+    async with sharded_entities() as room:
+        sender = await room.client.sender("q")
+        for number in range(10):
+            assert await room.client.send(sender, b"%d" % number) == ACCEPTED
+        assert room.numbers() == [5, 5]
+
+
+@in_loop
+async def test_a_key_belongs_to_one_share_and_is_accepted_nowhere_else() -> None:
+    async with sharded_entities() as room:
+        sender = await room.client.sender("q")
+        keys = [f"key-{number}" for number in range(40)]
+        expected = [room.about.sharded_queue.of_key(b"s" + key.encode()) for key in keys]  # type: ignore[union-attr]
+        for key in keys:
+            assert await _put(room, sender, _keyed(key)) == ACCEPTED
+        assert room.numbers() == [expected.count(0), expected.count(1)]
+        assert min(room.numbers()) > 5
+
+
+@in_loop
+async def test_a_batch_stays_a_batch_and_may_not_part() -> None:
+    async with sharded_entities() as room:
+        sender = await room.client.sender("q")
+        same = [key for key in map(str, range(40)) if room.about.sharded_queue.of_key(b"s" + key.encode()) == 0]  # type: ignore[union-attr]
+        other = next(key for key in map(str, range(40)) if key not in same)
+
+        def batch(*payloads: bytes) -> bytes:
+            return b"".join(b"\x00\x53\x75\xb0" + len(one).to_bytes(4, "big") + one for one in payloads)
+
+        assert await _put(room, sender, batch(message(b"a"), message(b"b")), BATCH_FORMAT) == ACCEPTED
+        assert sorted(room.numbers()) == [0, 2]
+        assert await _put(room, sender, batch(_keyed(same[0]), _keyed(same[0])), BATCH_FORMAT) == ACCEPTED
+        outcome = await _put(room, sender, batch(_keyed(same[0]), _keyed(other)), BATCH_FORMAT)
+        assert isinstance(outcome, Rejected)
+        assert "different fragments" in str(outcome.error.description)
+        assert sum(room.numbers()) == 4
+
+
+@in_loop
+async def test_a_receiver_gets_what_every_share_has_and_settles_it_there() -> None:
+    async with sharded_entities(max_delivery_count=10) as room:
+        sender = await room.client.sender("q")
+        for number in range(10):
+            await room.client.send(sender, b"%d" % number)
+        receiver = await room.client.receiver("q", credit=10)
+        receiver.tags = []
+        found = await _take(room, receiver, 10)
+        assert sorted(payload[-1:] for _, payload in found) == [b"%d" % number for number in range(10)]
+        for delivery_id, _ in found[:6]:
+            receiver.settle(delivery_id, delivery_id, ACCEPTED)
+        for delivery_id, _ in found[6:]:
+            receiver.settle(delivery_id, delivery_id, Modified(True, None, None))
+        receiver.grant(4)
+        await room.client.flush()
+        again = await _take(room, receiver, 4)
+        for delivery_id, _ in again:
+            receiver.settle(delivery_id, delivery_id, Rejected(None))
+        await room.client.flush()
+        await settled(lambda: room.numbers() == [0, 0] and sum(room.numbers(1)) == 4)
+        forgotten = await room.client.receiver("q/$deadletterqueue", credit=4)
+        assert len(await _take(room, forgotten, 4)) == 4
+
+
+@in_loop
+async def test_one_credit_is_good_for_whichever_share_has_a_message_and_never_passed() -> None:
+    async with sharded_entities() as room:
+        receiver = await room.client.receiver("q", credit=1)
+        sender = await room.client.sender("q")
+        for number in range(6):
+            await room.client.send(sender, b"%d" % number)
+            (found,) = await _take(room, receiver, 1)
+            assert receiver.credit == 0
+            receiver.settle(found[0], found[0], ACCEPTED)
+            receiver.grant(1)
+            await room.client.flush()
+        await settled(lambda: room.numbers() == [0, 0])
+
+
+@in_loop
+async def test_messages_that_come_later_wake_a_receiver_that_waits() -> None:
+    async with sharded_entities() as room:
+        receiver = await room.client.receiver("q", credit=10)
+        for share in (1, 2):
+            sender = await room.client.sender("q")
+            while room.numbers()[share - 1] == 0:
+                await room.client.send(sender, b"m")
+        await _take(room, receiver, sum(room.numbers()))
+
+
+@in_loop
+async def test_a_drain_gives_what_there_is_and_is_answered() -> None:
+    async with sharded_entities() as room:
+        sender = await room.client.sender("q")
+        for number in range(5):
+            await room.client.send(sender, b"%d" % number)
+        receiver = await room.client.receiver("q", credit=1)
+        await _take(room, receiver, 1)
+        assert len(await _drain(room, receiver, 100)) == 4
+        assert receiver.credit == 0
+        assert await _drain(room, receiver, 100) == []
+
+
+@in_loop
+async def test_receive_and_delete_removes_at_once() -> None:
+    async with sharded_entities() as room:
+        sender = await room.client.sender("q")
+        for number in range(6):
+            await room.client.send(sender, b"%d" % number)
+        link = room.client.session.attach_receiver("r", Source(address="q"), Target(address="c"), snd_settle_mode=1)
+        await room.client.wait(LinkAttached, lambda event: event.link is link)
+        link.grant(6)
+        await _take(room, link, 6)
+        await settled(lambda: room.numbers() == [0, 0])
+
+
+@in_loop
+async def test_two_receivers_share_what_there_is() -> None:
+    async with sharded_entities() as room:
+        first, second = await room.client.receiver("q", credit=5), await room.client.receiver("q", credit=5)
+        sender = await room.client.sender("q")
+        for number in range(10):
+            await room.client.send(sender, b"%d" % number)
+        assert len(await _take(room, first, 5)) == len(await _take(room, second, 5)) == 5
+
+
+@in_loop
+async def test_what_a_lost_client_held_is_there_again_at_once() -> None:
+    async with sharded_entities() as room:
+        sender = await room.client.sender("q")
+        for number in range(4):
+            await room.client.send(sender, b"%d" % number)
+        receiver = await room.client.receiver("q", credit=4)
+        await _take(room, receiver, 4)
+        room.client.stream.drop()  # type: ignore[union-attr]
+        room.client = await room.again()
+        receiver = await room.client.receiver("q", credit=4)
+        await _take(room, receiver, 4)
+
+
+@in_loop
+async def test_a_share_without_an_owner_is_passed_over_and_taken_up_again() -> None:
+    async with sharded_entities() as room:
+        room.about.away = {1}
+        sender = await room.client.sender("q")
+        for number in range(4):
+            assert await room.client.send(sender, b"%d" % number) == ACCEPTED
+        assert room.numbers() == [0, 4]
+        key = next(key for key in map(str, range(40)) if room.about.sharded_queue.of_key(b"s" + key.encode()) == 0)  # type: ignore[union-attr]
+        outcome = await _put(room, sender, _keyed(key))
+        assert isinstance(outcome, Rejected)
+        assert str(outcome.error.condition) == "com.microsoft:server-busy"
+        # It says for which keys that is so.
+        sharded_queue = room.about.sharded_queue
+        assert sharded_queue is not None
+        first, last, slots = sharded_queue.slots_of(0)
+        assert f" StoreUnavailable:q, Fragment:{first}-{last}/{slots} TrackingId:" in str(outcome.error.description)
+        for other in map(string_key, map(str, range(40))):
+            assert (first <= slot_of(other, slots) <= last) == (sharded_queue.of_key(other) == 0)
+        room.about.away = set()
+        await settled(lambda: len(room.owners[1].amqp.peers) == 1)
+        while room.numbers()[0] == 0:
+            assert await room.client.send(sender, b"m") == ACCEPTED
+        assert await _put(room, sender, _keyed(key)) == ACCEPTED
+
+
+@in_loop
+async def test_the_loss_of_an_idle_owner_leaves_the_link_alone() -> None:
+    async with sharded_entities() as room:
+        sender = await room.client.sender("q")
+        for number in range(4):
+            await room.client.send(sender, b"%d" % number)
+        room.about.away = {2}
+        for peer in list(room.owners[2].amqp.peers):
+            peer.abort()
+        await settled(lambda: not room.owners[2].amqp.peers)
+        for number in range(4):
+            assert await room.client.send(sender, b"%d" % number) == ACCEPTED
+        assert room.numbers() == [6, 2]
+        assert sender.is_attached
+
+
+@in_loop
+async def test_a_receiver_that_holds_messages_of_a_lost_owner_is_told_to_come_again() -> None:
+    async with sharded_entities() as room:
+        sender = await room.client.sender("q")
+        for number in range(4):
+            await room.client.send(sender, b"%d" % number)
+        receiver = await room.client.receiver("q", credit=4)
+        await _take(room, receiver, 4)
+        room.about.away = {2}
+        for peer in list(room.owners[2].amqp.peers):
+            peer.abort()
+        event = await room.client.wait(LinkDetached, lambda event: event.link is receiver)
+        assert event.error is not None
+        assert event.error.condition == DETACH_FORCED
+
+
+async def _refusal(room: ShardedRoom, link: Link) -> tuple[str, str]:
+    event = await room.client.wait(LinkDetached, lambda event: event.link is link)
+    assert event.error is not None
+    return str(event.error.condition), str(event.error.description)
+
+
+@in_loop
+async def test_what_an_owner_refuses_is_refused_in_its_words() -> None:
+    async with sharded_entities(status=RECEIVE_DISABLED) as room:
+        link = room.client.session.attach_receiver("r", Source(address="q"), Target(address="c"))
+        condition, text = await _refusal(room, link)
+        assert condition == "com.microsoft:entity-disabled"
+        assert RECEIVE_DISABLED in text
+
+
+@in_loop
+async def test_what_is_not_offered_over_shares_is_refused() -> None:
+    async with sharded_entities() as room:
+        filters = {Symbol("com.microsoft:session-filter"): None}
+        link = room.client.session.attach_receiver("r", Source(address="q", filter=filters), Target(address="c"))
+        assert "session" in (await _refusal(room, link))[1]
+        properties = {Symbol("com.microsoft:transfer-destination-address"): "own"}
+        link = room.client.session.attach_sender("s", Source(address="c"), Target(address="q"), properties=properties)
+        assert "via" in (await _refusal(room, link))[1]
+        link = room.client.session.attach_sender("d", Source(address="c"), Target(address="q/$deadletterqueue"))
+        assert "dead-letter" in (await _refusal(room, link))[1]
+
+
+@in_loop
+async def test_links_end_when_the_queue_is_deleted() -> None:
+    async with sharded_entities() as room:
+        sender = await room.client.sender("q")
+        room.about.sharded_queue = None
+        assert (await _refusal(room, sender))[0] == "amqp:not-found"

@@ -22,11 +22,13 @@ from azure.servicebus.exceptions import ServiceBusError
 from program_formats import keep
 
 from duobus.codec import Int
+from duobus.storage.catalog.sqlite import SqliteCatalog
+from duobus.storage.catalog_rows import DEFAULT_RULE_NAME
 from duobus.testing.server import DemoFailed, ServerProcess, queues_config
-from kits.earlier_commits import COMMITS, FIRST, ROOT, EarlierServer, package_of, unpack_commit, words_before
+from kits.earlier_commits import COMMITS, FIRST, MARKS, ROOT, EarlierServer, package_of, unpack_commit, words_before
 from kits.prompt_sdk import prompt_sdk
 from kits.raw_client import RawClient
-from kits.server_contents import KEY, RULE, Door, client_of, configuration, fill, survey, text
+from kits.server_contents import KEY, RULE, AdminEndpoint, client_of, configuration, fill, survey, text
 
 PAGE: Final = ROOT / "docs" / "how-to" / "upgrade.md"
 OPTIONS: Final = ("--emulator", "--stores", "2")
@@ -91,7 +93,7 @@ class TwoVersions:
 def found_by(server: ServerProcess) -> dict[str, Any]:
     """Everything that a client finds."""
     with client_of(server.connection_string) as client:
-        return survey(client, Door(server.ready["admin_url"]))
+        return survey(client, AdminEndpoint(server.ready["admin_url"]))
 
 
 def demand_same(expected: dict[str, Any], found: dict[str, Any]) -> None:
@@ -119,7 +121,7 @@ def test_a_data_folder_is_upgraded_and_goes_back_and_forth_with_everything_in_it
     versions = TwoVersions(tmp_path, source, configuration())
     with versions.old as server:
         with client_of(server.connection_string) as client:
-            fill(client, Door(server.ready["admin_url"]))
+            fill(client, AdminEndpoint(server.ready["admin_url"]))
         expected = found_by(server)
     before = len(expected["messages"]["bought"])
     left: list[str] = []
@@ -188,6 +190,27 @@ def test_a_version_that_does_not_know_a_null_property_does_not_start_until_the_r
         assert kept(server) == ["beside the rule"]
 
 
+@pytest.mark.parametrize("source", [MARKS], indirect=True)
+def test_a_version_without_keys_removes_a_rule_of_no_file_and_does_not_start_without_the_default_rule(
+    tmp_path: Path, source: Path
+) -> None:
+    config = queues_config({"kept": {}})
+    data = tmp_path / "data"
+    old = EarlierServer(source, tmp_path / "old", config=config, data=data, arguments=("--stores", "1"))
+    new = ServerProcess(tmp_path / "new", config=config, data=data, arguments=("--stores", "1"))
+    key = ("--data", str(data), "--rights", "manage")
+    with new:
+        assert run([], "key", "add", "boss", *key) == 0
+        assert run([], "key", "remove", DEFAULT_RULE_NAME, *key[:2], "--yes") == 0
+    assert rules_in(data) == ["boss"]
+    with pytest.raises(DemoFailed, match=f"KeyError: '{DEFAULT_RULE_NAME}'"):
+        old.start()
+    assert run([], "key", "add", DEFAULT_RULE_NAME, *key) == 0
+    with old:
+        pass
+    assert rules_in(data) == [DEFAULT_RULE_NAME]
+
+
 def test_an_outbox_and_seen_ids_of_today_are_read_by_an_earlier_commit(tmp_path: Path, source: Path) -> None:
     asyncio.run(keep(tmp_path))
     command = [*words_before(source), sys.executable, "-c", READ_CLIENT_FILES, str(tmp_path)]
@@ -206,6 +229,13 @@ def found_by_the_page(catalog: Path) -> list[tuple[Any, ...]]:
     (statement,) = re.findall("```sql\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     with closing(apsw.Connection(str(catalog), flags=apsw.SQLITE_OPEN_READONLY)) as db:
         return list(db.execute(statement))
+
+
+def rules_in(data: Path) -> list[str]:
+    """Names of the access rules of the only namespace in a catalog that nobody uses."""
+    with closing(SqliteCatalog(data / "catalog.db")) as catalog:
+        (namespace,) = catalog.read().namespaces
+    return sorted(rule.name for rule in namespace.rules)
 
 
 def leave(server: ServerProcess, body: str) -> None:

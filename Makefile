@@ -16,7 +16,7 @@ COMPILED_TESTS := $(addprefix tests/unit/,codec amqp model fragment broker clust
 	$(addprefix tests/integration/,gateway durability hostile) $(addprefix tests/acceptance/,conformance durability)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts http-interfaces neighbours backlog connections fanout paired proxied-links scale bench-spark spark-cluster sim sim-bugs killloop faults cuts fulldisk powercut spark-kills javascript java go proton python-live rust fuzz mutants docs samples schemathesis twins format clean stores entities
+.PHONY: dist image help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts http-interfaces neighbours backlog connections fanout paired proxied-links scale bench-spark spark-cluster sim sim-bugs killloop faults cuts fulldisk powercut spark-kills javascript java go proton python-live rust fuzz mutants docs samples schemathesis twins format clean stores entities
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -175,6 +175,18 @@ python-live: $(STAMP) ## The live tests in the source package of the SDK for Pyt
 rust: $(STAMP) ## The live tests in the crate azservicebus, unchanged; needs Rust, a C compiler and OpenSSL; Linux
 	DUOBUS_REQUIRE_LIVE_RUST=1 $(BIN)/python -m pytest -q -s tests/acceptance/live/test_live_rust.py
 
+# The program is built from its Go module; another version gets a place of its own.
+HELM_VERSION := v3.22.0
+HELM := .build/helm-$(HELM_VERSION)/helm
+$(HELM):
+	@command -v go >/dev/null || { echo "make chart builds helm and needs Go 1.25 or newer" >&2; exit 1; }
+	@echo "Building helm $(HELM_VERSION) ..." >&2
+	GOBIN=$(CURDIR)/$(@D) go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
+
+.PHONY: chart
+chart: $(STAMP) $(HELM) ## Render and lint the chart for Kubernetes with helm, which is built from its Go module; needs Go
+	DUOBUS_HELM=$(CURDIR)/$(HELM) $(BIN)/python -m pytest -q tests/unit/deploy tests/integration/deploy/test_chart_rendered.py
+
 fuzz: $(STAMP) ## Ten minutes of hostile bytes for each target (SECONDS=...)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[fuzz]' \
 		|| echo "atheris cannot be had here; the search goes on without the guidance of coverage" >&2
@@ -193,6 +205,13 @@ mutants: $(STAMP) ## Change the code in 300 small ways a room and see whether a 
 docs: $(STAMP) ## Write the walk of a send; check links, that every option and metric is documented, and every page listed
 	$(BIN)/python tools/trace_walk.py --write
 	$(BIN)/python tools/check_docs.py
+
+dist: $(STAMP) ## Wheel and source archive of the commit into dist/, checked, and installed with each extra
+	$(BIN)/python tools/dist.py $(ARGS)
+	DUOBUS_REQUIRE_DIST=1 $(BIN)/python -m pytest -q tests/integration/tools/test_dist.py
+
+image: $(STAMP) ## Build the container image and run it; as root on Debian or Ubuntu: apt-get install buildah debootstrap
+	DUOBUS_REQUIRE_IMAGE=1 $(BIN)/python -m pytest -q -s tests/acceptance/image
 
 twins: $(STAMP) ## Write the synchronous forms of the client side, src/duobus/ha/sync
 	$(BIN)/python tools/make_twins.py

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -19,7 +19,8 @@ _EXAMPLE = """
 \b
 Example:
   duobus demo
-  duobus demo --part queue --json
+  duobus demo --part queue --details
+  duobus demo --part rate --json
 
 \b
 Exit status: 0 nothing lost, altered or wrongly delivered; 1 something was, or the run could not be finished.
@@ -34,7 +35,8 @@ Exit status: 0 nothing lost, altered or wrongly delivered; 1 something was, or t
     type=click.Choice((*PARTS, *EXTRA_PARTS)),
     help=f"Play this part only; repeatable. {', '.join(EXTRA_PARTS)}: only when named.",
 )
-@click.option("--json", "is_json", is_flag=True, help="Print one JSON object per part instead of a table.")
+@click.option("--json", "is_json", is_flag=True, help="Print one JSON object per part instead of tables.")
+@click.option("--details", is_flag=True, help="Print a table of each part, too, with all counts.")
 @click.option(
     "--seconds-limit", type=click.IntRange(min=1), default=180, show_default=True, help="Most that a part may take."
 )
@@ -43,18 +45,46 @@ Exit status: 0 nothing lost, altered or wrongly delivered; 1 something was, or t
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep the broker's data and log in this folder, which must be empty or new.",
 )
-def command(parts: tuple[str, ...], is_json: bool, seconds_limit: int, keep: Path | None) -> None:
+def command(parts: tuple[str, ...], is_json: bool, details: bool, seconds_limit: int, keep: Path | None) -> None:
     """Send the Python standard library through a broker that is killed three times, and count what comes out."""
     # The broker has a session of its own and would outlive this process.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
+    results: list[dict[str, Any]] = []
+    failed: dict[str, list[str]] = {}
     try:
         with ExitStack() as stack:
             folder = _folder(keep, stack)
-            results = [_play(name, folder / name, is_json, seconds_limit) for name in dict.fromkeys(parts or PARTS)]
+            for name in dict.fromkeys(parts or PARTS):
+                result, failures = _play(name, folder / name, is_json, details, seconds_limit)
+                results.append(result)
+                if failures:
+                    failed[name] = failures
     except DemoFailed as error:
+        if not is_json:
+            if results:
+                _summarize(results, failed)
+            # Nothing is known of what the parts after it would have shown.
+            click.echo("FAILED: not all parts were played to their end.")
         raise click.ClickException(str(error)) from error
-    sys.exit(0 if all(results) else 1)
+    if not is_json:
+        _summarize(results, failed)
+        from duobus_demo.result_table import verdict
+
+        click.echo(verdict(results, failed))
+    sys.exit(1 if failed else 0)
+
+
+def _summarize(results: list[dict[str, Any]], failed: dict[str, list[str]]) -> None:
+    """Print one table of all parts that were finished, and the rate."""
+    from rich.console import Console
+
+    from duobus_demo.result_table import rate_line, summary_table
+
+    Console().print(summary_table(results, failed))
+    rate = rate_line(results)
+    if rate:
+        click.echo(rate)
 
 
 def _end(number: int, _frame: object) -> NoReturn:
@@ -75,18 +105,22 @@ def _folder(keep: Path | None, stack: ExitStack) -> Path:
     return keep
 
 
-def _play(name: str, folder: Path, is_json: bool, seconds_limit: int) -> bool:
-    """Play one part and print its result; returns whether it is a success."""
+def _play(
+    name: str, folder: Path, is_json: bool, details: bool, seconds_limit: int
+) -> tuple[dict[str, Any], list[str]]:
+    """Play one part, print its result where that is asked for, and return it with what makes it a failure."""
     from duobus.clock import Clock
     from duobus_demo.progress import ConsoleWatcher, Watcher
 
     part = load_scenario(name)
     with Watcher() if is_json else ConsoleWatcher(name) as watcher:
+        if not is_json:
+            watcher.note(f"{name}: {part.title}.")
         result = part.play(folder, watcher, Clock(), seconds_limit)
     failures = part.failures(result)
     if is_json:
         click.echo(json.dumps(result))
-    else:
+    elif details or failures:
         from rich.console import Console
 
         from duobus_demo.result_table import table_of
@@ -94,4 +128,4 @@ def _play(name: str, folder: Path, is_json: bool, seconds_limit: int) -> bool:
         Console().print(table_of(part.title, result))
     for failure in failures:
         click.echo(f"Failed: {failure}", err=True)
-    return not failures
+    return result, failures

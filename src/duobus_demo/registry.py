@@ -23,6 +23,7 @@ PARTS = {
     "fanout": "duobus_demo.scenarios.fanout",
     "store-loss": "duobus_demo.scenarios.store_loss",
     "paired": "duobus_demo.scenarios.paired",
+    "rate": "duobus_demo.scenarios.rate",
 }
 
 #: Parts that are played only when they are named, since they need more than Python.

@@ -1,8 +1,8 @@
-"""A part's result as a table for people."""
+"""The results of parts as people read them: a table of each, and at the end one table and one verdict of all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -32,12 +32,68 @@ _ROWS = (
     ("abandoned", "Abandoned"),
     ("deferred", "Deferred"),
     ("dead_lettered", "Dead-lettered"),
+    ("messages_per_second", "Messages per second"),
 )
 
 #: Rows that must be 0.
 _MUST_BE_ZERO = frozenset(
     {"lost", "altered", "wrong", "properties_lost", "revived", "left", "out_of_order", "states_lost"}
 )
+
+#: Members with a column of their own in the table of all parts, and its head: the table fits into 80 columns.
+_COLUMNS = {"sent": "sent", "received": "received", "duplicates": "doubled", "lost": "lost", "altered": "altered"}
+
+
+def summary_table(results: Sequence[dict[str, Any]], failed: Mapping[str, Sequence[str]]) -> Table:
+    """Return the table of all parts, a row each.
+
+    Args:
+        results: Of the parts, in their order.
+        failed: Of each part that is a failure, the reasons.
+    """
+    table = Table(box=None, pad_edge=False)
+    table.add_column("part", no_wrap=True)
+    for head in (*_COLUMNS.values(), "wrong", "faults", "s"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for result in results:
+        wrong = sum(result.get(name, 0) for name in _MUST_BE_ZERO if name not in _COLUMNS)
+        table.add_row(
+            result["part"],
+            *(f"{result[name]:,}" if name in result else "" for name in _COLUMNS),
+            f"{wrong:,}",
+            str(_faults(result)),
+            f"{result['seconds']:.0f}",
+            "[red]failed[/red]" if result["part"] in failed else "[green]ok[/green]",
+        )
+    return table
+
+
+def rate_line(results: Sequence[dict[str, Any]]) -> str:
+    """Return what went through while nothing was killed; empty when that was not measured."""
+    for result in results:
+        if "messages_per_second" in result:
+            return (
+                f"{result['messages_per_second']:,.0f} messages a second while nothing was killed: "
+                f"{result['message_bytes']:,} bytes each, sent and completed one by one by {result['clients']} clients "
+                "of the SDK, in one process beside the broker."
+            )
+    return ""
+
+
+def verdict(results: Sequence[dict[str, Any]], failed: Mapping[str, Sequence[str]]) -> str:
+    """Return the last line."""
+    if failed:
+        return f"FAILED: {', '.join(failed)}. The reasons stand above."
+    received = sum(result.get("received", 0) for result in results)
+    faults = sum(map(_faults, results))
+    through = f", through {faults} kills and drills" if faults else ""
+    return f"PASSED: {received:,} messages received, none lost, altered or wrongly delivered{through}."
+
+
+def _faults(result: Mapping[str, Any]) -> int:
+    """How often a broker was killed, or a store stalled or failed."""
+    return len(result.get("kills", ())) + len(result.get("drills", ()))
 
 
 def table_of(title: str, result: dict[str, Any]) -> Table:
@@ -94,7 +150,9 @@ def _diverted(drill: dict[str, Any]) -> str:
     return f"{drill['diverted']} of them diverted, " if "diverted" in drill else ""
 
 
-def _value(member: str, value: int) -> str:
+def _value(member: str, value: float) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}"
     if member not in _MUST_BE_ZERO:
         return f"{value:,}"
     return f"[red]{value:,}[/red] (must be 0)" if value else "[green]0[/green]"

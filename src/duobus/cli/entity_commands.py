@@ -9,13 +9,13 @@ import datetime
 import enum
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import click
 
 from duobus.cli.failures import AlreadyExists, NotFound
-from duobus.cli.output import Printer, Record
+from duobus.cli.output import Column, Commands, Printer, Record
 from duobus.cli.remote import Remote, duration, remote_command
 from duobus.model.durations import format_duration
 from duobus.model.properties import Form, Surface, properties_of
@@ -85,7 +85,8 @@ class Noun(NamedTuple):
         name: As in the names of the SDK's methods.
         parents: Arguments in front of the name.
         properties: Options of create and update.
-        columns: What a table of several shows.
+        columns: What tsv shows of several.
+        table: What a table of several shows.
         examples: Per command, what follows its name.
         convert: Makes the SDK's keywords of the options given.
     """
@@ -94,6 +95,7 @@ class Noun(NamedTuple):
     parents: tuple[str, ...]
     properties: tuple[PropertyOption, ...]
     columns: tuple[str, ...]
+    table: tuple[Column, ...]
     examples: Mapping[str, str]
     convert: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
@@ -148,7 +150,8 @@ def _rule_part(part: Any) -> Any:
 def group_of(noun: Noun) -> click.Group:
     """The group of a kind's commands."""
     plural = {"queue": "queues", "topic": "topics", "subscription": "subscriptions", "rule": "rules"}[noun.name]
-    group = click.Group(noun.name, help=f"Create, show, list, update and delete {plural}.", no_args_is_help=True)
+    verbs = "update, purge and delete" if noun.name in {"queue", "subscription"} else "update and delete"
+    group = Commands(noun.name, help=f"Create, show, list, {verbs} {plural}.", no_args_is_help=True)
     for make in (_create, _show, _list, _update, _delete):
         group.add_command(make(noun))
     return group
@@ -277,16 +280,51 @@ def _list(noun: Noun) -> click.Command:
     def run(remote: Remote, output: str | None, **options: Any) -> None:
         parents = [options[name] for name in noun.parents]
         where = "/".join(parents)
+        number = 0
         with (
             remote.administration(f"{noun.parents[-1]} {where}" if where else "list") as client,
-            Printer(output, noun.columns) as printer,
+            Printer(output, noun.columns, table=noun.table, gathers=True) as printer,
         ):
-            pages = getattr(client, f"list_{noun.name}s")(*parents).by_page()
-            for page in pages:
-                printer.print(record_of(noun, entity) for entity in page)
+            for page in _pages(noun, client, parents):
+                printer.print(page)
+                number += len(page)
+            if not number and parents:
+                _demand_parent(noun, client, parents)
+        if not number:
+            _told(f"There are no {noun.name}s" + (f" of {where}." if where else "."))
 
     where = f" of a {noun.parents[-1]}" if noun.parents else ""
-    return _command(noun, "list", f"List all {noun.name}s{where}.", run, [])
+    counts = "" if noun.name == "rule" else ", with counts"
+    return _command(noun, "list", f"List all {noun.name}s{where}{counts}.", run, [])
+
+
+def _demand_parent(noun: Noun, client: Any, parents: Sequence[str]) -> None:
+    """Fail where the parent of a list is not there: of that, too, the server says that there are no entries.
+
+    Raises:
+        NotFound: There is an entity of another kind.
+    """
+    kind = noun.parents[-1]
+    try:
+        getattr(client, f"get_{kind}")(*parents)
+    except AttributeError:
+        # The SDK has no other words for an entity of another kind.
+        raise NotFound(f"There is no {kind} {'/'.join(parents)}: the entity of this name is of another kind.") from None
+
+
+def _pages(noun: Noun, client: Any, parents: Sequence[str]) -> Iterator[list[Record]]:
+    """The records of all entities of a kind, with their counts.
+
+    The SDK reads properties and counts in requests of their own. An entity that is created or deleted between the two
+    has no counts.
+    """
+    counting = getattr(client, f"list_{noun.name}s_runtime_properties", None)
+    counts = iter(()) if counting is None else counting(*parents).by_page()
+    found: dict[str, Any] = {}
+    for page in getattr(client, f"list_{noun.name}s")(*parents).by_page():
+        entities = list(page)
+        found |= {runtime.name: runtime for runtime in next(counts, ())}
+        yield [record_of(noun, entity, found.pop(entity.name, None)) for entity in entities]
 
 
 def _update(noun: Noun) -> click.Command:
@@ -330,4 +368,10 @@ def _delete(noun: Noun) -> click.Command:
                 getattr(client, f"delete_{noun.name}")(*path)
 
     is_sure = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-    return _command(noun, "delete", f"Delete a {noun.name}, and what is in it.", run, [is_sure, _DRY_RUN])
+    return _command(
+        noun,
+        "delete",
+        f"Delete a {noun.name}" + ("." if noun.name == "rule" else ", and what is in it."),
+        run,
+        [is_sure, _DRY_RUN],
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 from typing import Final
@@ -37,12 +38,16 @@ _COMMANDS = {
         "duobus.cli.commands.pair:command",
         "Tell what a pair of namespaces has in its backlog queues, and what it costs.",
     ),
-    "queue": ("duobus.cli.commands.entities:queue", "Create, show, list, update and delete queues."),
+    "queue": ("duobus.cli.commands.entities:queue", "Create, show, list, update, purge and delete queues."),
     "restore": ("duobus.cli.commands.backup:restore", "Make a data folder from a backup."),
     "rule": ("duobus.cli.commands.entities:rule", "Create, show, list, update and delete rules."),
     "subscription": (
         "duobus.cli.commands.entities:subscription",
-        "Create, show, list, update and delete subscriptions.",
+        "Create, show, list, update, purge and delete subscriptions.",
+    ),
+    "session": (
+        "duobus.cli.session_commands:command",
+        "List the sessions of a queue or subscription; show and set their states.",
     ),
     "syphon": (
         "duobus.cli.commands.syphon:command",
@@ -74,6 +79,18 @@ class _LazyGroup(click.Group):
         command = getattr(import_module(module), name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            # click suggests what is near among the commands that it knows, and it knows none of these.
+            near = get_close_matches(args[0], _COMMANDS, 1)
+            if near and not args[0].startswith("-"):
+                raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from None
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

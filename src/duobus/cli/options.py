@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
@@ -26,6 +27,15 @@ def pair(text: str) -> tuple[str, Any]:
     if not isinstance(found, bool | int | float):
         raise click.BadParameter(f"{value!r} is neither a number nor true or false.")
     return name[:-1], found
+
+
+def instant(text: str) -> datetime:
+    """Read a time in the form of ISO 8601; without a zone, the time is in UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no time; write it like 2026-01-31 or 2026-01-31T12:00:00Z.") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 # Options of the data source and of jobs as options of the command line: ``maxWaitTime`` is ``--max-wait-time``.

@@ -182,14 +182,14 @@ class Remote:
                 yield client
 
     @contextmanager
-    def messaging(self, what: str) -> Iterator[ServiceBusClient]:
+    def messaging(self, what: str, retries: int = 1) -> Iterator[ServiceBusClient]:
         """A client of the messages; what fails with an entity is told as errors of the command line."""
         with self._told(self._members["endpoint"][1], what):
             from azure.servicebus import ServiceBusClient
 
             from duobus.ha.sdk import prompt_client
 
-            options: dict[str, Any] = {"retry_total": 1}
+            options: dict[str, Any] = {"retry_total": retries}
             if self._custom is not None:
                 # Over TLS the SDK drops the port of the namespace.
                 options["custom_endpoint_address"] = self._custom

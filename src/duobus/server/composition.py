@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from duobus.auth.authorizer import Authorizer, NamespaceRules
 from duobus.broker import MessageBroker, Namespace, Queue, ScaleUnit, Throttle, create_queues, without_subscriptions
 from duobus.broker.store_probes import StoreProbes
@@ -26,12 +28,13 @@ from duobus.server.access.metrics_token import MetricsToken
 from duobus.server.access.rules import ServerRules
 from duobus.server.clock_record import ClockRecord, read_record
 from duobus.server.config_file import NamespaceConfig
-from duobus.server.key_skew import SkewWatch
-from duobus.server.metric_samples import running_version, samples, samples_of_process
-from duobus.server.overview import ServerOverview
+from duobus.server.monitoring.key_skew import SkewWatch
+from duobus.server.monitoring.metric_samples import running_version, samples, samples_of_process
+from duobus.server.monitoring.overview import ServerOverview
 from duobus.server.server_record import ServerRecord, managing_rule
 from duobus.server.settings import EMULATOR_KEY, Settings, ready_members
 from duobus.server.store_plan import PlannedStore, plan_stores, postgres_store
+from duobus.server.topology.application import ConfigApplication
 from duobus.storage.catalog.interface import Catalog, new_namespace
 from duobus.storage.catalog.memory import MemoryCatalog
 from duobus.storage.catalog.unknown_stores import demand_no_strangers
@@ -100,6 +103,7 @@ class Server:
         self.spans: SpanRecorder | None = None
         # Beside the catalog, whose changes it tells of.
         self.audit = AuditTrail() if settings.data is None or settings.ephemeral else AuditLog(settings.data / "audit")
+        self._configured = ConfigApplication(settings, self.audit, clock, self.log)
         self.metering = MeteringCounts(str(entropy.uuid()))
         self._clock = clock
         self._entropy = entropy
@@ -259,6 +263,7 @@ class Server:
     async def _start_stores(self, contents: CatalogContents) -> list[NamespaceRow]:
         """Open the stores, and create what the configuration asks for; return the namespaces of that."""
         self._catalog.identify(self._entropy.number(IDENTITY_BITS) or 1)
+        self._configured.prepare(contents)
         namespaces = self._namespaces(contents)
         await self._add_stores(contents)
         await self.unit.start(self._catalog.read())
@@ -266,6 +271,7 @@ class Server:
             checkpoint.start()
         for namespace in self.settings.namespaces:
             await self._create_entities(namespace)
+        await self._configured.finish(self.unit, self._catalog.mark.identity)
         return namespaces
 
     def _namespaces(self, contents: CatalogContents) -> list[NamespaceRow]:
@@ -477,7 +483,7 @@ class Server:
         return pool.writer()
 
     async def _create_entities(self, config: NamespaceConfig) -> None:
-        """What the file asks for and is missing is created; what differs is named and left alone."""
+        """What the file asks for and is missing is created; what differs is named where it is left alone."""
         home = self.unit.namespace(config.name)
         missing = []
         for description in config.queues:
@@ -485,10 +491,14 @@ class Server:
             if queue is None:
                 missing.append(description)
             else:
-                self.unit.report_differences(queue, queue.description, description)
+                self._report(queue, queue.description, description)
         await self._create_queues(home, missing)
         for topic in config.topics:
             await self._create_topic(home, topic)
+
+    def _report(self, entity: Queue, kept: msgspec.Struct, asked: msgspec.Struct) -> None:
+        if self._configured.leaves_alone:
+            self.unit.report_differences(entity, kept, asked)
 
     async def _create_queues(self, home: Namespace, missing: list[QueueDescription]) -> None:
         await create_queues(self.unit, home, missing, self._queue_refused)
@@ -504,13 +514,13 @@ class Server:
             if topic is None:
                 topic = await topics.create_topic(home.name, asked, profile=EMULATOR)
             else:
-                self.unit.report_differences(topic, topic.about, without_subscriptions(asked))
+                self._report(topic, topic.about, without_subscriptions(asked))
             for subscription in asked.subscriptions:
                 found = topic.subscriptions.get(subscription.name.lower())
                 if found is None:
                     found = await topics.create_subscription(home.name, asked.name, subscription, profile=EMULATOR)
                 else:
-                    self.unit.report_differences(found, found.about, subscription)
+                    self._report(found, found.about, subscription)
         except ServiceBusError as error:
             self.log.error("topic not created", topic=asked.name, reason=str(error))
 
@@ -629,8 +639,8 @@ class Server:
             assert self.settings.tls_key is not None
             return Certificates(self.settings.tls_cert, self.settings.tls_key, self._clock, Log("tls"))
         folder = self.settings.data
-        if folder is None:
-            raise ConfigurationError("--tls-self-signed keeps its authority in the data folder. Give --data.")
+        # Settings without one are refused before a server is made of them.
+        assert folder is not None
         files = SelfSigned(folder / "tls", self._clock, self._entropy).ensure([socket.gethostname()])
         self.authority = files.authority
         return Certificates(files.certificate, files.key, self._clock, Log("tls"))

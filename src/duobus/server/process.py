@@ -9,18 +9,20 @@ import resource
 import signal
 import sys
 from contextlib import suppress
+from typing import TextIO
 
 from duobus.clock import Clock, Entropy
 from duobus.compiled import compiled_rooms
 from duobus.errors import ConfigurationError
-from duobus.server.access.connection_strings import tell
+from duobus.server.access.connection_strings import Banner, tell
 from duobus.server.composition import Server
-from duobus.server.metering_writer import MeteringWriter
+from duobus.server.monitoring.metering_writer import MeteringWriter
 from duobus.server.server_record import managing_rule
+from duobus.server.service_manager import ServiceManager
 from duobus.server.settings import ReadyFile, Settings, ready_members
 from duobus.storage.writers import set_switch_interval
 from duobus.telemetry.bounded_log import BoundedLog, tell_faults
-from duobus.telemetry.logs import Log, set_up_logs
+from duobus.telemetry.logs import Log, LogFile, is_journal, set_up_logs
 
 #: Millions of live messages must be invisible to the collector; cycles are made by connections only.
 GC_THRESHOLD = 50_000
@@ -32,10 +34,26 @@ def serve(settings: Settings) -> int:
     Raises:
         ConfigurationError: The operator has to change something; nothing was served.
     """
-    set_up_logs(settings.log_format, Clock(), sys.stderr)
+    log_file = _open_logs(settings)
     _raise_open_files()
     set_switch_interval()
-    return asyncio.run(_serve(settings))
+    return asyncio.run(_serve(settings, log_file))
+
+
+def _open_logs(settings: Settings) -> LogFile | None:
+    """Send the logs to their file, if there is one, or to standard error, which may be the journal."""
+    if settings.log_file is None:
+        has_priorities = is_journal(sys.stderr, os.environ)
+        set_up_logs(settings.log_format, Clock(), sys.stderr, has_priorities=has_priorities)
+        return None
+    try:
+        log_file = LogFile(settings.log_file)
+    except OSError as error:
+        raise ConfigurationError(
+            f"--log-file {settings.log_file} cannot be opened: {error.strerror}. Give a file that the server may write."
+        ) from error
+    set_up_logs(settings.log_format, Clock(), log_file)
+    return log_file
 
 
 def _raise_open_files() -> None:
@@ -48,7 +66,7 @@ def _raise_open_files() -> None:
         Log("server").warning("open files not raised", limit=soft, wanted=hard, error=str(error))
 
 
-async def _serve(settings: Settings) -> int:
+async def _serve(settings: Settings, log_file: LogFile | None) -> int:
     log = Log("server")
     clock = Clock()
     for warning in settings.warnings:
@@ -60,11 +78,19 @@ async def _serve(settings: Settings) -> int:
     tell_faults(loop, BoundedLog(log, clock.monotonic_ms))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.on_signal)
-    loop.add_signal_handler(signal.SIGHUP, server.reload_certificates)
+    manager = ServiceManager(os.environ, clock, log)
+    # What ignores SIGHUP was started to outlive its terminal, by nohup for example.
+    ignores_hangups = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    terminal = sys.stderr if log_file is None and not ignores_hangups and sys.stderr.isatty() else None
+    hangup = _Hangup(server, manager, stop, log_file, terminal)
+    loop.add_signal_handler(signal.SIGHUP, hangup.on_signal)
+    feeder: asyncio.Task[None] | None = None
     ready = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
     try:
         await server.start()
         _announce(server, ready, log)
+        manager.ready(_status(server))
+        feeder = loop.create_task(manager.feed(), name="watchdog")
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 50, 100)
@@ -73,13 +99,18 @@ async def _serve(settings: Settings) -> int:
         meter = loop.create_task(metering.run(), name="metering")
         await stop.asked.wait()
         server.is_draining = True
+        manager.stopping("Serving until --drain-delay is over" if settings.drain_delay_s else "Stopping")
         await stop.delay()
+        if settings.drain_delay_s:
+            manager.status("Stopping")
         log.info("stopping")
         meter.cancel()
     finally:
         if ready is not None:
             ready.remove()
         await server.stop()
+        if feeder is not None:
+            feeder.cancel()
     await metering.close()
     log.info("stopped")
     return 0
@@ -139,6 +170,57 @@ class _Stop:
         self._is_over.set()
 
 
+class _Hangup:
+    """What SIGHUP asks for: files are read again; or the terminal is gone, and the server with it.
+
+    Args:
+        server: Whose certificates and tokens.
+        manager: Hears that it happens.
+        stop: Asked when the terminal is gone.
+        log_file: Opened again, or None.
+        terminal: The terminal that the logs go to, whose end is that of the server; or None.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        manager: ServiceManager,
+        stop: _Stop,
+        log_file: LogFile | None,
+        terminal: TextIO | None,
+    ) -> None:
+        self._server = server
+        self._manager = manager
+        self._stop = stop
+        self._log_file = log_file
+        self._terminal = terminal
+
+    def on_signal(self) -> None:
+        """SIGHUP has come."""
+        if self._terminal is not None and not self._terminal.isatty():
+            # It may come twice, from the system and from the shell; only the first one is a signal to stop.
+            if not self._stop.asked.is_set():
+                self._stop.on_signal()
+            return
+        is_serving = self._server.is_ready and not self._stop.asked.is_set()
+        if is_serving:
+            self._manager.reloading()
+        if self._log_file is not None:
+            try:
+                self._log_file.reopen()
+            except OSError as error:
+                Log("server").error("log file not opened again, the old one stays in use", reason=str(error))
+        self._server.reload_certificates()
+        if is_serving:
+            self._manager.ready(_status(self._server))
+
+
+def _status(server: Server) -> str:
+    """A line for people, as ``systemctl status`` shows it."""
+    ports = ", ".join(f"{name} {listener.port}" for name, listener in server.listeners.items())
+    return f"Serving on {server.settings.host}: {ports}"
+
+
 def _announce(server: Server, ready: ReadyFile | None, log: Log) -> None:
     settings = server.settings
     rule = managing_rule(server.default.rules)
@@ -158,6 +240,11 @@ def _announce(server: Server, ready: ReadyFile | None, log: Log) -> None:
         ready.write(members)
     ports = {name: listener.port for name, listener in server.listeners.items()}
     log.info("ready", namespace=server.default.name, compiled=",".join(compiled_rooms()) or "no", **ports)
+    # JSON is for programs, which read lines of JSON and nothing else.
+    banner = None
+    if sys.stdout.isatty() and settings.log_format == "text":
+        banner = Banner(members, settings.data, sys.stdout)
+        banner.open()
     if server.new_key or settings.emulator:
         # A new one here and nowhere else.
         tell(
@@ -168,3 +255,7 @@ def _announce(server: Server, ready: ReadyFile | None, log: Log) -> None:
             output=sys.stdout,
             errors=sys.stderr,
         )
+    elif banner is not None:
+        banner.tell_of_earlier()
+    if banner is not None:
+        banner.close()

@@ -48,6 +48,12 @@ DEFAULT_INCOMING_BYTES_MAX = 256 << 20
 
 LOG_FORMATS = ("text", "json")
 
+#: What a start does with entities of the configuration file: it creates those that are missing, and nothing else; or it
+#: changes and deletes, too.
+ADD = "add"
+APPLY = "apply"
+CONFIG_MODES = (ADD, APPLY)
+
 _PORT_MAX = 65_535
 
 
@@ -57,6 +63,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         data: Folder of catalog, stores, certificates and metering; None with ``ephemeral``.
         config: Configuration file in the emulator's format, or None.
+        config_mode: What a start does with entities of that file: ``add`` creates those that are missing, ``apply``
+            changes and deletes, too.
+        config_prune: With ``apply``, what the file no longer has is deleted with the messages in it.
         host: Address or name of the interface to listen on.
         port: AMQP port; 0 lets the system pick, as for all ports.
         tls_port: AMQP over TLS; offered only with certificates.
@@ -71,6 +80,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ephemeral: Keep everything in memory.
         ready_file: File to write once clients can connect, or None.
         log_format: ``text`` or ``json``.
+        log_file: File that the logs are written to, or None for standard error.
         namespaces: What the configuration file asks for; the first is the default namespace. At least one.
         incoming_bytes_max: What messages may hold in memory, over all connections, before a store has them.
         websocket_origins: Hosts beside the server's own whose pages may connect; ``*`` for all.
@@ -94,6 +104,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     data: Path | None
     config: Path | None = None
+    config_mode: str = ADD
+    config_prune: bool = False
     host: str = DEFAULT_HOST
     port: int = 5672
     tls_port: int = 5671
@@ -108,6 +120,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ephemeral: bool = False
     ready_file: Path | None = None
     log_format: str = "text"
+    log_file: Path | None = None
     namespaces: tuple[NamespaceConfig, ...] = ()
     incoming_bytes_max: int = DEFAULT_INCOMING_BYTES_MAX
     websocket_origins: tuple[str, ...] = ()
@@ -146,7 +159,7 @@ def load_settings(options: Settings) -> Settings:
         ConfigurationError: Options contradict each other or are out of range, or the file is wrong; the text names
             the option or the JSON path and the remedy.
     """
-    _check(options)
+    check_options(options)
     warnings: list[str] = []
     namespaces: tuple[NamespaceConfig, ...] = ()
     if options.config is not None:
@@ -281,7 +294,12 @@ def _bracketed(host: str) -> str:
     return f"[{host.strip('[]')}]" if ":" in host else host
 
 
-def _check(options: Settings) -> None:
+def check_options(options: Settings) -> None:
+    """Refuse options that contradict each other or are out of range, without a look into any file.
+
+    Raises:
+        ConfigurationError: The text names the option and the remedy.
+    """
     if options.data is None and not options.ephemeral:
         raise ConfigurationError("Give --data DIR, the folder to keep everything in, or --ephemeral.")
     if options.places and options.ephemeral:
@@ -294,6 +312,7 @@ def _check(options: Settings) -> None:
     if options.backup_to is not None and options.ephemeral:
         raise ConfigurationError("--backup-to and --ephemeral exclude each other; what is in memory has no backup.")
     _check_join(options)
+    _check_config_mode(options)
     if options.log_format not in LOG_FORMATS:
         raise ConfigurationError(f"--log-format is {options.log_format!r}; it must be text or json.")
     if options.incoming_bytes_max <= 0:
@@ -343,8 +362,22 @@ def _check_tls(options: Settings) -> None:
         raise ConfigurationError("--tls-cert and --tls-key belong together; give both or neither.")
     if options.tls_self_signed and options.tls_cert is not None:
         raise ConfigurationError("--tls-self-signed and --tls-cert exclude each other; give one of them.")
+    if options.tls_self_signed and options.data is None:
+        raise ConfigurationError("--tls-self-signed keeps its authority in the data folder. Give --data.")
     if options.https_port is not None and not options.offers_tls:
         raise ConfigurationError("--https-port needs --tls-self-signed, or --tls-cert and --tls-key.")
+
+
+def _check_config_mode(options: Settings) -> None:
+    if options.config_mode not in CONFIG_MODES:
+        raise ConfigurationError(f"--config-mode is {options.config_mode!r}; it must be add or apply.")
+    if options.config_prune and options.config_mode != APPLY:
+        raise ConfigurationError("--config-prune deletes, and --config-mode add never does. Give --config-mode apply.")
+    if options.config_mode == APPLY and options.join is not None:
+        raise ConfigurationError(
+            "--join excludes --config-mode apply: servers that share a catalog may have different files. Use duobus"
+            " topology import."
+        )
 
 
 def _check_join(options: Settings) -> None:

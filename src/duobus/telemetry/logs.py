@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from pathlib import Path
+from typing import Any, Final, TextIO
 
 from duobus.clock import Clock, Entropy
 
@@ -78,6 +83,47 @@ class _Handler(logging.StreamHandler[TextIO]):
     """Tells our handler from those of others, so that a second set-up replaces the first."""
 
 
+class LogFile(_Handler):
+    """Appends lines to a file that can be moved away while the server runs.
+
+    A line that the file does not take, because its disk is full for example, goes to standard error.
+
+    Args:
+        path: The file; it is made with mode 0640 if it is missing.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        super().__init__(self._opened())
+
+    def reopen(self) -> None:
+        """Open the file by its name again, and close what was open; OSError leaves that open."""
+        before = self.setStream(self._opened())
+        if before is not None:
+            # Lines that the disk has no room for went to standard error already.
+            with suppress(OSError):
+                before.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        with suppress(OSError):
+            self.stream.close()
+        super().close()
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is that of the base class
+        """Write a line that the file has not taken to standard error."""
+        with suppress(OSError, ValueError):
+            sys.stderr.write(self.format(record) + self.terminator)
+            sys.stderr.flush()
+
+    def _opened(self) -> TextIO:
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+        return os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace")
+
+
 class _Formatter(logging.Formatter):
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -118,10 +164,54 @@ class TextFormatter(_Formatter):
         return escape_controls(" ".join([head, *(f"{name}={value}" for name, value in members.items())]))
 
 
-def set_up_logs(log_format: str, clock: Clock, stream: TextIO, level: int = logging.INFO) -> None:
-    """Send all logs to ``stream`` as ``text`` or ``json``; a second call replaces the first."""
-    handler = _Handler(stream)
-    handler.setFormatter(JsonFormatter(clock) if log_format == "json" else TextFormatter(clock))
+class JournalFormatter(logging.Formatter):
+    """Puts the priority of a line in front of it, as the journal of systemd reads it (sd-daemon(3))."""
+
+    def __init__(self, lines: logging.Formatter) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line without its end."""
+        level = next((priority for least, priority in _PRIORITIES if record.levelno >= least), _DEBUG)
+        return f"<{level}>{self._lines.format(record)}"
+
+
+#: Level from which on a line has a priority of syslog.
+_PRIORITIES: Final = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+_DEBUG: Final = 7
+
+
+def is_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Whether a stream is the journal of systemd: ``JOURNAL_STREAM`` has its device and inode (systemd.exec(5))."""
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        # A stream without a descriptor, as tests have.
+        return False
+    return environment.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
+def set_up_logs(
+    log_format: str,
+    clock: Clock,
+    target: TextIO | LogFile,
+    level: int = logging.INFO,
+    *,
+    has_priorities: bool = False,
+) -> None:
+    """Send all logs to a stream or a file as ``text`` or ``json``; a second call replaces the first.
+
+    Args:
+        log_format: The form of a line.
+        clock: Time.
+        target: Where lines go.
+        level: The least that is written.
+        has_priorities: The target is the journal of systemd.
+    """
+    handler = target if isinstance(target, LogFile) else _Handler(target)
+    lines = JsonFormatter(clock) if log_format == "json" else TextFormatter(clock)
+    handler.setFormatter(JournalFormatter(lines) if has_priorities else lines)
     root = logging.getLogger()
     for old in [found for found in root.handlers if isinstance(found, _Handler)]:
         root.removeHandler(old)

@@ -10,46 +10,24 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 from azure.servicebus import ServiceBusMessageBatch, ServiceBusReceivedMessage, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.exceptions import ServiceBusConnectionError
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from kit_shell import KEY, Shell
 
 from duobus.cli.main import main
 from duobus.cli.output import clean
 from duobus.cli.remote import LOCAL, Remote, duration
 from duobus.testing.server import ServerProcess
 
-KEY = "SAS_KEY_VALUE"
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with ServerProcess(tmp_path_factory.mktemp("command-line")) as process:
         yield process
-
-
-class Shell:
-    """Runs commands with the server's connection string in the environment."""
-
-    def __init__(self, server: ServerProcess) -> None:
-        self.environment: dict[str, str | None] = {"DUOBUS_CONNECTION_STRING": server.connection_string}
-
-    def run(self, *words: str, status: int = 0, given: str | bytes = "") -> Result:
-        result = CliRunner().invoke(main, words, env=self.environment, input=given)
-        assert result.exit_code == status, result.output
-        assert KEY not in result.output
-        return result
-
-    def record(self, *words: str) -> dict[str, Any]:
-        (found,) = self.records(*words)
-        return found
-
-    def records(self, *words: str, given: str | bytes = "") -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.run(*words, given=given).stdout.splitlines()]
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ from duobus.ha.deduplication import SeenMessages
 from duobus.ha.outbox.queue import Outbox
 from duobus.server.cluster_server import ClusterServer
 from duobus.server.composition import Server
-from duobus.server.metering_writer import MeteringWriter
+from duobus.server.monitoring.metering_writer import MeteringWriter
 from duobus.server.settings import Settings, load_settings
 from duobus.storage.postgres.address import catalog_place
 from duobus.telemetry.metering_log import MeteringLog

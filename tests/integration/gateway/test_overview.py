@@ -15,7 +15,7 @@ from duobus.clock import Clock, Entropy
 from duobus.gateway.amqp.connection_list import CLIENT_CHARS_MAX, LINKS_MAX, client_of
 from duobus.model.descriptions import AccessRule, QueueDescription, Right, SubscriptionDescription, TopicDescription
 from duobus.server.composition import Server
-from duobus.server.overview import ServerOverview
+from duobus.server.monitoring.overview import ServerOverview
 from duobus.server.settings import NamespaceConfig, Settings, load_settings
 from kits.gateway import Client, TcpStream, in_loop, serving, settled
 from kits.http_client import Http, Reply, token

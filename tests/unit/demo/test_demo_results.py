@@ -16,7 +16,7 @@ from duobus_demo.dispositions import Dispositions
 from duobus_demo.feed import Feed
 from duobus_demo.message_account import MessageAccount
 from duobus_demo.registry import PARTS, Scenario, load_scenario
-from duobus_demo.result_table import table_of
+from duobus_demo.result_table import rate_line, summary_table, table_of, verdict
 from duobus_demo.run_state import RunState
 from duobus_demo.scenarios.queue import failures_of
 from kits.manual_clock import ManualClock
@@ -144,3 +144,37 @@ def test_worker_that_fails_ends_every_wait_with_its_traceback() -> None:
 
     with pytest.raises(DemoFailed, match=r"(?s)sender 1 ended.*ZeroDivisionError: first"):
         run.wait_until(lambda: False, 60.0, "the moon")
+
+
+def part(name: str, **members: Any) -> dict[str, Any]:
+    counts = {"sent": 1200, "received": 1000, "duplicates": 2, "lost": 0, "altered": 0, "seconds": 12.3}
+    return {"part": name, **counts, **members}
+
+
+def test_one_table_has_a_row_of_each_part_and_adds_up_what_else_must_be_zero() -> None:
+    results = [part("queue", kills=[{}, {}, {}], revived=1, left=2), part("store-loss", kills=[{}], drills=[{}])]
+    table = summary_table(results, {"queue": ["2 messages are left."]})
+    console = Console(width=80, color_system=None)
+    with console.capture() as capture:
+        console.print(table)
+    head, *rows = [line.split() for line in capture.get().splitlines()]
+    assert head == ["part", "sent", "received", "doubled", "lost", "altered", "wrong", "faults", "s"]
+    assert rows == [
+        ["queue", "1,200", "1,000", "2", "0", "0", "3", "3", "12", "failed"],
+        ["store-loss", "1,200", "1,000", "2", "0", "0", "0", "2", "12", "ok"],
+    ]
+
+
+def test_the_last_line_is_one_verdict() -> None:
+    results = [part("queue", kills=[{}, {}]), part("rate")]
+    assert verdict(results, {}) == (
+        "PASSED: 2,000 messages received, none lost, altered or wrongly delivered, through 2 kills and drills."
+    )
+    assert verdict([part("rate")], {}).endswith("wrongly delivered.")
+    assert verdict(results, {"queue": ["lost"]}) == "FAILED: queue. The reasons stand above."
+
+
+def test_the_rate_is_told_only_where_it_was_measured() -> None:
+    measured = part("rate", messages_per_second=1234.4, message_bytes=1024, clients=12)
+    assert rate_line([part("queue", rates={"received_per_second": 80.0})]) == ""
+    assert rate_line([part("queue"), measured]).startswith("1,234 messages a second while nothing was killed")

@@ -23,7 +23,7 @@ from duobus.model.metering import KINDS
 from duobus.model.properties import PROPERTIES, Surface
 from duobus.model.quotas import Quotas, quota_names
 from duobus.server.config_file import parse_config
-from duobus.server.metric_samples import _STATES
+from duobus.server.monitoring.metric_samples import _STATES
 from duobus.server.settings import Settings, ready_members
 from duobus.telemetry.metrics import METRICS
 

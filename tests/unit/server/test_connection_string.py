@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from duobus.errors import ConfigurationError
-from duobus.server.access.connection_strings import FILE_NAME, tell
+from duobus.server.access.connection_strings import FILE_NAME, Banner, tell
 
 TEXT = "Endpoint=sb://localhost:5672;SharedAccessKeyName=root;SharedAccessKey=CANARY;"
 
@@ -86,3 +86,43 @@ def test_a_folder_that_takes_no_file_is_named_and_nothing_is_left(tmp_path: Path
     with pytest.raises(ConfigurationError, match="cannot be written into"):
         told(tmp_path, is_public=False)
     assert [found.name for found in tmp_path.iterdir()] == [FILE_NAME]
+
+
+def members(text: str = TEXT, http_port: int | None = 5300, tls_port: int | None = None) -> dict[str, object]:
+    url = None if http_port is None else f"http://localhost:{http_port}"
+    return {
+        "amqp_port": 5672,
+        "tls_port": tls_port,
+        "http_port": http_port,
+        "admin_url": url,
+        "connection_string": text,
+    }
+
+
+def test_a_banner_says_where_the_server_listens_and_what_comes_next(tmp_path: Path) -> None:
+    output = Stream(is_terminal=True)
+    banner = Banner(members(tls_port=5671), tmp_path, output)
+    banner.open()
+    banner.tell_of_earlier()
+    banner.close()
+    first, second, third = output.getvalue().splitlines()
+    assert first == "Serving AMQP localhost:5672, TLS localhost:5671, HTTP http://localhost:5300; Ctrl-C stops"
+    assert second == "Connection string: shown at an earlier start, with the key of the access rule root"
+    assert third == "Next: DUOBUS_CONNECTION_STRING='that string' duobus queue create orders"
+    assert "CANARY" not in output.getvalue()
+
+
+def test_a_banner_names_the_file_of_an_earlier_start_while_its_key_is_good(tmp_path: Path) -> None:
+    told(tmp_path, is_public=False)
+    for text, expected in ((TEXT, str(tmp_path / FILE_NAME)), (TEXT.replace("CANARY", "OTHER"), "access rule root")):
+        output = Stream(is_terminal=True)
+        Banner(members(text), tmp_path, output).tell_of_earlier()
+        assert expected in output.getvalue()
+
+
+def test_a_banner_asks_for_no_variable_where_the_command_finds_the_server_by_itself(tmp_path: Path) -> None:
+    public = TEXT.replace("CANARY", "SAS_KEY_VALUE")
+    for http_port, is_found in ((5300, True), (5301, False), (None, False)):
+        output = Stream(is_terminal=True)
+        Banner(members(public, http_port), tmp_path, output).close()
+        assert ("DUOBUS_CONNECTION_STRING" not in output.getvalue()) is is_found

@@ -10,8 +10,8 @@ import pytest
 from duobus.clock import Clock
 from duobus.errors import InternalError
 from duobus.model.metering import SEND
-from duobus.server import metering_writer as metering
-from duobus.server.metering_writer import MeteringWriter
+from duobus.server.monitoring import metering_writer as metering
+from duobus.server.monitoring.metering_writer import MeteringWriter
 from duobus.telemetry.metering_log import MeteringCounts, MeteringLog
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from duobus.server.key_skew import MESSAGES_MIN, QUIET_LOOKS, SkewWatch
+from duobus.server.monitoring.key_skew import MESSAGES_MIN, QUIET_LOOKS, SkewWatch
 
 Warned = list[tuple[str, str, int, float]]
 

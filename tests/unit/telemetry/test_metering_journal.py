@@ -11,7 +11,7 @@ import pytest
 
 from duobus.clock import Clock
 from duobus.model.metering import RECEIVE, SEND, MeteringRecord
-from duobus.server.metering_writer import MeteringWriter
+from duobus.server.monitoring.metering_writer import MeteringWriter
 from duobus.telemetry import metering_journal
 from duobus.telemetry.metering_journal import MeteringJournal, file_system, left_behind, read_journal
 from duobus.telemetry.metering_log import MeteringCounts, MeteringLog

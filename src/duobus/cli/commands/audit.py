@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from duobus.cli.options import instant
 from duobus.cli.output import Printer
 from duobus.cli.remote import OUTPUTS
 from duobus.telemetry.audit_log import read_audit
@@ -22,14 +23,6 @@ Example:
 """
 
 
-def _instant(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no time; write it like 2026-01-31 or 2026-01-31T12:00:00Z.") from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-
-
 @click.command(name="audit", epilog=_EXAMPLE)
 @click.option(
     "--data",
@@ -41,8 +34,8 @@ def _instant(text: str) -> datetime:
 @click.option("--who", help="Only changes by this access rule or identity.")
 @click.option("--from", "origin", help="Only changes from this network address.")
 @click.option("--operation", type=click.Choice(("create", "update", "delete")), help="Only this.")
-@click.option("--since", type=_instant, help="Only from this time on.")
-@click.option("--until", type=_instant, help="Only before this time.")
+@click.option("--since", type=instant, help="Only from this time on.")
+@click.option("--until", type=instant, help="Only before this time.")
 @click.option("--failed", is_flag=True, help="Only changes that were refused, or whose outcome is unknown.")
 @click.option("--count", type=click.IntRange(1), help="Only the latest changes, at most this many.")
 @click.option(

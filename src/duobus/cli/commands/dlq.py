@@ -19,11 +19,19 @@ from duobus.cli.dead_letters.runner import bring, executor_of, run, sample
 from duobus.cli.dead_letters.undo_file import UndoFile, read_undo
 from duobus.cli.dead_letters.work import Executor, Totals, Work
 from duobus.cli.options import pair
-from duobus.cli.output import Printer, json_of
+from duobus.cli.output import NUMBER, TIME, Column, Commands, Printer, json_of
 from duobus.cli.remote import Remote, remote_command
 from duobus.model.json.plan import CHUNK_MAX, LIMIT_DEFAULT
 
 _COLUMNS: Final = ("sequenceNumber", "messageId", "enqueuedTime", "deliveryCount", "reason", "description")
+_TABLE: Final = (
+    Column("sequenceNumber", "number", NUMBER),
+    Column("messageId", "id"),
+    Column("enqueuedTime", "enqueued", TIME),
+    Column("deliveryCount", "tries", NUMBER),
+    Column("reason", "reason"),
+    Column("description", "description"),
+)
 #: Longest line of a file of messages, in bytes: a message of 100 MB does not travel this way.
 LINE_BYTES_MAX: Final = 16 << 20
 
@@ -73,7 +81,7 @@ Example:
 """
 
 
-@click.group(name="dlq", no_args_is_help=True)
+@click.group(name="dlq", cls=Commands, no_args_is_help=True)
 def command() -> None:
     """Look through dead letters, try them again, move, export and remove them."""
 
@@ -146,7 +154,7 @@ def _repair(function: Any) -> Any:
 def list_(remote: Remote, output: str | None, **source: Any) -> None:
     """List dead letters, why they died, and what they are."""
     found = 0
-    with DeadLetterClient(remote) as link, Printer(output, _COLUMNS) as printer:
+    with DeadLetterClient(remote) as link, Printer(output, _COLUMNS, table=_TABLE) as printer:
         for page in executor_of(remote, link, Work("list", source)).pages():
             printer.print(_row(record) for record in page)
             found += len(page)
@@ -201,7 +209,7 @@ def _do(remote: Remote, output: str | None, work: Work, given: dict[str, Any]) -
         if given.get("sample") and not given["dry_run"]:
             _show_sample(executor, given["sample"])
         if given["dry_run"]:
-            with Printer(output, _COLUMNS) as printer:
+            with Printer(output, _COLUMNS, table=_TABLE) as printer:
                 number = 0
                 for page in executor.pages(is_dry=True):
                     printer.print(_row(record) for record in page)

@@ -8,16 +8,40 @@ import click
 
 from duobus.cli.entity_commands import Noun, PropertyOption, camel, group_of, options_of, plain
 from duobus.cli.options import pair
-from duobus.cli.output import Printer
+from duobus.cli.output import ALARM, BYTES, FLAG, NUMBER, SQL, Column, Commands, Printer
+from duobus.cli.purge_command import purge_command
 from duobus.cli.remote import Remote, remote_command
 from duobus.model.properties import QUEUE, SUBSCRIPTION, TOPIC
+
+_NAME: Final = Column("name", "name")
+_STATUS: Final = Column("status", "status")
+_ACTIVE: Final = Column("activeMessageCount", "active", NUMBER)
+_DEAD: Final = Column("deadLetterMessageCount", "dead", ALARM)
+_SCHEDULED: Final = Column("scheduledMessageCount", "scheduled", NUMBER)
+_SIZE: Final = Column("sizeInBytes", "size", BYTES)
+_PARTITIONED: Final = Column("enablePartitioning", "parts", FLAG)
+_SESSIONS: Final = Column("requiresSession", "sessions", FLAG)
+_LOCK: Final = Column("lockDuration", "lock")
+_DELIVERIES: Final = Column("maxDeliveryCount", "tries", NUMBER)
 
 queue = group_of(
     Noun(
         name=QUEUE,
         parents=(),
         properties=options_of(QUEUE),
-        columns=("name", "status", "enablePartitioning", "requiresSession", "lockDuration", "maxDeliveryCount"),
+        columns=(
+            "name",
+            "status",
+            "enablePartitioning",
+            "requiresSession",
+            "lockDuration",
+            "maxDeliveryCount",
+            "activeMessageCount",
+            "deadLetterMessageCount",
+            "scheduledMessageCount",
+            "sizeInBytes",
+        ),
+        table=(_NAME, _STATUS, _ACTIVE, _DEAD, _SCHEDULED, _SIZE, _PARTITIONED, _SESSIONS),
         examples={
             "create": "orders --lock-duration PT1M",
             "show": "orders",
@@ -27,6 +51,7 @@ queue = group_of(
         },
     )
 )
+queue.add_command(purge_command(QUEUE, (), "orders --before 2026-01-31 --yes"))
 
 
 # ``duobus namespace``: what a namespace says of itself.
@@ -49,7 +74,7 @@ Example:
 """
 
 
-@click.group(name="namespace", no_args_is_help=True)
+@click.group(name="namespace", cls=Commands, no_args_is_help=True)
 def namespace() -> None:
     """Show the namespace."""
 
@@ -120,6 +145,7 @@ rule = group_of(
         parents=("topic", "subscription"),
         properties=(_FILTER, _ACTION, *_CORRELATION, _PROPERTIES),
         columns=("name", "filter", "action"),
+        table=(_NAME, Column("filter", "filter", SQL), Column("action", "action", SQL)),
         examples={
             "create": 'prices alerts steep --filter-sql-expression "change > 5"',
             "show": "prices alerts steep",
@@ -139,7 +165,16 @@ subscription = group_of(
         name=SUBSCRIPTION,
         parents=("topic",),
         properties=options_of(SUBSCRIPTION),
-        columns=("name", "status", "requiresSession", "lockDuration", "maxDeliveryCount"),
+        columns=(
+            "name",
+            "status",
+            "requiresSession",
+            "lockDuration",
+            "maxDeliveryCount",
+            "activeMessageCount",
+            "deadLetterMessageCount",
+        ),
+        table=(_NAME, _STATUS, _ACTIVE, _DEAD, _SESSIONS, _LOCK, _DELIVERIES),
         examples={
             "create": "prices alerts --lock-duration 90s",
             "show": "prices alerts",
@@ -149,6 +184,7 @@ subscription = group_of(
         },
     )
 )
+subscription.add_command(purge_command(SUBSCRIPTION, ("topic",), "prices alerts --dead-letters --yes"))
 
 
 # ``duobus topic``: manage topics.
@@ -158,7 +194,23 @@ topic = group_of(
         name=TOPIC,
         parents=(),
         properties=options_of(TOPIC),
-        columns=("name", "status", "enablePartitioning", "defaultMessageTimeToLive"),
+        columns=(
+            "name",
+            "status",
+            "enablePartitioning",
+            "defaultMessageTimeToLive",
+            "subscriptionCount",
+            "scheduledMessageCount",
+            "sizeInBytes",
+        ),
+        table=(
+            _NAME,
+            _STATUS,
+            Column("subscriptionCount", "subscriptions", NUMBER),
+            _SCHEDULED,
+            _SIZE,
+            _PARTITIONED,
+        ),
         examples={
             "create": "prices --default-message-time-to-live 1d",
             "show": "prices",

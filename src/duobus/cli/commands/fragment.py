@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from duobus.cli.output import Printer
+from duobus.cli.output import Commands, Printer
 from duobus.cli.remote import Remote, operate, remote_command
 
 _COLUMNS = ("entity", "kind", "fragment", "store", "available", "messages", "bytes")
@@ -29,7 +29,7 @@ _MOVED = ("entity", "fragment", "from", "to", "state", "messages", "heldMs", "be
 _POLL_S: Final = 0.2
 
 
-@click.group()
+@click.group(cls=Commands)
 def command() -> None:
     """Tell which fragment of an entity is on which messaging store, and move one."""
 
@@ -39,8 +39,11 @@ def command() -> None:
 @remote_command()
 def list_fragments(remote: Remote, entity: str | None, output: str | None) -> None:
     """List the fragments of all queues and topics, or of one."""
+    found = operate(remote, "GET", "fragments", {"entity": entity} if entity else {})
     with Printer(output, _COLUMNS) as printer:
-        printer.print(operate(remote, "GET", "fragments", {"entity": entity} if entity else {}))
+        printer.print(found)
+    if not found:
+        click.echo("There are no fragments, since there are no queues and no topics.", err=True)
 
 
 @command.command(name="move", epilog=_MOVE)

@@ -7,14 +7,14 @@ import datetime
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
 from duobus.cli.entity_commands import camel, plain
 from duobus.cli.options import pair
-from duobus.cli.output import Printer, Record
+from duobus.cli.output import NUMBER, TIME, Column, Commands, Printer, Record, clean
 from duobus.cli.remote import Remote, duration, remote_command
 from duobus.model.durations import parse_duration
 
@@ -49,6 +49,16 @@ _MEMBERS: Final = (
 
 _COLUMNS: Final = ("sequenceNumber", "messageId", "sessionId", "subject", "enqueuedTimeUtc", "deliveryCount", "body")
 
+_TABLE: Final = (
+    Column("sequenceNumber", "number", NUMBER),
+    Column("messageId", "id"),
+    Column("sessionId", "session"),
+    Column("subject", "subject"),
+    Column("enqueuedTimeUtc", "enqueued", TIME),
+    Column("deliveryCount", "tries", NUMBER),
+    Column("body", "body"),
+)
+
 _SEND: Final = """
 \b
 Example:
@@ -68,10 +78,11 @@ _RECEIVE: Final = """
 Example:
   duobus message receive orders --count 10 --wait 30s
   duobus message receive orders --mode receive-and-delete --session-id customer-7
+  duobus message receive orders --next-session --count 100
 """
 
 
-@click.group(name="message", no_args_is_help=True)
+@click.group(name="message", cls=Commands, no_args_is_help=True)
 def command() -> None:
     """Send, peek and receive messages."""
 
@@ -116,6 +127,9 @@ def send(remote: Remote, entity: str, body: str | None, lines: bool, count: int,
 
 
 def _bodies(body: str | None, lines: bool, count: int, stream: BinaryIO) -> Iterator[bytes]:
+    if (lines or body is None) and sys.stdin.isatty():
+        what = "Each line is a message" if lines else "What follows is the body"
+        click.echo(f"{what}; Ctrl-D ends it.", err=True)
     if lines:
         return (line.removesuffix(b"\n").removesuffix(b"\r") for line in stream)
     return itertools.repeat(stream.read() if body is None else body.encode("utf-8", "surrogateescape"), count)
@@ -172,7 +186,12 @@ def _send(client: ServiceBusClient, entity: str, bodies: Iterable[bytes], option
 def _source(function: Any) -> Any:
     """Add the options that say where messages come from."""
     for option in (
-        click.option("--session-id", help="Of this session; required where the entity requires sessions."),
+        click.option(
+            "--session-id",
+            "--session",
+            "session_id",
+            help="Of this session; required where the entity requires sessions.",
+        ),
         click.option("--dead-letter", is_flag=True, help="From the dead-letter queue."),
         click.option("--subscription", help="From this subscription; ENTITY is its topic."),
         click.argument("entity"),
@@ -197,6 +216,26 @@ def _named(source: dict[str, Any]) -> str:
     return "entity " + "/".join(name for name in names if name is not None)
 
 
+#: What duobus and Azure say to a receiver that names no session where the entity requires one.
+_NEEDS_SESSION: Final = "requires sessions to create a non-sessionful"
+
+
+@contextmanager
+def _with_session_hint(source: dict[str, Any]) -> Iterator[None]:
+    """Say which option is missing, where the server speaks of the filters of a link."""
+    try:
+        yield
+    except click.ClickException as error:
+        if _NEEDS_SESSION not in error.message:
+            raise
+        entity = _named(source).removeprefix("entity ")
+        subscription = f" --subscription {source['subscription']}" if source["subscription"] else ""
+        listing = f"duobus session list {source['entity']}{subscription}"
+        raise click.ClickException(
+            f"{entity} requires sessions. Give --session-id, or receive with --next-session; {listing} lists them."
+        ) from None
+
+
 @command.command(name="peek", epilog=_PEEK)
 @_source
 @click.option("--count", type=_COUNT, default=1, show_default=True, help="At most this many messages.")
@@ -205,9 +244,10 @@ def _named(source: dict[str, Any]) -> str:
 def peek(remote: Remote, output: str | None, count: int, first: int | None, **source: Any) -> None:
     """Look at messages of a queue or subscription without taking them."""
     with (
+        _with_session_hint(source),
         remote.messaging(_named(source)) as client,
         _receiver(client, **source) as receiver,
-        Printer(output, _COLUMNS) as printer,
+        Printer(output, _COLUMNS, table=_TABLE) as printer,
     ):
         left, start = count, {} if first is None else {"sequence_number": first}
         while left and (found := receiver.peek_messages(min(left, _CHUNK), **start)):
@@ -228,30 +268,86 @@ def peek(remote: Remote, output: str | None, count: int, first: int | None, **so
     show_default=True,
     help="Whether a message is completed once it is printed, or gone when it is sent here.",
 )
+@click.option(
+    "--next-session", "takes_next", is_flag=True, help="Of the next session that has messages and that nobody holds."
+)
 @remote_command(has_endpoint=False)
-def receive(remote: Remote, output: str | None, count: int, wait: str, mode: str, **source: Any) -> None:
+def receive(
+    remote: Remote, output: str | None, count: int, wait: str, mode: str, takes_next: bool, **source: Any
+) -> None:
     """Take messages of a queue or subscription and print them."""
+    if takes_next and (source["session_id"] is not None or source["dead_letter"]):
+        raise click.UsageError("--next-session goes with neither --session-id nor --dead-letter.")
     milliseconds = parse_duration(wait)
     if not milliseconds:
         raise click.BadParameter("Must be longer than nothing, and end.", param_hint="--wait")
-    left, is_locked = count, mode == "peek-lock"
+    seconds = milliseconds / 1000
+    # To try again for the next session would be to wait twice as long as asked.
+    retries = 0 if takes_next else 1
+    received = _Received()
     with (
-        remote.messaging(_named(source)) as client,
-        _receiver(client, receive_mode=mode.replace("-", ""), **source) as receiver,
-        Printer(output, _COLUMNS) as printer,
+        _with_session_hint(source),
+        remote.messaging(_named(source), retries) as client,
+        Printer(output, _COLUMNS, table=_TABLE) as printer,
     ):
+        if takes_next:
+            from azure.servicebus import NEXT_AVAILABLE_SESSION
+
+            # The server waits so long for a session, too.
+            source |= {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": seconds}
+        with _accepting(client, receive_mode=mode.replace("-", ""), **source) as receiver:
+            if receiver is None:
+                click.echo("No session has messages that nobody holds.", err=True)
+            else:
+                if takes_next:
+                    click.echo(f"Session: {clean(receiver.session.session_id)}.", err=True)
+                received.take(receiver, printer, count, seconds, is_locked=mode == "peek-lock")
+    click.echo(f"Received: {received.number}.", err=True)
+
+
+class _Received:
+    """What was received.
+
+    Attributes:
+        number: Messages that were printed, and completed if they were locked.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def take(
+        self, receiver: ServiceBusReceiver, printer: Printer, count: int, wait_s: float, *, is_locked: bool
+    ) -> None:
+        """Receive until there are so many, or none comes in time; after a failure, tell how many there are."""
         try:
-            while left and (found := receiver.receive_messages(min(left, _CHUNK), max_wait_time=milliseconds / 1000)):
+            while left := count - self.number:
+                found = receiver.receive_messages(min(left, _CHUNK), max_wait_time=wait_s)
+                if not found:
+                    return
                 printer.print(record_of(message) for message in found)
                 for message in found:
                     if is_locked:
                         receiver.complete_message(message)
-                    left -= 1
+                    self.number += 1
         except BaseException:
-            if left < count:
-                click.echo(f"Received before the failure: {count - left}.", err=True)
+            if self.number:
+                click.echo(f"Received before the failure: {self.number}.", err=True)
             raise
-    click.echo(f"Received: {count - left}.", err=True)
+
+
+@contextmanager
+def _accepting(client: ServiceBusClient, **source: Any) -> Iterator[ServiceBusReceiver | None]:
+    """An open receiver; None when there is no next session."""
+    from azure.servicebus.exceptions import OperationTimeoutError
+
+    with ExitStack() as stack:
+        try:
+            receiver = stack.enter_context(_receiver(client, **source))
+        except OperationTimeoutError:
+            if "max_wait_time" not in source:
+                raise
+            receiver = None
+        yield receiver
 
 
 def record_of(message: ServiceBusMessage) -> Record:

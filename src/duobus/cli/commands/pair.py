@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from duobus.cli.output import Printer
+from duobus.cli.output import Commands, Printer
 from duobus.cli.remote import Remote, remote_command
 
 _FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -31,7 +31,7 @@ Example:
 """
 
 
-@click.group(name="pair")
+@click.group(name="pair", cls=Commands)
 def command() -> None:
     """Tell what a pair of namespaces has in its backlog queues, and what it costs."""
 
@@ -64,6 +64,8 @@ def backlog(remote: Remote, primary_name: str, backlog_queues: int, output: str 
             }
             for queue in found
         )
+    if not found:
+        click.echo(f"There are no backlog queues of {primary_name}.", err=True)
 
 
 @command.command(name="cost", epilog=_COST)

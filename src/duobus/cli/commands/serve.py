@@ -11,11 +11,15 @@ import click
 from click.core import ParameterSource
 
 from duobus.cli.failures import NotFound
+from duobus.cli.settings_file import GivenOptions, take_settings
+from duobus.clock import Clock
 from duobus.errors import ConfigurationError
 from duobus.model.options import HttpOptions
-from duobus.model.quotas import STORE_TIMEOUT_S, parse_quotas
+from duobus.model.quotas import STORE_TIMEOUT_S, Quotas, parse_quotas
 from duobus.model.tiers import TIERS, tier_named
 from duobus.server.settings import (
+    ADD,
+    CONFIG_MODES,
     DEFAULT_HOST,
     DEFAULT_INCOMING_BYTES_MAX,
     LOG_FORMATS,
@@ -42,8 +46,32 @@ SIGTERM or Ctrl-C drains and stops; a second one ends --drain-delay, or stops at
 
 
 @click.command(name="serve", epilog=_EXAMPLE)
+@click.option(
+    "--settings",
+    type=_FILE,
+    envvar="DUOBUS_SETTINGS",
+    is_eager=True,
+    expose_value=False,
+    callback=take_settings,
+    help="Take options from this file, TOML; the command line wins. Or name it in DUOBUS_SETTINGS.",
+)
+@click.option(
+    "--check-config", is_flag=True, help="Read all settings and files, tell what is wrong or would be done, and end."
+)
 @click.option("--data", type=_FOLDER, help="Folder to keep everything in; made if missing.")
 @click.option("--config", type=_FILE, help="Namespaces and entities, in the emulator's Config.json format.")
+@click.option(
+    "--config-mode",
+    type=click.Choice(CONFIG_MODES),
+    default=ADD,
+    show_default=True,
+    help="What to do with entities of the file: add those that are missing, or apply it: change and delete, too.",
+)
+@click.option(
+    "--config-prune",
+    is_flag=True,
+    help="With apply, delete what the file no longer has, even with messages in it.",
+)
 @click.option("--host", default=DEFAULT_HOST, show_default=True, help="Address to listen on; 0.0.0.0 for all.")
 @click.option("--port", type=_PORT, default=5672, show_default=True, help="AMQP.")
 @click.option(
@@ -151,11 +179,15 @@ SIGTERM or Ctrl-C drains and stops; a second one ends --drain-delay, or stops at
 @click.option(
     "--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Form of the logs."
 )
+@click.option("--log-file", type=_FILE, help="Write the logs here; SIGHUP opens the file anew. Else: standard error.")
 @click.pass_context
 def command(
     context: click.Context,
+    check_config: bool,
     data: Path | None,
     config: Path | None,
+    config_mode: str,
+    config_prune: bool,
     host: str,
     port: int,
     tls_port: int,
@@ -188,57 +220,82 @@ def command(
     accept_clock: bool,
     ready_file: Path | None,
     log_format: str,
+    log_file: Path | None,
 ) -> None:
     """Run the broker until SIGTERM or Ctrl-C."""
     if places and context.get_parameter_source("stores") == ParameterSource.DEFAULT:
         stores = 0
+    given = GivenOptions(context)
+    settings = Settings(
+        data=data,
+        config=config,
+        config_mode=config_mode,
+        config_prune=config_prune,
+        host=host,
+        port=port,
+        tls_port=tls_port,
+        http_port=http_port,
+        https_port=https_port,
+        stores=stores,
+        places=given.read("store", lambda: tuple(map(parse, places)), ()),
+        tls_self_signed=tls_self_signed,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        emulator=emulator,
+        ephemeral=ephemeral,
+        incoming_bytes_max=incoming_memory * _MIB,
+        websocket_origins=websocket_origins,
+        quotas=given.read("quota", lambda: parse_quotas(quotas), Quotas()),
+        http=HttpOptions(
+            tier=tier_named(tier, partition_by_default=partition_by_default),
+            strict_api_version=strict_api_version,
+        ),
+        bearer_tokens=bearer_tokens,
+        metrics_token_file=metrics_token_file,
+        store_timeout_s=store_timeout_s,
+        drain_delay_s=drain_delay,
+        allow_drills=allow_drills,
+        backup_to=backup_to,
+        join=None if join is None else given.read("join", lambda: catalog_place(join), None),
+        advertise=advertise,
+        cluster_ca=cluster_ca,
+        shards_queues=shards_queues,
+        otlp_endpoint=otlp_endpoint,
+        accept_clock=accept_clock,
+        ready_file=ready_file,
+        log_format=log_format,
+        log_file=log_file,
+    )
+    if check_config:
+        sys.exit(_tell_check(settings, given))
     try:
-        settings = load_settings(
-            Settings(
-                data=data,
-                config=config,
-                host=host,
-                port=port,
-                tls_port=tls_port,
-                http_port=http_port,
-                https_port=https_port,
-                stores=stores,
-                places=tuple(map(parse, places)),
-                tls_self_signed=tls_self_signed,
-                tls_cert=tls_cert,
-                tls_key=tls_key,
-                emulator=emulator,
-                ephemeral=ephemeral,
-                incoming_bytes_max=incoming_memory * _MIB,
-                websocket_origins=websocket_origins,
-                quotas=parse_quotas(quotas),
-                http=HttpOptions(
-                    tier=tier_named(tier, partition_by_default=partition_by_default),
-                    strict_api_version=strict_api_version,
-                ),
-                bearer_tokens=bearer_tokens,
-                metrics_token_file=metrics_token_file,
-                store_timeout_s=store_timeout_s,
-                drain_delay_s=drain_delay,
-                allow_drills=allow_drills,
-                backup_to=backup_to,
-                join=None if join is None else catalog_place(join),
-                advertise=advertise,
-                cluster_ca=cluster_ca,
-                shards_queues=shards_queues,
-                otlp_endpoint=otlp_endpoint,
-                accept_clock=accept_clock,
-                ready_file=ready_file,
-                log_format=log_format,
-            )
-        )
+        given.demand()
+        settings = load_settings(settings)
         # Here and not above: --help, --version and a wrong option answer without loading the server.
         from duobus.server.process import serve
 
         status = serve(settings)
     except ConfigurationError as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(given.told(str(error))) from error
     sys.exit(status)
+
+
+def _tell_check(settings: Settings, given: GivenOptions) -> int:
+    """Print what a start would do with these settings, and what is wrong with them; return the exit status."""
+    from duobus.server.config_check import check_config
+
+    report = check_config(settings, Clock(), has_all_options=not given.faults)
+    faults = [*given.faults, *map(given.told, report.faults)]
+    if given.file is not None:
+        click.echo(f"settings: {given.file} gives {', '.join(given.from_file) or 'nothing that counts'}")
+    for line in report.lines:
+        click.echo(line)
+    for warning in report.warnings:
+        click.echo(f"Warning: {warning}", err=True)
+    for fault in faults:
+        click.echo(f"Error: {fault}", err=True)
+    click.echo(f"faults: {len(faults)}" if faults else "The configuration is right.")
+    return 1 if faults else 0
 
 
 # ``duobus trust``: what each language needs to trust the authority that ``--tls-self-signed`` makes.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from duobus.cli.output import Printer
+from duobus.cli.output import Commands, Printer
 from duobus.cli.remote import OUTPUTS, Remote, operate, remote_command
 
 _COLUMNS = ("store", "state", "drill", "fragments", "commits", "failures", "quarantined", "place", "reason")
@@ -40,7 +40,7 @@ Example:
 """
 
 
-@click.group()
+@click.group(cls=Commands)
 def command() -> None:
     """List messaging stores; fail, stall and heal them in a drill."""
 

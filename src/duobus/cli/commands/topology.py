@@ -8,9 +8,8 @@ from typing import Any, Final
 
 import click
 
-from duobus.cli.output import Printer, json_of
+from duobus.cli.output import Commands, Printer, json_of
 from duobus.cli.remote import Remote, remote_command
-from duobus.cli.topology.changes import TopologyChanges
 from duobus.cli.topology.document import (
     NAMESPACE,
     checked,
@@ -21,6 +20,8 @@ from duobus.cli.topology.document import (
     to_config,
     with_parameters,
 )
+from duobus.cli.topology.execution import make
+from duobus.model.topology.changes import TopologyChanges
 
 _COLUMNS: Final = ("operation", "kind", "path", "changes")
 #: Bytes of a file that is imported: 10,000 entities with all their properties are some 5 MiB.
@@ -41,7 +42,7 @@ Example:
 """
 
 
-@click.group(name="topology", no_args_is_help=True)
+@click.group(name="topology", cls=Commands, no_args_is_help=True)
 def command() -> None:
     """Export and import all entities of a namespace."""
 
@@ -112,7 +113,7 @@ def import_(
         try:
             for step in plan.steps():
                 if not dry_run:
-                    step.do(client)
+                    make(step, client)
                 printer.print([step.record()])
                 counts[step.operation] += 1
         except BaseException:

@@ -13,11 +13,10 @@ import click
 
 from duobus.cli.entity_commands import camel, plain
 from duobus.errors import ConfigurationError, ServiceBusError
-from duobus.model.descriptions import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
-from duobus.model.durations import format_duration
 from duobus.model.json.values import from_json, to_json
-from duobus.model.properties import PROPERTIES, Form, Surface, properties_of
+from duobus.model.properties import Form, Surface, properties_of
 from duobus.model.tiers import SIZES_MIB
+from duobus.model.topology.forms import Described, described, rule_described
 from duobus.server.config_file import NamespaceConfig, parse_config
 
 KIND: Final = "duobus-topology"
@@ -25,14 +24,12 @@ VERSION: Final = 1
 #: The name that the emulator's own configuration has.
 NAMESPACE: Final = "sbemulatorns"
 
-#: What an entity keeps from its creation to its end.
-FIXED: Final = frozenset(item.json_name for item in PROPERTIES if item.is_fixed and Surface.SDK in item.given)
-FORWARDS: Final = tuple(item.json_name for item in PROPERTIES if item.form is Form.TARGET)
 #: A partitioned entity tells the size of all its partitions, and is made with that of one: 16, or 2 in a namespace that
 #: is partitioned as a whole, where every entity takes messages of at least this size (Azure: partitioned entities).
 _PARTITIONS: Final = 16
 _PARTITIONS_PREMIUM: Final = 2
 _MESSAGE_KIB_PREMIUM: Final = 1024
+_USUAL_MESSAGE_KIB: Final = 256
 
 _CORRELATION: Final = (
     "correlation_id",
@@ -296,34 +293,16 @@ def _of_config(config: NamespaceConfig) -> dict[str, Any]:
     topics = []
     for topic in config.topics:
         subscriptions = [
-            _described("subscription", one) | {"rules": _sorted(map(_described_rule, one.rules))}
+            _described("subscription", one) | {"rules": _sorted(map(rule_described, one.rules))}
             for one in topic.subscriptions
         ]
         topics.append(_described("topic", topic) | {"subscriptions": _sorted(subscriptions)})
     return document([_described("queue", queue) for queue in config.queues], topics)
 
 
-def _described(kind: str, about: QueueDescription | TopicDescription | SubscriptionDescription) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": about.name}
-    for item in properties_of(kind, Surface.SDK):
-        value: Any = getattr(about, item.field)
-        if item.form is Form.MESSAGE_SIZE:
-            # Azure takes it on Premium only, so the usual one is not asked for.
-            value = value // 1024 if value // 1024 != 256 else None
-        elif item.form in {Form.DURATION, Form.FINITE}:
-            value = format_duration(value)
-        if value is not None:
-            found[item.json_name] = value
-    return found
-
-
-def _described_rule(rule: RuleDescription) -> dict[str, Any]:
-    condition: dict[str, Any] = {"type": rule.filter_type.lower()}
-    if rule.sql_filter is not None:
-        condition["sqlExpression"] = rule.sql_filter
-    for name, value in (rule.correlation_filter or {}).items():
-        condition[name[0].lower() + name[1:]] = value
-    found: dict[str, Any] = {"name": rule.name, "filter": condition}
-    if rule.sql_action is not None:
-        found["action"] = {"sqlExpression": rule.sql_action}
+def _described(kind: str, about: Described) -> dict[str, Any]:
+    found = described(kind, about, Surface.SDK)
+    if found.get("maxMessageSizeInKilobytes") == _USUAL_MESSAGE_KIB:
+        # Azure takes it on Premium only, so the usual one is not asked for.
+        del found["maxMessageSizeInKilobytes"]
     return found

@@ -53,7 +53,7 @@ class Backups(Protocol):
 
 
 class Overview(Protocol):
-    """What is going on in the server; see ``duobus.server.overview``."""
+    """What is going on in the server; see ``duobus.server.monitoring.overview``."""
 
     def server(self) -> dict[str, object]:
         """The server itself."""

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -14,6 +15,9 @@ from duobus.file_sync import sync_file
 
 #: In the data folder: the connection string whose key was made at a start that no terminal showed.
 FILE_NAME: Final = "connection-string"
+_FILE_MAX: Final = 4096
+#: Where ``duobus`` looks for a server when nothing is said: ``serve --emulator`` with its default ports.
+LOCAL_HTTP_PORT: Final = 5300
 
 
 def tell(
@@ -71,6 +75,67 @@ def renew(data: Path, text: str) -> None:
         return
     if is_stale:
         _write(data, text)
+
+
+class Banner:
+    """What a terminal shows when clients can connect: where the server listens, how clients get in, what comes next.
+
+    What is no terminal gets the line of ``tell`` and nothing else, since programs read that.
+
+    Args:
+        members: Those of the ready file.
+        data: The data folder.
+        output: Standard output.
+    """
+
+    def __init__(self, members: Mapping[str, object], data: Path | None, output: TextIO) -> None:
+        self._members = members
+        self._data = data
+        self._output = output
+        self._text = str(members["connection_string"])
+
+    def open(self) -> None:
+        """Print the addresses."""
+        members = self._members
+        host = self._text.removeprefix("Endpoint=sb://").partition(";")[0].rpartition(":")[0]
+        places = [f"AMQP {host}:{members['amqp_port']}"]
+        if members["tls_port"] is not None:
+            places.append(f"TLS {host}:{members['tls_port']}")
+        if members["admin_url"] is not None:
+            places.append(f"HTTP {members['admin_url']}")
+        self._print(f"Serving {', '.join(places)}; Ctrl-C stops")
+
+    def tell_of_earlier(self) -> None:
+        """Print where the connection string of an earlier start is."""
+        path = None if self._data is None else self._data / FILE_NAME
+        key = self._text.partition("SharedAccessKey=")[2].partition(";")[0]
+        rule = self._text.partition("SharedAccessKeyName=")[2].partition(";")[0]
+        if path is not None and _holds(path, f"SharedAccessKey={key};"):
+            self._print(f"Connection string: in {path.resolve()}")
+        else:
+            where = "" if self._data is None else f" --data {self._data}"
+            self._print(f"Connection string: duobus key show {rule}{where}")
+
+    def close(self) -> None:
+        """Print the next step."""
+        is_found = "SAS_KEY_VALUE" in self._text and self._text.startswith("Endpoint=sb://localhost:5672;")
+        if is_found and self._members["http_port"] == LOCAL_HTTP_PORT:
+            self._print("Next, in another terminal: duobus queue create orders")
+        else:
+            self._print("Next: DUOBUS_CONNECTION_STRING='that string' duobus queue create orders")
+
+    def _print(self, line: str) -> None:
+        self._output.write(line + "\n")
+        self._output.flush()
+
+
+def _holds(path: Path, text: str) -> bool:
+    """Whether the file of an earlier start has the key that the server has now."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return text in file.read(_FILE_MAX)
+    except OSError:
+        return False
 
 
 def _write(folder: Path | None, text: str) -> Path:

@@ -17,7 +17,7 @@ from typing import Final
 
 import aiohttp
 
-from duobus.auth.bearer_tokens import KEYS_BYTES_MAX, Issuer, read_keys
+from duobus.auth.bearer_tokens import KEYS_BYTES_MAX, Issuer, PublicKey, read_keys
 from duobus.errors import ConfigurationError
 from duobus.model.options import TrustedIssuer
 from duobus.server.access.token_file import is_url
@@ -108,12 +108,7 @@ class IssuerKeys:
             await self.refresh(index)
 
     def _read_file(self, index: int) -> None:
-        path = Path(self._options[index].keys)
-        try:
-            with path.open("rb") as file:
-                self.issuers[index].keys = read_keys(file.read(KEYS_BYTES_MAX + 1))
-        except (OSError, ConfigurationError) as error:
-            raise ConfigurationError(f"The keys {path} of an issuer cannot be read: {error}") from error
+        self.issuers[index].keys = read_key_file(Path(self._options[index].keys))
 
     def _path(self, index: int) -> Path | None:
         option = self._options[index]
@@ -131,6 +126,19 @@ class IssuerKeys:
         path = self._path(index)
         if path is not None:
             write_private(path, data)
+
+
+def read_key_file(path: Path) -> tuple[PublicKey, ...]:
+    """Read the keys of an issuer that are in a file.
+
+    Raises:
+        ConfigurationError: The file is missing or wrong.
+    """
+    try:
+        with path.open("rb") as file:
+            return read_keys(file.read(KEYS_BYTES_MAX + 1))
+    except (OSError, ConfigurationError) as error:
+        raise ConfigurationError(f"The keys {path} of an issuer cannot be read: {error}") from error
 
 
 async def _fetched(url: str) -> bytes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from duobus.broker import COMMIT_BOUNDS_S, ScaleUnit, transfer_message_count
 from duobus.gateway.amqp.server import AmqpServer
-from duobus.server.key_skew import Where
+from duobus.server.monitoring.key_skew import Where
 from duobus.telemetry.metrics import Sample
 
 if TYPE_CHECKING:

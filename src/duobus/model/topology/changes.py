@@ -8,12 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from duobus.cli.topology.document import FIXED, FORWARDS, sdk_properties, sdk_rule
+from duobus.model.properties import PROPERTIES, Surface
+from duobus.model.properties import Form as ValueForm
 
 CREATE: Final = "create"
 UPDATE: Final = "update"
 DELETE: Final = "delete"
 CONFLICT: Final = "conflict"
+
+#: What an entity keeps from its creation to its end.
+FIXED: Final = frozenset(item.json_name for item in PROPERTIES if item.is_fixed and Surface.SDK in item.given)
+FORWARDS: Final = tuple(item.json_name for item in PROPERTIES if item.form is ValueForm.TARGET)
 
 _INNER: Final = frozenset({"subscriptions", "rules", "name"})
 #: Values that mean that nothing is set.
@@ -49,34 +54,6 @@ class Step:
             for name, values in self.changes.items()
         }
         return {"operation": self.operation, "kind": self.kind, "path": "/".join(self.names), "changes": changes}
-
-    def do(self, client: Any) -> None:
-        """Make it."""
-        if self.operation == CONFLICT:
-            return
-        if self.operation == DELETE:
-            getattr(client, f"delete_{self.kind}")(*self.names)
-        elif self.kind == "rule":
-            self._put_rule(client)
-        elif self.operation == CREATE:
-            form = {name: value for name, value in self.form.items() if name not in FORWARDS}
-            getattr(client, f"create_{self.kind}")(*self.names, **sdk_properties(self.kind, form))
-        else:
-            entity = getattr(client, f"get_{self.kind}")(*self.names)
-            form = {name: self.form.get(name) for name in self.changes}
-            for name, value in sdk_properties(self.kind, form).items():
-                setattr(entity, name, value)
-            getattr(client, f"update_{self.kind}")(*self.names[:-1], entity)
-
-    def _put_rule(self, client: Any) -> None:
-        parts = sdk_rule(self.form)
-        if self.operation == CREATE:
-            client.create_rule(*self.names, **parts)
-            return
-        # Taken away and made again in one request: the SDK's update cannot take an action off.
-        rule = client.get_rule(*self.names)
-        rule.filter, rule.action = parts["filter"], parts.get("action")
-        client.update_rule(*self.names[:-1], rule)
 
 
 class TopologyChanges:

@@ -10,7 +10,7 @@ from duobus.clock import BrokerTime, Clock
 from duobus.gateway.amqp.connection_list import list_connections
 from duobus.gateway.amqp.server import AmqpServer
 from duobus.model.metering import RECEIVE, SEND, SETTLE
-from duobus.server.metric_samples import memory_in_use, running_version
+from duobus.server.monitoring.metric_samples import memory_in_use, running_version
 
 #: Entities that one answer names.
 ENTITIES_MAX: Final = 20_000

@@ -149,6 +149,11 @@ powercut: $(STAMP) ## Cut the power of a real store, 1,000 times (CUTS=...); as 
 spark-kills: $(STAMP) ## Kill Spark's driver, its workers and the broker while a queue is captured, 50 times (KILLS=...); needs Java
 	$(BIN)/python tools/spark_kills.py --kills $(or $(KILLS),50) $(ARGS)
 
+.PHONY: upgrades
+upgrades: $(STAMP) ## Earlier commits' code and today's by turns on data folders and over three servers, with more commits and messages
+	DUOBUS_LONG_UPGRADES=1 $(BIN)/python -m pytest -q tests/integration/durability/test_upgrade_and_back.py \
+		tests/integration/cluster/test_rolling_upgrade.py tests/integration/cluster/test_mixed_versions.py
+
 javascript: $(STAMP) ## The JavaScript SDK and rhea against the broker; needs Node
 	DUOBUS_REQUIRE_JAVASCRIPT=1 $(BIN)/python -m pytest -q tests/acceptance/javascript
 

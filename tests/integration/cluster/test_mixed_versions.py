@@ -6,14 +6,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import tarfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +19,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from kit_cluster import Cluster
 
 from duobus.auth.sas_tokens import sign_token
+from kits.earlier_commits import FIRST, package_of, unpack_commit, words_before
 from kits.postgres import running_postgres
 
 pytestmark = [
@@ -32,8 +29,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
 ]
 
-ROOT: Final = Path(__file__).parents[3]
-COMMIT: Final = os.environ.get("DUOBUS_OLD_COMMIT", "e97fde9")
+COMMIT: Final = os.environ.get("DUOBUS_OLD_COMMIT", FIRST)
 OLD, NEW = 0, 1
 #: What is waited for comes within a second where nothing else runs.
 LIMIT_S: Final = 30.0
@@ -51,14 +47,7 @@ class Mixed(Cluster):
         self.owned: dict[int, str] = {}
 
     def words(self, number: int) -> list[str]:
-        # Its bytecode is kept, whatever the environment says: it is started twice.
-        return ["env", f"PYTHONPATH={self._old}", "PYTHONDONTWRITEBYTECODE="] if number == OLD else []
-
-    def package_of(self, number: int) -> Path:
-        """Where a server has its code from."""
-        command = [*self.words(number), sys.executable, "-c", "import duobus; print(duobus.__file__)"]
-        found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        return Path(found.strip()).parent
+        return words_before(self._old) if number == OLD else []
 
     def owner_of(self, queue: str) -> int | None:
         """The server that lists the fragment of a queue as its own."""
@@ -130,13 +119,7 @@ def take_all(mixed: Mixed, number: int, queue: str, count: int) -> list[str]:
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package of the earlier commit; where to import it from."""
-    archive = subprocess.run(["git", "archive", COMMIT, "src"], cwd=ROOT, capture_output=True, check=False)
-    if archive.returncode:
-        pytest.skip(f"this clone does not hold {COMMIT}")
-    folder = tmp_path_factory.mktemp("old")
-    with tarfile.open(fileobj=BytesIO(archive.stdout)) as tar:
-        tar.extractall(folder, filter="data")
-    return folder / "src"
+    return unpack_commit(COMMIT, tmp_path_factory.mktemp("old"))
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +142,8 @@ def mixed(tmp_path_factory: pytest.TempPathFactory, old: Path) -> Iterator[Mixed
 
 
 def test_each_server_runs_its_own_version(mixed: Mixed, old: Path) -> None:
-    assert mixed.package_of(OLD) == old / "duobus"
-    assert not mixed.package_of(NEW).is_relative_to(old)
+    assert package_of(mixed.words(OLD)) == old / "duobus"
+    assert not package_of(mixed.words(NEW)).is_relative_to(old)
 
 
 @pytest.mark.parametrize(("here", "owner"), [(OLD, NEW), (NEW, OLD)], ids=["new-behind-old", "old-behind-new"])

@@ -90,7 +90,8 @@ def _print(record: Record, output: str | None) -> None:
 def list_rules(server: ServerChoice, entity: str | None, namespace: str | None, output: str | None) -> None:
     """List access rules, without their keys.
 
-    Those of the namespace and of its queues and topics."""
+    Those of the namespace and of its queues and topics.
+    """
     with rules_of(server, namespace) as rules:
         found = rules.listed(entity)
     with Printer(output, _COLUMNS) as printer:

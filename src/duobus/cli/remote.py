@@ -48,6 +48,7 @@ EMULATOR_HTTP_PORT: Final = 5300
 
 OUTPUTS: Final = ("table", "json", "jsonl", "yaml", "tsv")
 
+_PRINTED_BYTES: Final = re.compile(r"""(?<=failed\. )b(["'])(.*)\1\.""")
 _SECRETS: Final = ("sharedaccesskey", "sharedaccesssignature")
 _SHORT: Final = re.compile(r"(\d{1,9})(s|m|h|d)")
 
@@ -273,7 +274,8 @@ def said(error: BaseException) -> str:
         detail = re.search(r"<Detail>(.*?)</Detail>", place, re.DOTALL)
         if detail:
             return clean(html.unescape(detail[1]))
-    return clean(text.replace("\n", " "))
+    # Of a management operation the SDK prints the server's sentence as Python writes bytes.
+    return clean(_PRINTED_BYTES.sub(r"\2", text.replace("\n", " ")))
 
 
 def _body_of(error: BaseException) -> str:

@@ -135,7 +135,10 @@ def test_a_receiver_without_a_session_is_told_which_option_is_missing(shell: She
 
 def test_an_entity_without_sessions_has_none_to_list_or_show(shell: Shell) -> None:
     shell.run("queue", "create", "plain")
-    assert "does not require" in shell.run("session", "list", "plain", status=1).stderr
+    listed = shell.run("session", "list", "plain", status=1).stderr
+    assert listed.startswith(
+        "Error: List sessions failed. 'plain/$management' has no sessions: the entity does not require"
+    )
     assert "does not require" in shell.run("session", "show", "plain", "a", status=1).stderr
     shell.run("session", "list", "nowhere", status=3)
 

@@ -13,8 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from azure.servicebus._pyamqp._decode import decode_payload
 
 from duobus.amqp import ACCEPTED, Closed, Dispositions, Link, Rejected, Transfers
+from duobus.codec import header_section
 from duobus.fragment.fragment import WINDOW_BYTES
 from duobus.gateway.amqp import peer as peer_module
 from duobus.gateway.amqp.byte_budget import ByteBudget
@@ -185,6 +187,19 @@ async def test_a_message_of_many_frames_comes_back_bit_exact() -> None:
         assert outcome.ranges[0][3] is ACCEPTED
         _, received = await client.receive(await client.receiver(credit=1))
         assert received.endswith(encoded)
+
+
+@in_loop
+async def test_a_message_of_many_frames_with_a_life_of_its_own_comes_back_with_its_body() -> None:
+    """Its front is written anew on the way out, and its body is looked at where it lies."""
+    async with serving(_large()) as server:
+        client = await _connect(server)
+        body = _body(3 * MIB + 12345)
+        link = await client.sender()
+        link.send_one(uuid.uuid4().bytes, header_section(None, None, 60_000, None, None) + message(body), False)
+        _, received = await client.receive(await client.receiver(credit=1))
+        assert received.endswith(body)
+        assert decode_payload(memoryview(received)).header.ttl == 60_000
 
 
 @in_loop

@@ -42,10 +42,10 @@ check: $(STAMP) ## Lint, format, types, import rules, figures of the layout
 	$(BIN)/lint-imports --config .importlinter-runtime
 	$(BIN)/python tools/house.py --where
 
-# Tests wait for processes, disks and timers more than they compute: four workers keep two cores busy. Tests of a group
+# Tests wait for processes, disks and timers more than they compute: six workers keep two cores busy. Tests of a group
 # share one worker, and with it what is slow to start: Spark. Bytecode is kept, whatever the environment says: tests start
 # hundreds of processes, and compiling the package takes as long as starting one.
-WORKERS ?= 4
+WORKERS ?= 6
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP) ## All tests (WORKERS=...)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --durations=25 tests

@@ -67,12 +67,12 @@ class ForkedProcess:
         self.pid = pid
         self.returncode: int | None = None
         self._starter = starter
+        self._lock = threading.Lock()
         # The process stays a zombie until its status is asked for, so its number is not given to another one.
         self._descriptor = os.pidfd_open(pid)
 
     def __del__(self) -> None:
-        if self.returncode is None:
-            os.close(self._descriptor)
+        os.close(self._descriptor)
 
     def poll(self) -> int | None:
         """The exit status, negative for a signal; None while the process runs."""
@@ -102,8 +102,10 @@ class ForkedProcess:
 
     def _look(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self._descriptor], [], [], timeout)[0]:
-            self.returncode = self._starter.status_of(self.pid)
-            os.close(self._descriptor)
+            with self._lock:
+                # The status is there to be asked for once, and several threads may look.
+                if self.returncode is None:
+                    self.returncode = self._starter.status_of(self.pid)
         return self.returncode
 
 

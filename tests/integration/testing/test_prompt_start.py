@@ -6,6 +6,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,13 @@ def test_a_killed_one_is_gone_and_has_the_number_of_the_signal(starter: PromptSt
     assert process.wait(30) == -9
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
+
+
+def test_threads_that_wait_for_the_same_one_all_get_its_status(starter: PromptStarter, tmp_path: Path) -> None:
+    process = start(starter, REFUSED, tmp_path / "log")
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(lambda _number: process.wait(30), range(8))) == {2}
+    assert start(starter, REFUSED, tmp_path / "log").wait(30) == 2
 
 
 def test_it_is_in_a_session_of_its_own_and_in_the_folder_of_its_start(

@@ -17,6 +17,8 @@ from kits.prompt_sdk import prompt_sdk
 from kits.prompt_start import PromptStarter
 from kits.sockets import collect_sockets
 
+#: Numbers of killed servers behind which sockets were collected once more.
+_KILLS: Final = [0]
 #: Fixtures that are costly enough for one process alone: a JVM takes seconds to start, and a gigabyte.
 ALONE: Final = ("spark",)
 
@@ -129,6 +131,10 @@ def sockets_collected(request: pytest.FixtureRequest, prompt_starts: list[Prompt
     else is found counts.
     """
     kills = sum(starter.kills for starter in prompt_starts)
+    if kills > _KILLS[-1]:
+        # What threads of the SDK held to the end of the test before is garbage only now.
+        _KILLS.append(kills)
+        collect_sockets()
     marks = request.node.iter_markers("filterwarnings")
     if request.node.get_closest_marker("slow") or any(
         "Unraisable" in str(text) for mark in marks for text in mark.args

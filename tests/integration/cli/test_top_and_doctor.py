@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -108,7 +109,13 @@ def test_top_without_a_server_says_which_one_was_asked() -> None:
 
 def started_top(server: ServerProcess, *words: str, **options: Any) -> subprocess.Popen[str]:
     environment = {**os.environ, "DUOBUS_CONNECTION_STRING": server.connection_string}
-    return subprocess.Popen([sys.executable, "-m", "duobus", "top", *words], env=environment, text=True, **options)
+    command = [sys.executable, "-m", "duobus", "top", *words]
+    # Tests that run in the background of a shell ignore Ctrl-C, and so would what they start.
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        return subprocess.Popen(command, env=environment, text=True, **options)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_two_tops_go_on_over_a_restart_of_the_broker_with_rates_and_end_with_ctrl_c(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import subprocess
@@ -115,6 +116,15 @@ def test_mutants_are_faults_that_somebody_could_make(mutants: Any, tmp_path: Pat
     assert not any("XXnothing" in text for text in texts)
 
 
+@pytest.fixture
+def frozen_again() -> Iterator[None]:
+    """Looking for functions takes back the freeze that all tests of this process share."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("frozen_again")
 def test_a_mutants_code_is_given_to_the_functions_of_a_module_that_is_imported(mutants: Any, tmp_path: Path) -> None:
     import mutant_server
     from mutant_operators import Source

@@ -15,7 +15,7 @@ from kits.loggers import loggers_as_before
 from kits.order import place_of
 from kits.prompt_sdk import prompt_sdk
 from kits.prompt_start import PromptStarter
-from kits.sockets import collect_sockets
+from kits.sockets import collect_sockets, sockets_forgiven
 
 #: Numbers of killed servers behind which sockets were collected once more.
 _KILLS: Final = [0]
@@ -136,14 +136,16 @@ def sockets_collected(request: pytest.FixtureRequest, prompt_starts: list[Prompt
         _KILLS.append(kills)
         collect_sockets()
     marks = request.node.iter_markers("filterwarnings")
-    if request.node.get_closest_marker("slow") or any(
+    is_known = request.node.get_closest_marker("slow") is not None or any(
         "Unraisable" in str(text) for mark in marks for text in mark.args
-    ):
-        yield
-        collect_sockets()
-    else:
-        with pytest.MonkeyPatch.context() as patch:
+    )
+
+    def are_left() -> bool:
+        return is_known or sum(starter.kills for starter in prompt_starts) > kills
+
+    with sockets_forgiven(are_left), pytest.MonkeyPatch.context() as patch:
+        if not is_known:
             patch.setattr(server_process, "let_go", lambda: None)
-            yield
-        if sum(starter.kills for starter in prompt_starts) > kills:
-            collect_sockets()
+        yield
+    if are_left():
+        collect_sockets()

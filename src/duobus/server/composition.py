@@ -353,13 +353,13 @@ class Server:
             self.default = NamespaceRow(namespace, tuple(self._authorizer.namespace_of(namespace).rules.values()))
             self._write_record()
 
-    def _write_record(self) -> None:
-        """Say in the data folder where this server is reached, and with which key."""
+    def ready_members(self) -> dict[str, object] | None:
+        """The members of the ready file, with the ports and the key of now; None before clients can connect."""
         amqp_port = self.port("amqp")
-        if self._record is None or amqp_port is None:
-            return
+        if amqp_port is None:
+            return None
         rule = managing_rule(self.default.rules)
-        members = ready_members(
+        return ready_members(
             self.settings,
             amqp_port=amqp_port,
             tls_port=self.port("tls"),
@@ -369,6 +369,12 @@ class Server:
             key=rule.primary_key,
             ca=self.authority,
         )
+
+    def _write_record(self) -> None:
+        """Say in the data folder where this server is reached, and with which key."""
+        members = None if self._record is None else self.ready_members()
+        if self._record is None or members is None:
+            return
         try:
             self._record.write(members)
             if self.settings.data is not None:

@@ -17,9 +17,8 @@ from duobus.errors import ConfigurationError
 from duobus.server.access.connection_strings import Banner, tell
 from duobus.server.composition import Server
 from duobus.server.monitoring.metering_writer import MeteringWriter
-from duobus.server.server_record import managing_rule
 from duobus.server.service_manager import ServiceManager
-from duobus.server.settings import ReadyFile, Settings, ready_members
+from duobus.server.settings import ReadyFile, Settings
 from duobus.storage.writers import set_switch_interval
 from duobus.telemetry.bounded_log import BoundedLog, tell_faults
 from duobus.telemetry.logs import Log, LogFile, is_journal, set_up_logs
@@ -223,19 +222,8 @@ def _status(server: Server) -> str:
 
 def _announce(server: Server, ready: ReadyFile | None, log: Log) -> None:
     settings = server.settings
-    rule = managing_rule(server.default.rules)
-    amqp_port = server.port("amqp")
-    assert amqp_port is not None
-    members = ready_members(
-        settings,
-        amqp_port=amqp_port,
-        tls_port=server.port("tls"),
-        http_port=server.port("http"),
-        https_port=server.port("https"),
-        rule_name=rule.name,
-        key=rule.primary_key,
-        ca=server.authority,
-    )
+    members = server.ready_members()
+    assert members is not None
     if ready is not None:
         ready.write(members)
     ports = {name: listener.port for name, listener in server.listeners.items()}

@@ -250,21 +250,3 @@ def test_certificates_end_is_the_day_that_stands_in_them(tmp_path: Path) -> None
     assert 396 <= days <= 397
     assert datetime.datetime.fromtimestamp(end_ms / 1000, tz=datetime.UTC).year == 2028
     assert certificate_end_ms(files.key) is None
-
-
-@pytest.mark.parametrize(
-    ("line", "is_it"),
-    [
-        ("2: FLOCK  ADVISORY  WRITE 71 fe:01:99 0 EOF", True),
-        # The file system of a container tells another device; the process is the one that wrote the file.
-        ("2: FLOCK  ADVISORY  WRITE 70 00:1c:99 0 EOF", True),
-        ("2: FLOCK  ADVISORY  WRITE 71 00:1c:99 0 EOF", False),
-        ("2: FLOCK  ADVISORY  WRITE 70 fe:01:98 0 EOF", False),
-        ("2: POSIX  ADVISORY  WRITE 70 fe:01:99 0 EOF", False),
-        ("2: -> FLOCK  ADVISORY  WRITE 70 fe:01:99 0 EOF", False),
-        ("", False),
-    ],
-)
-def test_a_lock_is_told_from_those_of_other_files(line: str, is_it: bool) -> None:
-    device = os.makedev(0xFE, 1)
-    assert data_folder.is_locked(f"1: POSIX\n{line}\n", device, 99, "a server with process id 70") is is_it

@@ -18,7 +18,7 @@ from duobus.cli.watch.findings import FAILURE, OK, WARNING, Finding
 from duobus.clock import AHEAD_MAX_MS, Clock, Witness
 from duobus.file_sync import sync_data
 from duobus.server.clock_record import read_record
-from duobus.storage.folder_lock import NAME as LOCK_NAME
+from duobus.storage.folder_lock import holder_of
 
 _MIB: Final = 1 << 20
 #: Room below which stores are about to refuse, and below which it is time to look.
@@ -156,7 +156,7 @@ def folder_findings(data: Path, clock: Clock) -> Iterator[Finding]:
     status = data.stat()
     writable = os.access(data, os.W_OK | os.X_OK)
     yield of_folder(stat.S_IMODE(status.st_mode), status.st_uid, os.geteuid(), writable)
-    holder = holder_of(data)
+    holder = user_of(data)
     yield Finding("use", OK, f"in use by {holder}" if holder else "no server runs on it")
     yield from _contents(data)
     yield from _disk_findings(data, clock)
@@ -214,50 +214,24 @@ def certificate_findings(paths: list[Path], clock: Clock, *, renews_itself: bool
             yield of_certificate(path.name, end_ms, clock.now_ms(), renews_itself=renews_itself)
 
 
-def holder_of(data: Path) -> str:
-    """Return who has a data folder, as the lock file says; empty when nobody has."""
-    path = data / LOCK_NAME
+def user_of(data: Path) -> str:
+    """Return who has a data folder, as its lock says; empty when nobody has, or the lock cannot be read."""
     try:
-        status, text = path.stat(), path.read_text(errors="replace").strip()
+        return holder_of(data) or ""
     except OSError:
         return ""
-    try:
-        locks = Path("/proc/locks").read_text()
-    except OSError:
-        # The system does not tell: what the last one wrote is the best there is.
-        return text
-    return (text or "another process") if is_locked(locks, status.st_dev, status.st_ino, text) else ""
 
 
 def server_pid(data: Path) -> int | None:
     """Return the process id of the server that has a data folder; None when nobody has, or nobody says."""
-    match = _PROCESS.search(holder_of(data))
+    match = _PROCESS.search(user_of(data))
     return None if match is None else int(match[1])
 
 
 def server_address(data: Path) -> str | None:
     """Return host and port of the server that has a data folder; None when nobody has, or nobody says."""
-    match = re.search(r", at (\S+:\d+)$", holder_of(data))
+    match = re.search(r", at (\S+:\d+)$", user_of(data))
     return None if match is None else match[1]
-
-
-def is_locked(locks: str, device: int, inode: int, holder: str) -> bool:
-    """Whether a file is locked, without trying to lock it: a server that starts just then must not be in the way.
-
-    Args:
-        locks: What Linux tells of all locks.
-        device: Of the file. File systems that lie over others, as those of containers, tell another one there.
-        inode: Of the file.
-        holder: What stands in the file; names the process that wrote it.
-    """
-    place = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
-    match = _PROCESS.search(holder)
-    process = None if match is None else match[1]
-    # 1: FLOCK ADVISORY WRITE 9271 fe:00:11436049 0 EOF
-    lines = (words for words in map(str.split, locks.splitlines()) if len(words) > 5 and words[1] == "FLOCK")
-    return any(
-        words[5].rpartition(":")[2] == str(inode) and (words[5] == place or words[4] == process) for words in lines
-    )
 
 
 def file_system_of(folder: Path) -> str:

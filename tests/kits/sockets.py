@@ -6,7 +6,10 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
+
+#: What the warning of an unclosed socket tells of: the socket, its transport, or a stream whose transport is TLS.
+NAMES: Final = ("socket", "streamwriter")
 
 
 @contextmanager
@@ -15,7 +18,9 @@ def sockets_forgiven(when: Callable[[], bool]) -> Iterator[None]:
     told = sys.unraisablehook
 
     def pass_on(found: Any) -> None:
-        is_socket = isinstance(found.exc_value, ResourceWarning) and "socket" in str(found.exc_value).lower()
+        is_socket = isinstance(found.exc_value, ResourceWarning) and any(
+            name in str(found.exc_value).lower() for name in NAMES
+        )
         if not (is_socket and when()):
             told(found)
 

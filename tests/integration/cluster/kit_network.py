@@ -178,10 +178,15 @@ def _spaces(prefix: str) -> list[str]:
 
 def _remove(prefix: str) -> None:
     for name in _spaces(prefix):
-        for pid in _ip("netns", "pids", name).split():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-        _ip("netns", "del", name)
+        try:
+            for pid in _ip("netns", "pids", name).split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            _ip("netns", "del", name)
+        except subprocess.CalledProcessError:
+            # Another process that runs tests may have removed the namespace meanwhile.
+            if name in _spaces(name):
+                raise
 
 
 def _ip(*words: str) -> str:

@@ -226,9 +226,27 @@ def test_what_a_process_that_is_gone_has_left_is_removed_with_its_processes() ->
         pass
     left = f"{PREFIX}{gone.pid}-1-hub"
     subprocess.run(["ip", "netns", "add", left], check=True)
-    sleeper = subprocess.Popen(["ip", "netns", "exec", left, "sleep", "60"])
-    with running_network([]):
-        assert spaces_of(gone.pid) == []
-        # It may have been killed before it was in there.
-        sleeper.kill()
+    with subprocess.Popen(["ip", "netns", "exec", left, "sleep", "60"]) as sleeper:
+        try:
+            with running_network([]):
+                assert spaces_of(gone.pid) == []
+        finally:
+            # The process may not have been in the namespace yet when what is in there was killed.
+            sleeper.kill()
         assert sleeper.wait(10) == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_several_processes_at_once_remove_what_one_that_is_gone_has_left() -> None:
+    demand_networks()
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    for number in range(20):
+        subprocess.run(["ip", "netns", "add", f"{PREFIX}{gone.pid}-{number}-hub"], check=True)
+    program = "from kit_network import remove_leftovers; remove_leftovers()"
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    removers = [
+        subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": paths}) for _ in range(3)
+    ]
+    assert [remover.wait(60) for remover in removers] == [0, 0, 0]
+    assert spaces_of(gone.pid) == []

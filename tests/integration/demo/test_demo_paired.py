@@ -10,7 +10,7 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus._pyamqp._decode import decode_payload
 from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
-from test_demo_command import rows_of, run_demo
+from test_demo_command import RUN_LIMIT_S, rows_of, run_demo
 
 from duobus.ha.transfer import from_backlog, to_backlog
 from duobus_demo.corpus import Outgoing
@@ -149,6 +149,7 @@ def test_whatever_went_wrong_with_a_pair_is_named(changes: dict[str, Any], text:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(RUN_LIMIT_S + 20)
 def test_a_pair_survives_the_kill_of_its_primary_and_the_loss_of_a_store_and_restores_every_message() -> None:
     done = run_demo("--json", "--part", "paired")
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from test_demo_command import rows_of, run_demo
+from test_demo_command import RUN_LIMIT_S, rows_of, run_demo
 
 from duobus_demo.scenarios.store_loss import TimedMessageAccount, failures_of
 from kits.manual_clock import ManualClock
@@ -63,6 +63,7 @@ def test_a_send_that_is_repeated_is_as_slow_as_all_its_attempts_together() -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(RUN_LIMIT_S + 20)
 def test_a_queue_that_loses_two_stores_takes_every_send_and_loses_nothing() -> None:
     done = run_demo("--json", "--part", "store-loss")
 

@@ -212,3 +212,15 @@ def address_of(route: Route, value: str = "orders") -> str:
         return value if re.fullmatch(found[2] or "[^/]+", value) else "1"
 
     return re.sub(r"{(\w+)(?::([^{}]*(?:{[^{}]*}[^{}]*)*))?}", part, route.path)
+
+
+async def page_addresses(client: ConsoleClient, *values: str) -> list[str]:
+    """An address of every page of every screen, for each value that a route may have in it; live streams are none."""
+    found = ["/missing"]
+    for route in routes(client, "GET"):
+        for value in values if "{" in route.path else ("",):
+            address = address_of(route, value)
+            async with client.session.get(client.url + address, headers={"Accept": "text/html"}) as response:
+                if response.content_type == "text/html":
+                    found.append(address)
+    return list(dict.fromkeys(found))

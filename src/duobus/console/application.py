@@ -111,7 +111,9 @@ class Console:
                 demand_token(request, form.get(CSRF_FIELD), session.csrf)
             _demand_use(route, session, form)
             render: Callable[[str, Mapping[str, Any]], str] = partial(self._render, session)
-            visit = Visit(request, session, render=render, shared=self.shared, form=form, files=files)
+            visit = Visit(
+                request, session, render=render, opener=self._sign_in, shared=self.shared, form=form, files=files
+            )
             outcome = await route.handler(visit)
         except (NamespaceError, Refusal) as error:
             failure = Failure(error.status, error.text, getattr(error, "tracking_id", None))

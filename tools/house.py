@@ -31,8 +31,10 @@ LINES_OF_SMALL: Final = 40
 RING: Final = 2
 
 #: The client's side, which meets the server on the wire only, and which rooms of the server it may use all the same.
-CLIENT: Final = frozenset({"ha", "spark"})
+CLIENT: Final = frozenset({"ha", "spark", "console"})
 CLIENT_MAY_USE: Final = CLIENT | {"model", "telemetry", "clock", "errors", "file_sync"}
+#: The one module of the server that a client may use beside these: it signs tokens, which the SDK does for itself only.
+CLIENT_MAY_SIGN: Final = ("duobus.console.namespace.operations", "duobus.auth.sas_tokens")
 #: Rooms of the server that may use the client's side: its commands, and what users' tests need.
 MAY_USE_CLIENT: Final = frozenset({"cli", "testing"})
 
@@ -52,6 +54,8 @@ ALLOWED: Final = re.compile(
     r"|gateway|special_form|generic_visit|enable_?express|^visit_[A-Z]|^joined_at$|server_software",
     re.IGNORECASE,
 )
+#: A word that is coined in one place and usual in another: who looks at a web page visits the page.
+USUAL: Final = {"console": frozenset({"visit"})}
 #: Formats on disk keep their words for ever, in these files only.
 FORMATS: Final = re.compile(r"(schema|_schema|catalog/(sqlite|postgres))\.py$")
 
@@ -270,7 +274,7 @@ def _may_use(user: Module, used: Module, depths: Mapping[str, int]) -> bool:
         # The demonstration and the simulation may use everything.
         return True
     if here in CLIENT:
-        return there in CLIENT_MAY_USE
+        return there in CLIENT_MAY_USE or (user.name, used.name) == CLIENT_MAY_SIGN
     if there in CLIENT:
         return here in MAY_USE_CLIENT
     return here == there or (there in depths and depths.get(here, -1) < depths[there])
@@ -358,11 +362,11 @@ def naming(checkout: Checkout) -> Iterator[Figure]:
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 if isinstance(node, ast.ClassDef) and node.name[0] != "_" and not _TWIN.match(module.path):
                     seen[module.room or module.name.split(".")[0], node.name].append(module.path)
-                if not FORMATS.search(module.path) and coined_words(node.name):
+                if not FORMATS.search(module.path) and _coined(node.name, module):
                     defined.append(f"{module.path}: {node.name}")
             elif module.is_product and not FORMATS.search(module.path):
-                uses.update(coined_words(_name_of(node)))
-        defined += [f"{module.path}: the module" for _ in coined_words(module.stem)]
+                uses.update(_coined(_name_of(node), module))
+        defined += [f"{module.path}: the module" for _ in _coined(module.stem, module)]
         defined += [f"{module.path}: the folder {part}" for part in module.folder.split("/") if coined_words(part)]
     twice = [f"{room}: {name} in {', '.join(where)}" for (room, name), where in sorted(seen.items()) if len(where) > 1]
     gerunds = [module.path for module in checkout.product if module.stem.endswith("ing") and module.stem not in GERUNDS]
@@ -376,6 +380,10 @@ def naming(checkout: Checkout) -> Iterator[Figure]:
 def coined_words(name: str) -> frozenset[str]:
     """The coined words that a name is made of."""
     return frozenset() if ALLOWED.search(name) else COINED & {word.lower() for word in _WORD.findall(name)}
+
+
+def _coined(name: str, module: Module) -> frozenset[str]:
+    return coined_words(name) - USUAL.get(module.room, frozenset())
 
 
 def _name_of(node: ast.AST) -> str:

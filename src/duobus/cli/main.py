@@ -21,6 +21,7 @@ _COMMANDS = {
     "audit": ("duobus.cli.commands.audit:command", "Read who changed which entity or rule."),
     "backup": ("duobus.cli.commands.backup:command", "Copy everything that a server keeps, while it runs or not."),
     "completion": ("duobus.cli.main:completion", "Print what makes a shell complete this command."),
+    "console": ("duobus.cli.commands.console:command", "Serve a console for the browser."),
     "demo": ("duobus_demo.command:command", "Send, kill the broker, go on, and count: nothing may be lost."),
     "dlq": (
         "duobus.cli.commands.dlq:command",

@@ -1,0 +1,222 @@
+"""The console as a program of aiohttp: its routes, and what every request goes through."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+from multidict import MultiDict, MultiDictProxy
+
+from duobus.clock import Clock, Entropy
+from duobus.console.namespace.failures import NamespaceError
+from duobus.console.pages import Failure, Pages, static_folder
+from duobus.console.screens import SCREENS
+from duobus.console.screens.namespaces import namespaces_screen
+from duobus.console.security import (
+    CSRF_FIELD,
+    Handler,
+    add_headers_to_stream,
+    demand_same_origin,
+    demand_token,
+    protection,
+)
+from duobus.console.sessions import Session, Sessions
+from duobus.console.settings import ConsoleSettings
+from duobus.console.sign_in import SignIn
+from duobus.console.visits import CONFIRM_FIELD, Redirect, Refusal, Route, Screen, View, Visit
+
+#: Most fields that a form may have, and uploaded files.
+_FIELDS_MAX: Final = 2_000
+_COOKIE_BITS: Final = 32
+
+_log = logging.getLogger("duobus.console")
+
+
+class Console:
+    """One console.
+
+    Args:
+        settings: What the operator has chosen.
+        screens: What people see.
+        clock, entropy: Time and randomness.
+
+    Attributes:
+        access_code: Opens the namespaces whose keys the console has; for the terminal.
+        sessions: Who has signed in.
+        screens: What people see.
+        shared: What screens keep for all sessions, by the name of the screen.
+    """
+
+    def __init__(self, settings: ConsoleSettings, screens: tuple[Screen, ...], clock: Clock, entropy: Entropy) -> None:
+        self.settings = settings
+        self.shared: dict[str, Any] = {}
+        self.sessions = Sessions(settings, clock, entropy)
+        self.access_code = self.sessions.token()
+        self._entropy = entropy
+        # Browsers send a cookie to every port of a host, so that two consoles need two names.
+        cookie = f"duobus-console-{settings.port or entropy.number(_COOKIE_BITS)}"
+        self._pages = Pages()
+        self._sign_in = SignIn(settings, self._pages, self.sessions, clock=clock, cookie=cookie, code=self.access_code)
+        self.screens = (*screens, namespaces_screen(self._sign_in.known, self._sign_in))
+        self._pages.add(self.screens)
+
+    def application(self) -> web.Application:
+        """The program of aiohttp."""
+        application = web.Application(
+            middlewares=[protection(self.settings), self._told], client_max_size=self.settings.request_bytes_max
+        )
+        application.on_response_prepare.append(add_headers_to_stream)
+        application.on_startup.append(self._start)
+        application.on_shutdown.append(self._stop)
+        router = application.router
+        router.add_get("/sign-in", self._sign_in.show)
+        router.add_post("/sign-in", self._sign_in.sign_in)
+        router.add_post("/sign-out", self._sign_in.sign_out)
+        router.add_get("/healthz", _healthy)
+        router.add_static("/static", static_folder(), show_index=False, follow_symlinks=False)
+        for screen in self.screens:
+            for route in screen.routes:
+                answer = partial(self._answer, screen, route)
+                if route.method == "GET":
+                    router.add_get(route.path, answer, allow_head=False)
+                else:
+                    router.add_post(route.path, answer)
+        application[CONSOLE] = self
+        return application
+
+    async def _start(self, _application: web.Application) -> None:
+        self.sessions.start()
+
+    async def _stop(self, _application: web.Application) -> None:
+        await self.sessions.close()
+
+    # -- one request ------------------------------------------------------------------------------------------------
+
+    async def _answer(self, screen: Screen, route: Route, request: web.Request) -> web.StreamResponse:
+        session = await self._sign_in.session_of(request)
+        if session is None:
+            return self._sign_in.demand(request)
+        form: MultiDictProxy[str] = MultiDictProxy(MultiDict())
+        files: dict[str, bytes] = {}
+        try:
+            if route.method == "POST":
+                demand_same_origin(request, self.settings)
+                form, files = await _read_form(request)
+                demand_token(request, form.get(CSRF_FIELD), session.csrf)
+            _demand_use(route, session, form)
+            render: Callable[[str, Mapping[str, Any]], str] = partial(self._render, session)
+            visit = Visit(
+                request, session, render=render, opener=self._sign_in, shared=self.shared, form=form, files=files
+            )
+            outcome = await route.handler(visit)
+        except (NamespaceError, Refusal) as error:
+            failure = Failure(error.status, error.text, getattr(error, "tracking_id", None))
+            return self._pages.failure(request, session, failure)
+        if isinstance(outcome, View):
+            return self._pages.answer(request, session, screen, outcome)
+        if isinstance(outcome, Redirect):
+            return self._pages.redirect(request, session, outcome)
+        return outcome
+
+    def _render(self, session: Session, template: str, data: Mapping[str, Any]) -> str:
+        frame = {"rights": session.namespace.rights, "is_duobus": session.namespace.is_duobus}
+        return self._pages.render(template, frame | dict(data), session.csrf)
+
+    @property
+    def _told(self) -> Middleware:
+        """The middleware that turns whatever goes wrong into a page in plain words."""
+
+        @web.middleware
+        async def tell(request: web.Request, handler: Handler) -> web.StreamResponse:
+            try:
+                return await handler(request)
+            except web.HTTPException as error:
+                if error.status < HTTPStatus.BAD_REQUEST:
+                    raise
+                return await self._failed(request, Failure(error.status, _sentence(request, error.status)))
+            except (NamespaceError, Refusal) as error:
+                return await self._failed(request, Failure(error.status, error.text))
+            except Exception:  # noqa: BLE001 - of any screen; the person gets a page, and the log the rest
+                number = self._entropy.token(8).hex()
+                # Without the query and the form, which hold what people look for and send.
+                _log.exception("%s %s failed, error %s", request.method, json.dumps(request.path), number)
+                return await self._failed(request, Failure(500, "The console has failed at this.", number))
+
+        return tell
+
+    async def _failed(self, request: web.Request, failure: Failure) -> web.StreamResponse:
+        session = await self._sign_in.session_of(request)
+        return self._pages.failure(request, session, failure)
+
+
+#: Where an application holds its console.
+CONSOLE: Final = web.AppKey("console", Console)
+
+
+def build_app(
+    settings: ConsoleSettings,
+    *,
+    screens: tuple[Screen, ...] = SCREENS,
+    clock: Clock | None = None,
+    entropy: Entropy | None = None,
+) -> web.Application:
+    """Put a console together; its start and stop are those of the application.
+
+    Raises:
+        ArgumentInvalid: The connection string of the settings is none.
+        ConfigurationError: Another setting is wrong.
+    """
+    return Console(settings, screens, clock or Clock(), entropy or Entropy()).application()
+
+
+async def _healthy(_request: web.Request) -> web.Response:
+    return web.json_response({"status": "healthy"})
+
+
+async def _read_form(request: web.Request) -> tuple[MultiDictProxy[str], dict[str, bytes]]:
+    """The fields and files of a POST; the whole is bounded by the size of requests."""
+    posted = await request.post()
+    if len(posted) > _FIELDS_MAX:
+        raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A form has at most {_FIELDS_MAX} fields.")
+    fields: MultiDict[str] = MultiDict()
+    files: dict[str, bytes] = {}
+    for name, value in posted.items():
+        if isinstance(value, str):
+            fields.add(name, value)
+        elif isinstance(value, web.FileField):
+            files[name] = value.file.read()
+    return MultiDictProxy(fields), files
+
+
+def _demand_use(route: Route, session: Session, form: Mapping[str, str]) -> None:
+    """Refuse what the key of the session may not do, what the namespace does not have, and what is not confirmed."""
+    if route.only_duobus and not session.namespace.is_duobus:
+        raise Refusal(
+            HTTPStatus.NOT_FOUND, "Only a duobus has this, and this namespace is none: it is of Azure or the emulator."
+        )
+    if not session.namespace.rights.has(route.right):
+        raise Refusal(
+            HTTPStatus.FORBIDDEN,
+            f"This needs the right {(route.right or '').title()}, which the access rule "
+            f"{session.namespace.rule_name} does not have. Sign in with a key that has the right.",
+        )
+    if route.destructive and not form.get(CONFIRM_FIELD):
+        raise Refusal(
+            HTTPStatus.UNPROCESSABLE_ENTITY, "Nothing was changed: type the name of what is to go to confirm this."
+        )
+
+
+def _sentence(request: web.Request, status: int) -> str:
+    if status == HTTPStatus.NOT_FOUND:
+        return f"The console has no page {request.path}."
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        return f"{request.path} does not take {request.method}."
+    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        return "This is larger than the console reads."
+    return HTTPStatus(status).phrase

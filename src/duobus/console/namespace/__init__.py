@@ -1,0 +1,1 @@
+"""How the console talks to a namespace."""

@@ -1,0 +1,10 @@
+"""The screens of the console. Another screen is another line here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from duobus.console.screens import overview
+from duobus.console.visits import Screen
+
+SCREENS: Final[tuple[Screen, ...]] = (overview.screen,)

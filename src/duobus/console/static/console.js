@@ -1,0 +1,200 @@
+/* What the pages of the console do by themselves: dialogs, keys, colours, times in the viewer's zone, live events. */
+"use strict";
+(() => {
+  const csrf = () => document.body.dataset.csrf || "";
+
+  /* Every request of htmx brings the token. */
+  document.addEventListener("htmx:configRequest", (event) => {
+    event.detail.headers["X-CSRF-Token"] = csrf();
+  });
+  document.addEventListener("htmx:sendError", () => notify("The console does not answer. Is it still running?"));
+  document.addEventListener("htmx:timeout", () => notify("The console did not answer in time."));
+
+  function notify(text) {
+    const place = document.getElementById("notices");
+    const line = document.createElement("p");
+    line.className = "notice notice-error";
+    line.setAttribute("role", "alert");
+    line.textContent = text;
+    place.replaceChildren(line);
+  }
+
+  /* Times: the viewer's zone on the page, the exact instant on hover. */
+  const shown = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  const exact = new Intl.DateTimeFormat(undefined, {
+    year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
+    fractionalSecondDigits: 3, timeZoneName: "short",
+  });
+  function localize(root) {
+    for (const element of root.querySelectorAll("time[datetime]:not([data-local])")) {
+      const instant = new Date(element.dateTime);
+      if (Number.isNaN(instant.getTime())) continue;
+      element.dataset.local = "";
+      element.title = `${exact.format(instant)} – ${element.dateTime}`;
+      element.textContent = shown.format(instant);
+    }
+  }
+
+  /* Live events: <div data-events="/tail/orders/events"> gets each event of the stream as an event of the page. */
+  const streams = new Map();
+  function listen(root) {
+    for (const [element, stream] of streams) {
+      if (!element.isConnected) {
+        stream.close();
+        streams.delete(element);
+      }
+    }
+    for (const element of root.querySelectorAll("[data-events]")) {
+      if (streams.has(element)) continue;
+      const stream = new EventSource(element.dataset.events);
+      streams.set(element, stream);
+      const names = (element.dataset.eventNames || "").split(" ").filter(Boolean);
+      for (const name of new Set(["html", "failed", "dropped", "ended", ...names])) {
+        stream.addEventListener(name, (event) => receive(element, stream, name, JSON.parse(event.data)));
+      }
+    }
+  }
+  function receive(element, stream, name, data) {
+    if (name === "failed") notify(data.text);
+    if (name === "failed" || name === "ended") stream.close();
+    if (name === "html") {
+      const target = data.target ? document.querySelector(data.target) : element;
+      if (target) htmx.swap(target, data.html, { swapStyle: data.swap || "innerHTML" });
+      return;
+    }
+    element.dispatchEvent(new CustomEvent(`console:${name}`, { bubbles: true, detail: data }));
+  }
+
+  /* Charts: <div class="chart" data-chart="id-of-a-script"> with a <script type="application/json"> that holds
+     {"x": [seconds…], "series": [{"label": …, "values": […]}], "unit": "/s"}. A chart has a table beside it for those
+     who cannot see it. */
+  const charts = new Map();
+  function colour(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
+  function draw(root) {
+    for (const element of root.querySelectorAll("[data-chart]")) {
+      if (charts.has(element) || typeof uPlot === "undefined") continue;
+      const source = document.getElementById(element.dataset.chart);
+      if (!source) continue;
+      const data = JSON.parse(source.textContent);
+      const palette = ["--series-1", "--series-2", "--series-3", "--series-4"].map(colour);
+      const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
+      const chart = new uPlot({
+        width: Math.max(200, element.clientWidth), height: Number(element.dataset.height || 180),
+        cursor: { drag: { x: false, y: false } },
+        axes: [axis, { ...axis, size: 60 }],
+        series: [{}, ...data.series.map((one, index) => ({
+          label: one.label, stroke: palette[index % palette.length], width: 2, points: { show: false },
+          dash: index % 2 ? [6, 3] : undefined,
+          value: (_, value) => value == null ? "–" : value.toLocaleString() + (data.unit || ""),
+        }))],
+      }, [data.x, ...data.series.map((one) => one.values)], element);
+      charts.set(element, chart);
+    }
+    for (const [element, chart] of charts) {
+      if (!element.isConnected) { chart.destroy(); charts.delete(element); }
+    }
+  }
+  new ResizeObserver(() => {
+    for (const [element, chart] of charts) {
+      const width = Math.max(200, element.clientWidth);
+      if (width !== chart.width) chart.setSize({ width, height: chart.height });
+    }
+  }).observe(document.body);
+
+  function begin(root) { localize(root); listen(document); draw(root); countDown(); arm(root); }
+
+  /* Locks and other ends: <span data-until="ISO time">. */
+  function countDown() {
+    for (const element of document.querySelectorAll("[data-until]")) {
+      const left = Math.max(0, Math.floor((new Date(element.dataset.until) - Date.now()) / 1000));
+      const text = left >= 3600 ? `${Math.floor(left / 3600)} h ${Math.floor(left % 3600 / 60)} m`
+        : left >= 60 ? `${Math.floor(left / 60)} m ${left % 60} s` : `${left} s`;
+      const written = left ? text : element.dataset.over || "over";
+      if (element.textContent !== written) element.textContent = written;
+      element.classList.toggle("over", !left);
+    }
+  }
+  setInterval(countDown, 1000);
+
+  /* A name has to be typed before something is destroyed; the server asks for it, too. */
+  function arm(root) {
+    for (const field of root.querySelectorAll("input[data-confirm]")) {
+      const button = field.form.querySelector("button.danger");
+      const check = () => { button.disabled = field.value !== field.dataset.confirm; };
+      if (!field.dataset.armed) { field.dataset.armed = "1"; field.addEventListener("input", check); }
+      check();
+    }
+  }
+
+  document.addEventListener("click", (event) => {
+    const open = event.target.closest("[data-open]");
+    if (open) document.querySelector(open.dataset.open)?.showModal();
+    event.target.closest("[data-dismiss]")?.closest("dialog")?.close();
+    event.target.closest("[data-close]")?.closest(".notice")?.remove();
+    const copy = event.target.closest("[data-copy]");
+    if (copy) copyText(copy);
+    if (event.target.closest("[data-theme-switch]")) switchTheme();
+    if (event.target instanceof HTMLDialogElement) event.target.close();
+  });
+
+  /* <button data-copy="#id-of-an-element"> copies its text. */
+  async function copyText(button) {
+    const source = document.querySelector(button.dataset.copy);
+    if (!source) return;
+    const before = button.textContent;
+    try {
+      await navigator.clipboard.writeText("value" in source ? source.value : source.textContent);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Not copied";
+    }
+    setTimeout(() => { button.textContent = before; }, 2000);
+  }
+
+  function switchTheme() {
+    const root = document.documentElement;
+    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = dark ? "light" : "dark";
+    document.cookie = `duobus-console-theme=${root.dataset.theme}; path=/; max-age=31536000; samesite=strict`;
+    for (const [element, chart] of charts) { chart.destroy(); charts.delete(element); }
+    draw(document);
+  }
+
+  /* Keys, while no field has the focus. */
+  let isLeading = false;
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const inField = event.target.closest?.("input, textarea, select, [contenteditable]");
+    if (event.key === "Escape" && inField) { event.target.blur(); return; }
+    if (inField || document.querySelector("dialog[open]")) return;
+    if (isLeading) {
+      isLeading = false;
+      const link = document.querySelector(`nav.screens a[data-key="${CSS.escape(event.key)}"]`);
+      if (link) { event.preventDefault(); link.click(); }
+      return;
+    }
+    if (event.key === "g") { isLeading = true; setTimeout(() => { isLeading = false; }, 1500); }
+    if (event.key === "?") { event.preventDefault(); document.getElementById("keys").showModal(); }
+    if (event.key === "/") {
+      const search = document.querySelector("main input[type=search]");
+      if (search) { event.preventDefault(); search.focus(); search.select(); }
+    }
+    if (event.key === "r") location.reload();
+  });
+
+  /* The console's own start opens the sign-in page with the access code behind the #, which no request carries. */
+  function takeCode() {
+    const found = /^#code=([\w=-]+)$/.exec(location.hash);
+    const form = document.querySelector("#code-form form");
+    if (!found || !form) return;
+    history.replaceState(null, "", location.pathname + location.search);
+    form.querySelector("[name=code]").value = found[1];
+    form.submit();
+  }
+
+  document.addEventListener("htmx:load", (event) => begin(event.detail.elt.parentElement || document));
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => begin(document));
+  else begin(document);
+  takeCode();
+  window.addEventListener("hashchange", takeCode);
+})();

@@ -8,14 +8,15 @@ from duobus.auth.authorizer import Authorizer
 from duobus.broker import ScaleUnit
 from duobus.clock import Clock, Entropy
 from duobus.errors import ArgumentInvalid, ServiceBusError
-from duobus.gateway.rest import operations as operating
 from duobus.gateway.rest.atom.management import Management
 from duobus.gateway.rest.atom.request_origin import RequestOrigin
 from duobus.gateway.rest.authorization import Guard
 from duobus.gateway.rest.dead_letters.endpoint import DeadLetterEndpoint, is_dead_letter_request
 from duobus.gateway.rest.error_responses import Answers
 from duobus.gateway.rest.keys.endpoint import AccessRules, KeyEndpoint, is_key_request
-from duobus.gateway.rest.operations import Drill
+from duobus.gateway.rest.operations import endpoint as operating
+from duobus.gateway.rest.operations.endpoint import Drill
+from duobus.gateway.rest.operations.registry import Operations, endpoints_of
 from duobus.gateway.rest.request_bodies import BodyBudget
 from duobus.gateway.rest.request_target import HOST, parse_target
 from duobus.gateway.rest.runtime.messages import Messages
@@ -50,12 +51,14 @@ class HttpApi:
         backups: operating.Backups | None = None,
         audit: AuditTrail | None = None,
         overview: operating.Overview | None = None,
+        operations: Operations | None = None,
         rules: AccessRules | None = None,
         sends: type[Sends] = Sends,
     ) -> None:
         self._guard = Guard(authorizer, clock)
         self._answers = Answers(clock, entropy, log, errors)
-        self._operating = operating.AdminOperations(unit, self._guard, drills, backups, overview)
+        others = () if operations is None else tuple(endpoints_of(operations, self._guard))
+        self._operating = operating.AdminOperations(unit, self._guard, drills, backups, overview, others)
         self._keys = None if rules is None else KeyEndpoint(rules, self._guard)
         room = BodyBudget()
         self._management = Management(

@@ -32,6 +32,7 @@ from duobus.server.monitoring.key_skew import SkewWatch
 from duobus.server.monitoring.metric_samples import running_version, samples, samples_of_process
 from duobus.server.monitoring.overview import ServerOverview
 from duobus.server.operations.inspection import Inspection
+from duobus.server.operations.rule_trials import RuleTrials
 from duobus.server.server_record import ServerRecord, managing_rule
 from duobus.server.settings import EMULATOR_KEY, Settings, ready_members
 from duobus.server.store_plan import PlannedStore, plan_stores, postgres_store
@@ -572,7 +573,7 @@ class Server:
                 changed=self._rules_changed,
             ),
             overview=ServerOverview(self.unit, self.amqp, self._clock, started_ms, self._time, self.audit),
-            operations=Operations(inspection=Inspection(self.unit, self.amqp)),
+            operations=Operations(inspection=Inspection(self.unit, self.amqp), trials=RuleTrials(self.unit)),
             **self._sends(),
         )
         self.amqp.audit = self.audit

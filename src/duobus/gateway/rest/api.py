@@ -57,10 +57,10 @@ class HttpApi:
     ) -> None:
         self._guard = Guard(authorizer, clock)
         self._answers = Answers(clock, entropy, log, errors)
-        others = () if operations is None else tuple(endpoints_of(operations, self._guard))
+        room = BodyBudget()
+        others = () if operations is None else tuple(endpoints_of(operations, self._guard, room))
         self._operating = operating.AdminOperations(unit, self._guard, drills, backups, overview, others)
         self._keys = None if rules is None else KeyEndpoint(rules, self._guard)
-        room = BodyBudget()
         self._management = Management(
             unit,
             self._guard,

@@ -138,8 +138,8 @@ class AdminOperations:
         raise MethodUnknown(
             f"{call[0]} means nothing for this address. GET /$duobus/server, /$duobus/entities, /$duobus/connections, "
             "/$duobus/locks, /$duobus/sessions, /$duobus/stores, /$duobus/fragments, /$duobus/moves, /$duobus/backup "
-            "or /$duobus/keys; POST /$duobus/moves, /$duobus/backup or /$duobus/stores/<number>/fail, .../stall or "
-            ".../heal; DELETE /$duobus/connections/<connection>."
+            "or /$duobus/keys; POST /$duobus/try-rule, /$duobus/moves, /$duobus/backup or "
+            "/$duobus/stores/<number>/fail, .../stall or .../heal; DELETE /$duobus/connections/<connection>."
         )
 
     def _broker(self, number: str) -> MessageBroker:

@@ -10,6 +10,8 @@ from aiohttp import web
 from duobus.auth.authorizer import NamespaceRules
 from duobus.gateway.rest.authorization import Guard
 from duobus.gateway.rest.operations.entity_endpoint import EntityEndpoint, Inspection
+from duobus.gateway.rest.operations.rule_endpoint import RuleEndpoint, RuleTrials
+from duobus.gateway.rest.request_bodies import BodyBudget
 from duobus.gateway.rest.request_target import Target
 
 
@@ -30,9 +32,12 @@ class Operations(NamedTuple):
     """What a server offers; None for what it does not have."""
 
     inspection: Inspection | None = None
+    trials: RuleTrials | None = None
 
 
-def endpoints_of(offered: Operations, guard: Guard) -> Iterator[OperationEndpoint]:
+def endpoints_of(offered: Operations, guard: Guard, room: BodyBudget) -> Iterator[OperationEndpoint]:
     """Yield an endpoint for everything that is offered."""
     if offered.inspection is not None:
         yield EntityEndpoint(offered.inspection, guard)
+    if offered.trials is not None:
+        yield RuleEndpoint(offered.trials, guard, room)

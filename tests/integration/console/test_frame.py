@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 
+from aiohttp import web
+
+from duobus.console.events import QUEUED_MAX, Event, stream_events
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.visits import Redirect, Screen, View, Visit
 from duobus.model.descriptions import QueueDescription
+from duobus.model.durations import parse_duration
 from kits.console import console, page_addresses
 from kits.gateway import in_loop
 
@@ -213,3 +218,96 @@ async def test_what_a_person_did_goes_into_the_audit_log_or_into_the_log_of_the_
             assert (await client.post("/trial")).status == 303
     line = {"operation": "settle", "kind": "queue", "path": "orders", "note": "3 messages"}
     assert sent == [(("POST", "/$duobus/audit"), {"body": line})]
+
+
+@in_loop
+async def test_what_no_console_can_read_is_refused_in_a_sentence() -> None:
+    screen = Screen("trial")
+
+    @screen.post("/trial")
+    async def change(visit: Visit) -> Redirect:
+        return Redirect("/")
+
+    @screen.get("/duration")
+    async def read(visit: Visit) -> View:
+        parse_duration(visit.query["text"])
+        raise AssertionError
+
+    @screen.get("/raw")
+    async def raw(visit: Visit) -> View:
+        await visit.namespace.administration.delete_queue("missing")
+        raise AssertionError
+
+    async with console(screens=(screen,)) as client:
+        for kind, body in (
+            ("multipart/form-data; boundary=x", b"--x\r\nContent-Disposition: form-data\r\n\r\ncut off"),
+            ("multipart/form-data", b"--x"),
+            ("application/x-www-form-urlencoded; charset=nonsense", b"a=b"),
+            ("application/x-www-form-urlencoded; charset=utf-7", b"\xff=+AGH-\xfe"),
+        ):
+            headers = {"Content-Type": kind, "X-CSRF-Token": client.csrf}
+            page = await client.ask("POST", "/trial", data=body, headers=headers)
+            assert page.status in (303, 400), (kind, page)
+        page = await client.get("/duration?text=soon")
+        assert page.status == 422
+        assert "soon" in page.words
+        assert (await client.get("/raw")).status == 404
+
+
+@in_loop
+async def test_half_of_a_character_is_shown_and_told() -> None:
+    screen = Screen("trial")
+
+    @screen.get("/trial")
+    async def show(visit: Visit) -> View:
+        return View("failure.html", "T", {"failure": {"text": "half: \ud800", "tracking_id": None}})
+
+    async with console(screens=(screen,)) as client:
+        assert "half: ?" in (await client.get("/trial")).words
+        assert (await client.data("/trial"))["failure"]["text"] == "half: \ud800"
+        for path in ("/%ED%A0%80", "/%FF%FE", "/namespaces?x=%ED%A0%80"):
+            assert (await client.get(path)).status in (200, 404)
+
+
+@in_loop
+async def test_a_page_that_reads_too_slowly_loses_the_oldest_events_and_is_told_so() -> None:
+    screen = Screen("trial")
+    sent = asyncio.Event()
+
+    async def source() -> AsyncIterator[Event]:
+        for number in range(QUEUED_MAX + 7):
+            yield Event("row", number)
+        sent.set()
+
+    @screen.get("/trial")
+    async def show(visit: Visit) -> web.StreamResponse:
+        return await stream_events(visit, source())
+
+    async with console(screens=(screen,)) as client, client.session.get(client.url + "/trial") as response:
+        await sent.wait()
+        text = (await response.read()).decode()
+        assert 'event: dropped\ndata: {"count":7}' in text
+        assert text.count("event: row") == QUEUED_MAX
+        assert f"data: {QUEUED_MAX + 6}\n" in text
+
+
+@in_loop
+async def test_a_live_source_that_fails_tells_the_page_and_is_closed() -> None:
+    screen = Screen("trial")
+    closed = asyncio.Event()
+
+    async def source() -> AsyncIterator[Event]:
+        try:
+            yield Event("row", 1)
+            raise NamespaceError(503, "The store is away.", "abc")
+        finally:
+            closed.set()
+
+    @screen.get("/trial")
+    async def show(visit: Visit) -> web.StreamResponse:
+        return await stream_events(visit, source())
+
+    async with console(screens=(screen,)) as client, client.session.get(client.url + "/trial") as response:
+        text = (await response.read()).decode()
+        assert 'event: failed\ndata: {"status":503,"text":"The store is away.","trackingId":"abc"}' in text
+        assert closed.is_set()

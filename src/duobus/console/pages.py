@@ -121,8 +121,10 @@ class Pages:
             return _json({"error": error}, failure.status, {})
         phrase = HTTPStatus(failure.status).phrase
         data = {"failure": failure}
-        if is_fragment(request) and failure.status != HTTPStatus.UNPROCESSABLE_ENTITY:
-            return _html(self.render("parts/failure.html", data), failure.status, {})
+        if is_fragment(request):
+            # Wherever the answer would have gone, what was there stays: a notice tells of the failure.
+            place = {"HX-Retarget": "#notices", "HX-Reswap": "innerHTML"}
+            return _html(self.render("parts/failure.html", data), failure.status, place)
         view = View("failure.html", phrase, data, failure.status)
         return self._page(request, view, csrf="" if session is None else session.csrf, session=session, current="")
 

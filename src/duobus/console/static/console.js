@@ -196,6 +196,7 @@
   document.addEventListener("htmx:load", (event) => begin(event.detail.elt.parentElement || document));
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => begin(document));
   else begin(document);
-  takeCode();
+  if (document.readyState === "complete") takeCode();
+  else window.addEventListener("load", takeCode);
   window.addEventListener("hashchange", takeCode);
 })();

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
+from azure.core.exceptions import AzureError
 from multidict import MultiDict, MultiDictProxy
 
 from duobus.clock import Clock, Entropy
-from duobus.console.namespace.failures import NamespaceError
+from duobus.console.namespace.failures import NamespaceError, namespace_error
 from duobus.console.pages import Failure, Pages, static_folder
 from duobus.console.screens import SCREENS
 from duobus.console.screens.namespaces import namespaces_screen
@@ -27,12 +28,11 @@ from duobus.console.security import (
     protection,
 )
 from duobus.console.sessions import Session, Sessions
-from duobus.console.settings import ConsoleSettings
+from duobus.console.settings import SETTINGS, ConsoleSettings
 from duobus.console.sign_in import SignIn
-from duobus.console.visits import CONFIRM_FIELD, Redirect, Refusal, Route, Screen, View, Visit
+from duobus.console.visits import CONFIRM_FIELD, Closable, Redirect, Refusal, Route, Screen, View, Visit
+from duobus.errors import ServiceBusError
 
-#: Most fields that a form may have, and uploaded files.
-_FIELDS_MAX: Final = 2_000
 _COOKIE_BITS: Final = 32
 
 _log = logging.getLogger("duobus.console")
@@ -50,7 +50,7 @@ class Console:
         access_code: Opens the namespaces whose keys the console has; for the terminal.
         sessions: Who has signed in.
         screens: What people see.
-        shared: What screens keep for all sessions, by the name of the screen.
+        shared: What screens keep for all sessions, by the name of the screen; what is closable is closed at the end.
     """
 
     def __init__(self, settings: ConsoleSettings, screens: tuple[Screen, ...], clock: Clock, entropy: Entropy) -> None:
@@ -88,12 +88,16 @@ class Console:
                 else:
                     router.add_post(route.path, answer)
         application[CONSOLE] = self
+        application[SETTINGS] = self.settings
         return application
 
     async def _start(self, _application: web.Application) -> None:
         self.sessions.start()
 
     async def _stop(self, _application: web.Application) -> None:
+        for shared in self.shared.values():
+            if isinstance(shared, Closable):
+                await shared.close()
         await self.sessions.close()
 
     # -- one request ------------------------------------------------------------------------------------------------
@@ -118,6 +122,13 @@ class Console:
         except (NamespaceError, Refusal) as error:
             failure = Failure(error.status, error.text, getattr(error, "tracking_id", None))
             return self._pages.failure(request, session, failure)
+        except ServiceBusError as error:
+            # What the person wrote is no duration, no name, no number.
+            return self._pages.failure(request, session, Failure(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)))
+        except AzureError as error:
+            namespace = session.namespace
+            said = namespace_error(error, "what was asked for", namespace.name, namespace.address.masked)
+            return self._pages.failure(request, session, Failure(said.status, said.text, said.tracking_id))
         if isinstance(outcome, View):
             return self._pages.answer(request, session, screen, outcome)
         if isinstance(outcome, Redirect):
@@ -181,9 +192,11 @@ async def _healthy(_request: web.Request) -> web.Response:
 
 async def _read_form(request: web.Request) -> tuple[MultiDictProxy[str], dict[str, bytes]]:
     """The fields and files of a POST; the whole is bounded by the size of requests."""
-    posted = await request.post()
-    if len(posted) > _FIELDS_MAX:
-        raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A form has at most {_FIELDS_MAX} fields.")
+    try:
+        posted = await request.post()
+    except (ValueError, LookupError):
+        # Of another encoding than it says, or cut off.
+        raise Refusal(HTTPStatus.BAD_REQUEST, "This is no form that the console can read.") from None
     fields: MultiDict[str] = MultiDict()
     files: dict[str, bytes] = {}
     for name, value in posted.items():
@@ -218,5 +231,5 @@ def _sentence(request: web.Request, status: int) -> str:
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         return f"{request.path} does not take {request.method}."
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        return "This is larger than the console reads."
+        return "This is larger than the console reads, or a form of too many fields."
     return HTTPStatus(status).phrase

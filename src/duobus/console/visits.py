@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from aiohttp import web
 from multidict import MultiDict, MultiDictProxy
@@ -33,6 +33,14 @@ class Refusal(Exception):
         super().__init__(text)
         self.status = int(status)
         self.text = text
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """What a screen keeps for all sessions and has to end with the console."""
+
+    async def close(self) -> None:
+        """End it."""
 
 
 class View(NamedTuple):

@@ -142,7 +142,7 @@ class ServerDeadLetters:
 
     def _answers(self, plan: DeadLetterPlan, totals: Totals) -> Iterator[dict[str, Any]]:
         """Order after order, until nothing follows or as many are counted as were asked for."""
-        first: int | None = 0
+        first: int | None = plan.first
         most = self._work.limit
         while first is not None and (most is None or totals.moved + totals.left < most):
             chunk = self._work.chunk if most is None else min(most - totals.moved - totals.left, self._work.chunk)

@@ -44,7 +44,7 @@ class SdkDeadLetters:
 
     def pages(self, *, is_dry: bool = False) -> Iterator[list[dict[str, Any]]]:
         """See Executor; what would become of messages is told in any case."""
-        left, first = self._work.limit, 1
+        left, first = self._work.limit, max(1, self._plan.first)
         with self._namespace.messaging(f"entity {self._work.named}") as client, self._receiver(client) as receiver:
             while left is None or left > 0:
                 found = receiver.peek_messages(self._work.chunk, sequence_number=first)

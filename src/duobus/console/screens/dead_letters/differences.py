@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Any, Final, NamedTuple
 
@@ -45,9 +46,9 @@ def lines_between(before: str, after: str) -> list[Line]:
     return _shortened(found)
 
 
-def _steps(old: list[str], new: list[str]) -> list[tuple[str, int, int, int, int]]:
+def _steps(old: list[str], new: list[str]) -> Sequence[tuple[str, int, int, int, int]]:
     if max(len(old), len(new)) <= LINES_MAX:
-        return [tuple(step) for step in SequenceMatcher(None, old, new, autojunk=True).get_opcodes()]
+        return list(SequenceMatcher(None, old, new, autojunk=True).get_opcodes())
     # In a long text what is the same at both ends is enough.
     first = 0
     while first < min(len(old), len(new)) and old[first] == new[first]:

@@ -34,7 +34,7 @@ EXAMPLES_MAX: Final = 200
 _REASON_LENGTH: Final = 300
 
 
-class JobRecord(msgspec.Struct, rename="camel"):
+class JobRecord(msgspec.Struct):
     """A run, as it is kept in a file.
 
     Attributes:

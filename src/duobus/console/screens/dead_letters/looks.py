@@ -58,6 +58,7 @@ def work_for(
     limit: int | None = None,
     chunk: int = _PAGE,
     first: int = 0,
+    heads: bool = False,
 ) -> Work:
     """Looking at a selection, or trying what a repair would make of it."""
     members = {
@@ -68,6 +69,7 @@ def work_for(
         "numbers": list(selection.numbers) or None,
         "repair": repair if action != "list" else None,
         "first": first,
+        "heads": heads,
     }
     return Work.of_members(
         members,
@@ -84,6 +86,22 @@ def pages_of(namespace: WorkNamespace, work: Work) -> Iterator[list[dict[str, An
     """The messages of a work by pages; nothing is done to them."""
     with DeadLetterClient(namespace, _TIMEOUT_S) as link:
         yield from runs.executor_of(namespace, link, work).pages(is_dry=work.action != "list")
+
+
+def heads_of(namespace: WorkNamespace, selection: Selection) -> Iterator[list[dict[str, Any]]]:
+    """What is known of the messages of a selection, by pages; whether with what they hold is not said."""
+    pages = pages_of(namespace, work_for(selection, heads=True))
+    try:
+        page = next(pages, None)
+    except NamespaceError as error:
+        if error.status != 400 or "heads" not in error.text:
+            raise
+        # A server of an earlier version tells whole messages only.
+        pages = pages_of(namespace, work_for(selection))
+        page = next(pages, None)
+    if page is not None:
+        yield page
+        yield from pages
 
 
 class Found:
@@ -107,17 +125,16 @@ def find(namespace: WorkNamespace, selection: Selection, clock: Clock, *, first:
     """Count the messages of a selection, and take so many from a sequence number on."""
     found = Found()
     until_ms = clock.monotonic_ms() + _LOOK_MS
-    for page in pages_of(namespace, work_for(selection)):
+    for page in heads_of(namespace, selection):
         found.count += len(page)
-        for record in page:
-            if record["sequenceNumber"] < first:
-                continue
-            if len(found.records) < number:
-                found.records.append(record)
-            elif found.following is None:
-                found.following = record["sequenceNumber"]
         if found.count >= LOOK_MAX or clock.monotonic_ms() >= until_ms:
             found.is_complete = False
+            break
+    for page in pages_of(namespace, work_for(selection, first=first, chunk=number + 1)):
+        found.records += page
+        if len(found.records) > number:
+            found.following = found.records[number]["sequenceNumber"]
+            del found.records[number:]
             break
     return found
 
@@ -127,7 +144,7 @@ def group(namespace: WorkNamespace, places: list[Selection], clock: Clock, most:
     groups = Groups()
     until_ms = clock.monotonic_ms() + _LOOK_MS
     for selection in places:
-        for page in pages_of(namespace, work_for(selection)):
+        for page in heads_of(namespace, selection):
             for record in page:
                 groups.add(selection.path, selection.is_transfer, record)
             if groups.looked >= most or clock.monotonic_ms() >= until_ms:

@@ -30,7 +30,7 @@ from duobus.errors import ServiceBusError
 THREADS_MAX: Final = 4
 JOBS_MAX: Final = 20
 #: Messages of one order of a run without a bound on the rate.
-_CHUNK: Final = 100
+_CHUNK: Final = 250
 _DRY_CHUNK: Final = 500
 #: How long a run waits for a namespace that does not answer, in all, and how long between two attempts, in seconds.
 PATIENCE_S: Final = 600.0

@@ -198,7 +198,7 @@ async def test_chosen_messages_move_and_what_does_not_fit_is_left_with_its_reaso
         fields = [("path", "orders"), ("action", "move"), *chosen]
         assert "Name the queue or topic" in (await client.post("/dead-letter-runs", FormData(fields))).words
         patch = ("patch", '[{"op": "add", "path": "/ok", "value": true}]')
-        found = await ended(client, await begun(client, [*fields, ("to", "parked"), patch]))
+        found = await ended(client, await begun(client, [*fields, ("target", "parked"), patch]))
         assert (found["done"], found["left"]) == (2, 1)
         assert [reason for reason, _ in found["reasons"]] == ["The body is no JSON, so that no JSON patch fits."]
         moved = await done(client, found)
@@ -206,7 +206,7 @@ async def test_chosen_messages_move_and_what_does_not_fit_is_left_with_its_reaso
         mended = {"find": "NaN", "with": "5}", "number": str(numbers[4])}
         mended = await done(client, await tried(client, **mended))
         assert (mended["done"], await counts(client)) == (1, (1, 2))
-        nowhere = await tried(client, action="move", to="nowhere")
+        nowhere = await tried(client, action="move", target="nowhere")
         failed = await done(client, nowhere)
         assert failed["state"] == "failed"
         assert "nowhere" in failed["note"]

@@ -100,7 +100,7 @@ async def begin(visit: Visit, jobs: Jobs) -> Redirect:
     if action not in {states.RESUBMIT, states.MOVE, states.PURGE}:
         raise Refusal(422, "Choose what is to be done: resubmit, move or delete.")
     _demand_rights(visit, action)
-    to = visit.form.get("to", "").strip().strip("/")
+    to = visit.form.get("target", "").strip().strip("/")
     if action == states.MOVE and not to:
         raise Refusal(422, "Name the queue or topic to move the messages to.")
     repair = None

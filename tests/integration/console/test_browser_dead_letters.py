@@ -26,7 +26,11 @@ def client(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
 async def make_dead_letters(client: ConsoleClient) -> None:
     """Ten orders of the dead-letter service, without a receiver."""
     (session,) = client.console.sessions.all()
-    whys = (("NoCurrency", "Order {} has no currency"), ("Timeout", "No answer within {} ms"), ("Late", "{} s too late"))
+    whys = (
+        ("NoCurrency", "Order {} has no currency"),
+        ("Timeout", "No answer within {} ms"),
+        ("Late", "{} s too late"),
+    )
     for start in range(0, NUMBER, 500):
         items = []
         for n in range(start, start + 500):

@@ -33,7 +33,7 @@ JOBS_MAX: Final = 20
 _CHUNK: Final = 250
 _DRY_CHUNK: Final = 500
 #: How long a run waits for a namespace that does not answer, in all, and how long between two attempts, in seconds.
-PATIENCE_S: Final = 600.0
+RETRY_S: Final = 600.0
 _PAUSE_S: Final = 1.0
 #: How often what is known of a run is written down, in ms; at its beginning and end in any case.
 _SAVE_MS: Final = 1_000
@@ -150,7 +150,7 @@ class Job:
             self._saved_ms = now_ms
             self.files.save(self.record)
 
-    def patient(self, call: Callable[[], T], *, may_repeat: bool) -> T:
+    def with_retries(self, call: Callable[[], T], *, may_repeat: bool) -> T:
         """Call the namespace, and wait for it when it is away.
 
         Args:
@@ -163,7 +163,7 @@ class Job:
                 found = call()
             except NamespaceError as error:
                 can_wait = error.status == HTTPStatus.SERVICE_UNAVAILABLE or (may_repeat and error.status in _AWAY)
-                if not can_wait or waited_s >= PATIENCE_S:
+                if not can_wait or waited_s >= RETRY_S:
                     raise
                 self.record.note = error.text
                 self._set_state(states.HELD_UP)
@@ -181,7 +181,7 @@ class Job:
             self.changed(at_once=True)
 
 
-class PatientClient(DeadLetterClient):
+class WaitingClient(DeadLetterClient):
     """A client that waits for a namespace that is away, since a run has time."""
 
     def __init__(self, job: Job) -> None:
@@ -190,7 +190,7 @@ class PatientClient(DeadLetterClient):
 
     def is_there(self) -> bool:
         """See DeadLetterClient."""
-        return self._job.patient(super().is_there, may_repeat=True)
+        return self._job.with_retries(super().is_there, may_repeat=True)
 
     def order(self, address: str, order: dict[str, Any]) -> dict[str, Any]:
         """See DeadLetterClient."""
@@ -199,7 +199,7 @@ class PatientClient(DeadLetterClient):
         if order["action"] == states.RESTORE:
             # Where a message was moved to is looked at before it is made a dead letter a second time.
             may_repeat = all(item.get("movedTo") for item in order["items"])
-        return self._job.patient(lambda: ask(address, order), may_repeat=may_repeat)
+        return self._job.with_retries(lambda: ask(address, order), may_repeat=may_repeat)
 
 
 class JobPace(Pace):
@@ -313,7 +313,7 @@ class Jobs:
         record = job.record
         try:
             job.gate()
-            with PatientClient(job) as link:
+            with WaitingClient(job) as link:
                 _WORKS.get(record.action, _change)(job, link, self._records)
             record.state = states.DONE
         except Stopped:

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from duobus.clock import Clock
 from duobus.console.namespace.address import NamespaceAddress
-from duobus.console.namespace.client import open_namespace
+from duobus.console.namespace.client import NamespaceClient, open_namespace
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.pages import Pages, local_path, redirection
 from duobus.console.profiles import NamespaceList, Profiles
@@ -33,6 +33,8 @@ EMULATOR: Final = (
     "UseDevelopmentEmulator=true;"
 )
 
+#: A page that asks while nobody is there says so in this header.
+UNATTENDED_HEADER: Final = "X-Unattended"
 #: How the form says what the person brings.
 _BY_KEY: Final = "key"
 _BY_CODE: Final = "code"
@@ -73,7 +75,7 @@ class SignIn:
 
     async def session_of(self, request: web.Request) -> Session | None:
         """The session of a request; None when the person has not signed in, or not for too long."""
-        return await self._sessions.find(request.cookies.get(self._cookie))
+        return await self._sessions.find(request.cookies.get(self._cookie), is_use=not _is_unattended(request))
 
     def demand(self, request: web.Request) -> web.StreamResponse:
         """What somebody gets who has to sign in first."""
@@ -140,6 +142,36 @@ class SignIn:
         response.del_cookie(self._cookie, path="/")
         return response
 
+    # -- other namespaces -------------------------------------------------------------------------------------------
+
+    def saved(self, session: Session) -> list[str]:
+        """Names of the namespaces that the person may open by name."""
+        try:
+            return [one.name for one in self.known.read() if one.address.key] if session.is_operator else []
+        except ConfigurationError as error:
+            raise Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, str(error)) from None
+
+    async def open(self, session: Session, *, name: str, connection_string: str) -> NamespaceClient:
+        """Open another namespace beside that of a session.
+
+        Raises:
+            Refusal: The person may not open it, or the text is no connection string.
+            NamespaceError: It does not answer, or does not take the key.
+        """
+        try:
+            if name:
+                if name not in self.saved(session):
+                    raise Refusal(HTTPStatus.NOT_FOUND, f"You have no saved namespace {name}.")
+                address = next(one.address for one in self.known.read() if one.name == name)
+            else:
+                address = self._chosen(connection_string)
+        except (ArgumentInvalid, ConfigurationError) as error:
+            raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from None
+        found = session.others.get(address.text)
+        if found is not None:
+            return found
+        return await session.add_other(await open_namespace(address, self._settings.ca, self._clock))
+
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _address(self, given: Mapping[str, str]) -> NamespaceAddress:
@@ -200,6 +232,16 @@ class SignIn:
 
     def _set_cookie(self, response: web.StreamResponse, name: str, value: str) -> None:
         response.set_cookie(name, value, path="/", httponly=True, samesite="Strict", secure=self._settings.is_secure)
+
+
+def _is_unattended(request: web.Request) -> bool:
+    """Whether a page asks by itself, as it does from time to time while nobody looks at it.
+
+    The script of the page says so when no key was pressed and no pointer moved for a while; live events come without
+    anybody's doing in any case.
+    """
+    is_stream = request.headers.get("Accept", "") == "text/event-stream"
+    return is_stream or request.headers.get(UNATTENDED_HEADER) == "true"
 
 
 def _with_next(url: str, place: str) -> str:

@@ -10,8 +10,10 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from aiohttp import FormData
+from azure.servicebus import ServiceBusMessage
 
 from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
+from duobus.model.options import HttpOptions
 from kits.console import ConsoleClient, broker, console, console_of
 from kits.gateway import in_loop
 from kits.hostile_texts import HOSTILE
@@ -293,6 +295,11 @@ async def test_a_run_waits_for_a_broker_that_restarts_and_goes_on(tmp_path: Path
                 assert (run["state"], run["done"], run["note"]) == ("done", 12, "")
                 client.server = again
                 assert await counts(client) == (12, 0)
+                session = client.console.sessions.all()[0]
+                changes = (await session.namespace.operation("GET", "/$duobus/audit"))["changes"]
+                assert ("resubmit", "orders", "console") in {
+                    (one["operation"], one["path"], one["door"]) for one in changes
+                }
 
 
 @in_loop
@@ -321,23 +328,38 @@ async def test_a_download_comes_back_by_an_upload(tmp_path: Path) -> None:
         assert (broken["state"], broken["note"].startswith("Line 2 is no exported message.")) == ("failed", True)
 
 
+async def dead_letter_by_sdk(client: ConsoleClient, items: list[dict[str, Any]]) -> None:
+    """Make dead letters with a receiver, as every namespace can."""
+    messaging = client.console.sessions.all()[0].namespace.messaging
+    async with messaging.get_queue_sender("orders") as sender:
+        bodies = [one["message"]["body"]["data"][0] for one in items]
+        await sender.send_messages([ServiceBusMessage(body) for body in bodies])
+    async with messaging.get_queue_receiver("orders") as receiver:
+        left = list(items)
+        while left:
+            for message in await receiver.receive_messages(len(left), max_wait_time=5):
+                why = left.pop(0)
+                await receiver.dead_letter_message(message, reason=why["reason"], error_description=why["description"])
+
+
 @in_loop
 async def test_without_what_only_duobus_has_the_sdk_does_the_same(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("duobus.dead_letters.client.DeadLetterClient.is_there", lambda _: False)
     monkeypatch.setattr("duobus.dead_letters.sdk_backend._WAIT_S", 0.2)
-    async with console(QueueDescription(name="orders"), profiles=tmp_path / "p") as client:
-        await bury(client, orders(6))
-        (session,) = client.console.sessions.all()
-        session.namespace.is_duobus = False
+    options = {"http": HttpOptions(operations=False)}
+    async with console(QueueDescription(name="orders"), profiles=tmp_path / "p", options=options) as client:
+        await dead_letter_by_sdk(client, orders(6))
         found = await client.data("/dead-letters")
         assert [(one["path"], one["deadLetter"]) for one in found["entities"]] == [("orders", 6)]
         assert [one["count"] for one in (await client.data("/dead-letters/orders"))["groups"]] == [2, 2, 2]
-        tried_by_sdk = await ended(client, await begun(client, GROUP | {"set": "a=b"}))
+        page = await client.data(f"/dead-letters/orders?{urlencode(GROUP)}")
+        repair = GROUP | {"set": "a=b", "sample": str(page["sample"]["sequenceNumber"])}
+        assert "+ a = b" in (await client.post("/dead-letter-repairs/orders", repair)).words
+        tried_by_sdk = await ended(client, await begun(client, repair))
         assert (tried_by_sdk["done"], tried_by_sdk["undoable"]) == (2, False)
         assert "cannot be undone" in (await client.get(tried_by_sdk["url"])).words
         run = await done(client, tried_by_sdk)
         assert (run["state"], run["done"], run["can_undo"]) == ("done", 2, False)
-        assert await counts(client) == (2, 4)
+        assert (await client.data("/dead-letters"))["total"] == 4
 
 
 @in_loop

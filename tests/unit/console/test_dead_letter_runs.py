@@ -29,7 +29,7 @@ def record(number: int = 1, **members: object) -> JobRecord:
 def job(folder: Path, **members: object) -> Job:
     clock = ManualClock()
     address = NamespaceAddress("Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=k;")
-    return Job(record(**members), WorkNamespace(address, None, clock), JobFiles(folder), clock)  # type: ignore[arg-type]
+    return Job(record(**members), WorkNamespace(address, None, clock, is_duobus=True), JobFiles(folder), clock)  # type: ignore[arg-type]
 
 
 def test_what_is_known_of_a_run_is_in_a_file_that_only_its_owner_reads(tmp_path: Path) -> None:
@@ -48,6 +48,18 @@ def test_a_run_that_had_not_ended_was_interrupted_and_a_file_of_something_else_i
     (tmp_path / "notes.json").write_text("{}")
     (found,) = files.load(99).values()
     assert (found.state, found.done, found.ended_ms) == (states.INTERRUPTED, 3, 99)
+
+
+def test_a_run_of_another_console_that_lives_is_left_to_that_one(tmp_path: Path) -> None:
+    living = JobFiles(tmp_path)
+    going_on = record(state=states.RUNNING)
+    living.save(going_on)
+    assert living.hold(going_on.id)
+    assert JobFiles(tmp_path).load(0) == {}
+    living.release(going_on.id)
+    (found,) = JobFiles(tmp_path).load(0).values()
+    assert found.state == states.INTERRUPTED
+    assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
 
 
 def test_undo_files_go_after_a_day_and_when_they_hold_too_much_together(tmp_path: Path) -> None:
@@ -127,7 +139,7 @@ def test_an_undo_file_takes_so_many_messages_and_the_rest_is_done_without(
     monkeypatch.setattr("duobus.console.screens.dead_letters.jobs.UNDO_MESSAGES_MAX", 3)
     running = job(tmp_path)
     path = tmp_path / "undo"
-    undo = BoundedUndoFile(path, work_of(running.record), running)
+    undo = BoundedUndoFile(path, work_of(running.record, is_client_side=False), running)
     dead = [{"sequenceNumber": n, "reason": None, "description": None, "message": {"body": {}}} for n in range(5)]
     undo.plan(dead[:2])
     undo.done([{"sequenceNumber": n, "movedTo": n + 10} for n in range(2)])

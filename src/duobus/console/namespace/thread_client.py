@@ -31,9 +31,11 @@ class WorkNamespace:
         address: The namespace, with the key of the person who began the work.
         ca: Certificate authority to trust, PEM.
         clock: For the end of tokens.
+        is_duobus: Whether what only duobus offers is there.
     """
 
-    def __init__(self, address: NamespaceAddress, ca: Path | None, clock: Clock) -> None:
+    def __init__(self, address: NamespaceAddress, ca: Path | None, clock: Clock, *, is_duobus: bool) -> None:
+        self.is_duobus = is_duobus
         self._address = address
         self._ca = ca
         self._clock = clock
@@ -100,4 +102,6 @@ class WorkNamespace:
 
 def namespace_of(visit: Visit) -> WorkNamespace:
     """The namespace of a visit, with the person's key."""
-    return WorkNamespace(visit.namespace.address, visit.request.app[SETTINGS].ca, visit.clock)
+    namespace = visit.namespace
+    ca = visit.request.app[SETTINGS].ca
+    return WorkNamespace(namespace.address, ca, visit.clock, is_duobus=namespace.is_duobus)

@@ -61,4 +61,4 @@ async def upload(visit: Visit, jobs: Jobs) -> Redirect:
         raise Refusal(403, "This needs the right Send.")
     if action == states.SEND and selection.subscription is not None:
         raise Refusal(422, "Nothing is sent to a subscription: send to its topic, or make dead letters of them.")
-    return start_import(visit, jobs, selection, action, "file", source)
+    return await start_import(visit, jobs, selection, action, source)

@@ -17,6 +17,11 @@ from duobus.console.screens.dead_letters.job_record import JobRecord
 from duobus.console.settings import ConsoleSettings
 from duobus.file_sync import sync_file, sync_folder
 
+try:
+    import fcntl
+except ImportError:  # Windows, where one console has a folder
+    fcntl = None  # type: ignore[assignment]
+
 #: How long a run can be undone, and how many messages the undo files hold together.
 UNDO_MS: Final = 24 * 3_600_000
 UNDO_MESSAGES_MAX: Final = 100_000
@@ -43,6 +48,7 @@ class JobFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._held: dict[str, int] = {}
 
     def load(self, now_ms: int) -> dict[str, JobRecord]:
         """The runs of earlier consoles, without what is too old; those that had not ended were interrupted."""
@@ -57,13 +63,37 @@ class JobFiles:
             except (OSError, msgspec.DecodeError):
                 # Another version's, or torn by a crash of the machine.
                 continue
+            if not record.has_ended and not self.hold(record.id):
+                # Another console of this machine is at it.
+                continue
             if not record.has_ended:
                 record.state = record_of.INTERRUPTED
                 record.note = "The console ended in the middle of this. What was done until then is done."
                 record.ended_ms = now_ms
                 self.save(record)
+                self.release(record.id)
             found[record.id] = record
         return found
+
+    def hold(self, identifier: str) -> bool:
+        """Take a run for this console until the console lets go or dies; False when another console has it."""
+        if fcntl is None:
+            return True
+        descriptor = os.open(self._path(identifier, "lock"), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return False
+        self._held[identifier] = descriptor
+        return True
+
+    def release(self, identifier: str) -> None:
+        """Let go of a run that has ended."""
+        descriptor = self._held.pop(identifier, None)
+        if descriptor is not None:
+            self._path(identifier, "lock").unlink(missing_ok=True)
+            os.close(descriptor)
 
     def save(self, record: JobRecord) -> None:
         """Write down what is known of a run; a crash leaves the old or the new file."""

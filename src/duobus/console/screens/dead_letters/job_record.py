@@ -59,7 +59,6 @@ class JobRecord(msgspec.Struct):
         undo_until_ms: Until when the run can be undone; 0 for never.
         undone_by: The run that undid this one; empty for none.
         undoes: The run that this one undoes; empty for none.
-        file: Name of an uploaded file.
     """
 
     id: str
@@ -86,7 +85,6 @@ class JobRecord(msgspec.Struct):
     undo_until_ms: int = 0
     undone_by: str = ""
     undoes: str = ""
-    file: str = ""
 
     @property
     def meant(self) -> Selection:

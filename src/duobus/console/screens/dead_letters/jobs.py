@@ -303,6 +303,7 @@ class Jobs:
         self.files.sweep(self._records, self._clock.now_ms())
         job = Job(record, namespace, self.files, self._clock, source)
         self.files.save(record)
+        self.files.hold(record.id)
         self._records[record.id] = record
         self._jobs[record.id] = job
         self._threads.submit(self._run, job)
@@ -335,9 +336,10 @@ class Jobs:
                 job.changed(at_once=True)
             except OSError:
                 _log.exception("What is known of a run cannot be written down")
+            self.files.release(record.id)
 
 
-def work_of(record: JobRecord) -> Work:
+def work_of(record: JobRecord, *, is_client_side: bool) -> Work:
     """What a run is to do.
 
     Raises:
@@ -361,12 +363,13 @@ def work_of(record: JobRecord) -> Work:
         is_transfer=selection.is_transfer,
         chunk=chunk,
         takes=selection.takes,
+        is_client_side=is_client_side,
     )
 
 
 def _change(job: Job, link: DeadLetterClient, _records: dict[str, JobRecord]) -> None:
     record = job.record
-    work = work_of(record)
+    work = work_of(record, is_client_side=not job.namespace.is_duobus)
     executor = runs.executor_of(job.namespace, link, work)
     if record.is_dry:
         _look(job, executor.pages(is_dry=True))
@@ -404,7 +407,7 @@ def _undo(job: Job, link: DeadLetterClient, records: dict[str, JobRecord]) -> No
         undone.note(numbers)
         job.count(totals)
 
-    work = _bringing(record)
+    work = _bringing(job)
     executor = runs.executor_of(job.namespace, link, work)
     try:
         runs.bring(executor, _gated(job, undone.items(), totals), work.chunk, totals, note)
@@ -419,7 +422,7 @@ def _undo(job: Job, link: DeadLetterClient, records: dict[str, JobRecord]) -> No
 
 
 def _import(job: Job, link: DeadLetterClient, _records: dict[str, JobRecord]) -> None:
-    work = _bringing(job.record)
+    work = _bringing(job)
     executor = runs.executor_of(job.namespace, link, work)
     totals = Totals()
     try:
@@ -428,10 +431,13 @@ def _import(job: Job, link: DeadLetterClient, _records: dict[str, JobRecord]) ->
         job.count(totals)
 
 
-def _bringing(record: JobRecord) -> Work:
-    selection = record.meant
-    action = states.RESTORE if record.action == states.UNDO else record.action
-    return Work.of_members({"action": action}, selection.entity, selection.subscription, chunk=_CHUNK)
+def _bringing(job: Job) -> Work:
+    selection = job.record.meant
+    action = states.RESTORE if job.record.action == states.UNDO else job.record.action
+    is_client_side = not job.namespace.is_duobus
+    return Work.of_members(
+        {"action": action}, selection.entity, selection.subscription, chunk=_CHUNK, is_client_side=is_client_side
+    )
 
 
 def _gated(job: Job, items: Iterator[dict[str, Any]], totals: Totals) -> Iterator[dict[str, Any]]:

@@ -84,6 +84,7 @@ def work_for(
 
 def pages_of(namespace: WorkNamespace, work: Work) -> Iterator[list[dict[str, Any]]]:
     """The messages of a work by pages; nothing is done to them."""
+    work.is_client_side = not namespace.is_duobus
     with DeadLetterClient(namespace, _TIMEOUT_S) as link:
         yield from runs.executor_of(namespace, link, work).pages(is_dry=work.action != "list")
 

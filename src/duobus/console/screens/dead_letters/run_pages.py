@@ -42,6 +42,17 @@ ACTIONS: Final = {
 }
 
 
+#: What a run is called in the audit log.
+_AUDITED: Final = {
+    states.RESUBMIT: "resubmit",
+    states.MOVE: "move",
+    states.PURGE: "delete",
+    states.UNDO: "undo",
+    states.SEND: "send",
+    states.RESTORE: "restore",
+}
+
+
 async def show_runs(visit: Visit, jobs: Jobs) -> View:
     """The runs of the namespace, the latest first."""
     records = jobs.records(visit.namespace.name)
@@ -110,7 +121,7 @@ async def begin(visit: Visit, jobs: Jobs) -> Redirect:
     record.to = to if action == states.MOVE else ""
     record.repair = repair
     record.is_dry = True
-    return _started(visit, jobs, record)
+    return await _started(visit, jobs, record)
 
 
 async def _repair_of(visit: Visit, jobs: Jobs, selection: Selection) -> dict[str, Any] | None:
@@ -137,7 +148,7 @@ async def run(visit: Visit, jobs: Jobs) -> Redirect:
     record.to, record.repair = tried.to, tried.repair
     record.expected = tried.done + tried.left
     record.rate = _read_rate(visit.form.get("rate", ""))
-    return _started(visit, jobs, record)
+    return await _started(visit, jobs, record)
 
 
 async def steer(visit: Visit, jobs: Jobs, what: str) -> Redirect:
@@ -161,15 +172,14 @@ async def undo(visit: Visit, jobs: Jobs) -> Redirect:
     record = _record(visit, states.UNDO, Selection(original.selection["path"]))
     record.undoes = original.id
     record.expected = original.recorded
-    return _started(visit, jobs, record)
+    return await _started(visit, jobs, record)
 
 
-def start_import(visit: Visit, jobs: Jobs, selection: Selection, action: str, name: str, source: bytes) -> Redirect:
+async def start_import(visit: Visit, jobs: Jobs, selection: Selection, action: str, source: bytes) -> Redirect:
     """Bring the messages of an uploaded file."""
     record = _record(visit, action, selection)
-    record.file = name[:120]
     record.expected = source.count(b"\n") + (not source.endswith(b"\n"))
-    return _started(visit, jobs, record, source)
+    return await _started(visit, jobs, record, source)
 
 
 def selection_of(visit: Visit) -> Selection:
@@ -191,17 +201,20 @@ def _record(visit: Visit, action: str, selection: Selection) -> JobRecord:
     )
 
 
-def _started(visit: Visit, jobs: Jobs, record: JobRecord, source: bytes = b"") -> Redirect:
+async def _started(visit: Visit, jobs: Jobs, record: JobRecord, source: bytes = b"") -> Redirect:
     if record.action in {states.RESUBMIT, states.MOVE, states.PURGE}:
         try:
             # What makes no sense is told at once, not by a run that fails.
-            work_of(record)
+            work_of(record, is_client_side=False)
         except ServiceBusError as error:
             raise Refusal(422, str(error)) from error
     try:
         jobs.start(record, namespace_of(visit), source)
     except OSError as error:
         raise Refusal(507, f"The console cannot write down what it is about to do: {error.strerror}.") from error
+    if not record.is_dry:
+        note = f"About {record.expected} messages, run {record.id} of the console"
+        await visit.write_down(_AUDITED[record.action], "dead letters", record.selection["path"], note=note)
     return Redirect(f"/dead-letter-runs/{record.id}")
 
 

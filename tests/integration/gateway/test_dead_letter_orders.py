@@ -64,6 +64,18 @@ async def test_messages_are_buried_listed_moved_and_removed_chunk_by_chunk() -> 
 
 
 @in_loop
+async def test_heads_tell_what_is_known_of_messages_without_what_they_hold() -> None:
+    async with serving(QueueDescription(name="q")) as server:
+        http = await Http.connect(server.port("http") or 0)
+        await done(http, action="bury", items=[item("x", reason="r", description="d")])
+        (whole,) = (await done(http, action="list"))["messages"]
+        (head,) = (await done(http, action="list", heads=True))["messages"]
+        assert whole.pop("message")["body"] == {"data": ["x"]}
+        assert head == whole
+        assert (head["reason"], head["description"]) == ("r", "d")
+
+
+@in_loop
 async def test_each_action_needs_its_rights() -> None:
     rights = {"listen": Right.LISTEN, "send": Right.SEND, "both": Right.LISTEN | Right.SEND}
     rules = tuple(
@@ -105,6 +117,7 @@ async def test_what_is_wrong_with_an_order_is_said_and_nothing_is_done() -> None
         wrong: list[dict[str, Any]] = [
             {},
             {"action": "burn"},
+            {"action": "resubmit", "heads": True},
             {"action": "list", "limit": 501},
             {"action": "list", "limit": True},
             {"action": "list", "first": -1},

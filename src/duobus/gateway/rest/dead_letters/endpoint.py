@@ -364,8 +364,9 @@ def _shown(handle: FragmentHandle, slot: QueuedMessage, plan: DeadLetterPlan) ->
         "reason": None if metadata is None else metadata.reason,
         "description": None if metadata is None else metadata.description,
         "deadLetterSource": None if metadata is None else metadata.dead_letter_source,
-        "message": form_of(slot.payload, metadata),
     }
+    if not plan.only_heads:
+        found["message"] = form_of(slot.payload, metadata)
     if plan.is_dry and plan.action not in (LIST, PURGE):
         try:
             bare, after = resendable(slot.payload, metadata, plan.repair, keeps_reason=plan.keeps_reason)

@@ -31,8 +31,10 @@ LINES_OF_SMALL: Final = 40
 RING: Final = 2
 
 #: The client's side, which meets the server on the wire only, and which rooms of the server it may use all the same.
-CLIENT: Final = frozenset({"ha", "spark", "console"})
+CLIENT: Final = frozenset({"ha", "spark", "console", "dead_letters"})
 CLIENT_MAY_USE: Final = CLIENT | {"model", "telemetry", "clock", "errors", "file_sync"}
+#: Work on dead letters follows the server's language of filters, and writes values in the form of the wire.
+DEAD_LETTERS_MAY_USE: Final = frozenset({"rules", "codec"})
 #: The one module of the server that a client may use beside these: it signs tokens, which the SDK does for itself only.
 CLIENT_MAY_SIGN: Final = ("duobus.console.namespace.operations", "duobus.auth.sas_tokens")
 #: Rooms of the server that may use the client's side: its commands, and what users' tests need.
@@ -274,7 +276,8 @@ def _may_use(user: Module, used: Module, depths: Mapping[str, int]) -> bool:
         # The demonstration and the simulation may use everything.
         return True
     if here in CLIENT:
-        return there in CLIENT_MAY_USE or (user.name, used.name) == CLIENT_MAY_SIGN
+        is_dead_letter_work = here == "dead_letters" and there in DEAD_LETTERS_MAY_USE
+        return there in CLIENT_MAY_USE or is_dead_letter_work or (user.name, used.name) == CLIENT_MAY_SIGN
     if there in CLIENT:
         return here in MAY_USE_CLIENT
     return here == there or (there in depths and depths.get(here, -1) < depths[there])

@@ -46,6 +46,9 @@ LOCAL: Final = (
 #: Where an emulator manages entities when its address names no port.
 EMULATOR_HTTP_PORT: Final = 5300
 
+#: How long the token of a command with many requests is good, in seconds.
+_TOKEN_LONG_S: Final = 3_600
+
 OUTPUTS: Final = ("table", "json", "jsonl", "yaml", "tsv")
 
 _PRINTED_BYTES: Final = re.compile(r"""(?<=failed\. )b(["'])(.*)\1\.""")
@@ -81,6 +84,8 @@ class Remote:
         self._members = {name.lower(): (name, value) for name, value in members.items()}
         self._ca = None if ca is None else str(ca)
         self._text = text
+        self._token = ""
+        self._token_until_ms = 0
         address = self._split(self._members.get("endpoint", ("", ""))[1])
         self.is_emulator = is_emulator = self.member("usedevelopmentemulator").lower() == "true"
         self.is_plain = is_emulator
@@ -96,11 +101,6 @@ class Remote:
     def text(self) -> str:
         """The connection string."""
         return self._text
-
-    @property
-    def authority(self) -> str | None:
-        """The certificate authority to trust, PEM; None for those of the system."""
-        return self._ca
 
     def member(self, name: str) -> str:
         """A member of the connection string, by its name in lower case; empty when it has none."""
@@ -130,12 +130,38 @@ class Remote:
 
     def failure(self, status: int, text: str) -> click.ClickException:
         """The error of the command line for a refusal of the server, with a status of HTTP."""
+        text = clean(text)
         if status == HTTPStatus.UNAUTHORIZED and self._is_guessed:
             text += (
                 "\nNo connection string was given, so the emulator's key was tried. Give --data with the data folder, "
                 "if the server is on this machine, or a connection string, best in DUOBUS_CONNECTION_STRING."
             )
         return failure(status, self.masked(text))
+
+    def silence(self, reason: str) -> click.ClickException:
+        """The error of the command line for a server that does not answer."""
+        return Unreachable(
+            f"{self.url} does not answer: {clean(reason)}\nStart a server there, or say with "
+            "--connection-string or DUOBUS_CONNECTION_STRING which it is, or with --data which data folder of this "
+            "machine it has. If it is its certificate that is not trusted: --ca, and duobus trust."
+        )
+
+    def said(self, error: BaseException) -> str:
+        """What an error of the SDK says."""
+        return said(error)
+
+    def authorization(self) -> str:
+        """A token for the requests of a command that sends many."""
+        given = self.member("sharedaccesssignature")
+        if given:
+            return given
+        now_ms = Clock().now_ms()
+        if now_ms >= self._token_until_ms:
+            name, key = self.member("sharedaccesskeyname"), self.member("sharedaccesskey")
+            self._token = sign_token(self.url + "/", name, key, now_ms // 1000 + _TOKEN_LONG_S)
+            # A new one is made when half of the time is over.
+            self._token_until_ms = now_ms + _TOKEN_LONG_S * 500
+        return self._token
 
     def string_for(self, name: str, key: str, entity: str | None) -> str:
         """The connection string by which applications use a key at this server."""

@@ -17,6 +17,7 @@ from duobus.clock import Clock, Entropy
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.pages import Failure, Pages, static_folder
 from duobus.console.screens import SCREENS
+from duobus.console.screens.namespaces import namespaces_screen
 from duobus.console.security import (
     CSRF_FIELD,
     Handler,
@@ -48,6 +49,7 @@ class Console:
     Attributes:
         access_code: Opens the namespaces whose keys the console has; for the terminal.
         sessions: Who has signed in.
+        screens: What people see.
         shared: What screens keep for all sessions, by the name of the screen.
     """
 
@@ -57,11 +59,12 @@ class Console:
         self.sessions = Sessions(settings, clock, entropy)
         self.access_code = self.sessions.token()
         self._entropy = entropy
-        self._screens = screens
-        self._pages = Pages(screens)
         # Browsers send a cookie to every port of a host, so that two consoles need two names.
         cookie = f"duobus-console-{settings.port or entropy.number(_COOKIE_BITS)}"
+        self._pages = Pages()
         self._sign_in = SignIn(settings, self._pages, self.sessions, clock=clock, cookie=cookie, code=self.access_code)
+        self.screens = (*screens, namespaces_screen(self._sign_in.known, self._sign_in))
+        self._pages.add(self.screens)
 
     def application(self) -> web.Application:
         """The program of aiohttp."""
@@ -77,7 +80,7 @@ class Console:
         router.add_post("/sign-out", self._sign_in.sign_out)
         router.add_get("/healthz", _healthy)
         router.add_static("/static", static_folder(), show_index=False, follow_symlinks=False)
-        for screen in self._screens:
+        for screen in self.screens:
             for route in screen.routes:
                 answer = partial(self._answer, screen, route)
                 if route.method == "GET":

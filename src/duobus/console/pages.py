@@ -67,14 +67,10 @@ class Failure(NamedTuple):
 
 
 class Pages:
-    """Makes what goes out.
+    """Makes what goes out."""
 
-    Args:
-        screens: For the navigation.
-    """
-
-    def __init__(self, screens: tuple[Screen, ...]) -> None:
-        self._screens = tuple(sorted(screens, key=lambda screen: screen.order))
+    def __init__(self) -> None:
+        self._screens: tuple[Screen, ...] = ()
         self._version = version("duobus")
         self._environment = Environment(
             loader=PackageLoader("duobus.console", "templates"),
@@ -85,6 +81,10 @@ class Pages:
         )
         self._environment.filters.update(FILTERS)
         self._environment.globals.update(csrf_token=_csrf.get, static_url=self._static_url)
+
+    def add(self, screens: tuple[Screen, ...]) -> None:
+        """Put screens into the navigation."""
+        self._screens = tuple(sorted((*self._screens, *screens), key=lambda screen: screen.order))
 
     def render(self, template: str, data: Mapping[str, Any], csrf: str = "") -> str:
         """A template as text."""

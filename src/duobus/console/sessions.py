@@ -46,15 +46,19 @@ class Session:
         id: What the cookie holds.
         csrf: What every form and every request of htmx has to bring.
         namespace: The namespace, opened with the person's key.
+        is_operator: Whether the person came with the access code, and so may use every key that the console has.
         memory: What screens keep for the person, by the name of the screen; bounded by the screens.
         resources: What is closed at the end of the session.
         ended: Set at the end of the session, for what goes on meanwhile.
     """
 
-    def __init__(self, identifier: str, csrf: str, namespace: NamespaceClient, now_ms: int) -> None:
+    def __init__(
+        self, identifier: str, csrf: str, namespace: NamespaceClient, now_ms: int, *, is_operator: bool
+    ) -> None:
         self.id = identifier
         self.csrf = csrf
         self.namespace = namespace
+        self.is_operator = is_operator
         self.created_ms = now_ms
         self.used_ms = now_ms
         self.notices: list[Notice] = []
@@ -125,11 +129,11 @@ class Sessions:
         """An unguessable text."""
         return base64.urlsafe_b64encode(self._entropy.token(_TOKEN_BYTES)).decode()
 
-    async def add(self, namespace: NamespaceClient) -> Session:
+    async def add(self, namespace: NamespaceClient, *, is_operator: bool = False) -> Session:
         """Begin a session under a name that nobody has had before."""
         while len(self._sessions) >= self._settings.sessions_max:
             await self.end(min(self._sessions.values(), key=lambda one: one.used_ms).id)
-        session = Session(self.token(), self.token(), namespace, self._now_ms())
+        session = Session(self.token(), self.token(), namespace, self._now_ms(), is_operator=is_operator)
         self._sessions[session.id] = session
         return session
 

@@ -16,11 +16,12 @@ from azure.servicebus.exceptions import MessagingEntityDisabledError, ServiceBus
 from azure.servicebus.exceptions import ServiceBusError as SdkError
 from click.testing import CliRunner, Result
 
-from duobus.cli.dead_letters.client import DeadLetterClient
-from duobus.cli.dead_letters.sdk_backend import _is_sent
-from duobus.cli.dead_letters.work import Totals
 from duobus.cli.failures import Unreachable
 from duobus.cli.main import main
+from duobus.cli.remote import said
+from duobus.dead_letters.client import DeadLetterClient
+from duobus.dead_letters.sdk_backend import _is_sent
+from duobus.dead_letters.work import Totals
 from duobus.testing.server import ServerProcess
 
 
@@ -244,11 +245,11 @@ def test_without_a_desk_a_message_that_its_destination_refuses_is_skipped_and_no
 
     totals = Totals()
     refused = SdkError("no session", condition=b"amqp:not-allowed", error=MessageSendFailed(b"amqp:not-allowed"))
-    assert not _is_sent(Sender(refused), AmqpAnnotatedMessage(data_body=b""), 7, totals)
+    assert not _is_sent(Sender(refused), AmqpAnnotatedMessage(data_body=b""), 7, totals, said)
     assert (totals.left, totals.skipped[0]["sequenceNumber"]) == (1, 7)
     for error in (MessagingEntityDisabledError(), ServiceBusAuthenticationError(), ValueError("new")):
         with pytest.raises(type(error)):
-            _is_sent(Sender(error), AmqpAnnotatedMessage(data_body=b""), 8, totals)
+            _is_sent(Sender(error), AmqpAnnotatedMessage(data_body=b""), 8, totals, said)
     assert totals.left == 1
 
 

@@ -14,13 +14,14 @@ from typing import Any, Final
 
 import click
 
-from duobus.cli.dead_letters.client import DeadLetterClient
-from duobus.cli.dead_letters.runner import bring, executor_of, run, sample
-from duobus.cli.dead_letters.undo_file import UndoFile, read_undo
-from duobus.cli.dead_letters.work import Executor, Totals, Work
+from duobus.cli.dead_letter_work import DeadLetterCommands, bring, done_word, executor_of, run, work_of
 from duobus.cli.options import pair
-from duobus.cli.output import NUMBER, TIME, Column, Commands, Printer, json_of
+from duobus.cli.output import NUMBER, TIME, Column, Printer, json_of
 from duobus.cli.remote import Remote, remote_command
+from duobus.dead_letters.client import DeadLetterClient
+from duobus.dead_letters.runs import sample
+from duobus.dead_letters.undo_file import UndoFile, read_undo
+from duobus.dead_letters.work import Executor, Totals, Work
 from duobus.model.json.plan import CHUNK_MAX, LIMIT_DEFAULT
 
 _COLUMNS: Final = ("sequenceNumber", "messageId", "enqueuedTime", "deliveryCount", "reason", "description")
@@ -81,7 +82,7 @@ Example:
 """
 
 
-@click.group(name="dlq", cls=Commands, no_args_is_help=True)
+@click.group(name="dlq", cls=DeadLetterCommands, no_args_is_help=True)
 def command() -> None:
     """Look through dead letters, try them again, move, export and remove them."""
 
@@ -155,7 +156,7 @@ def list_(remote: Remote, output: str | None, **source: Any) -> None:
     """List dead letters, why they died, and what they are."""
     found = 0
     with DeadLetterClient(remote) as link, Printer(output, _COLUMNS, table=_TABLE) as printer:
-        for page in executor_of(remote, link, Work("list", source)).pages():
+        for page in executor_of(remote, link, work_of("list", source)).pages():
             printer.print(_row(record) for record in page)
             found += len(page)
     click.echo(f"Listed: {found}.", err=True)
@@ -179,7 +180,7 @@ def resubmit(remote: Remote, output: str | None, **given: Any) -> None:
 
     What says why they died is taken off.
     """
-    _do(remote, output, Work("resubmit", given), given)
+    _do(remote, output, work_of("resubmit", given), given)
 
 
 @command.command(epilog=_MOVE)
@@ -191,7 +192,7 @@ def resubmit(remote: Remote, output: str | None, **given: Any) -> None:
 @remote_command()
 def move(remote: Remote, output: str | None, **given: Any) -> None:
     """Move dead letters to another queue or topic; why they died stays with them as properties."""
-    _do(remote, output, Work("move", given), given)
+    _do(remote, output, work_of("move", given), given)
 
 
 @command.command(epilog=_PURGE)
@@ -200,7 +201,7 @@ def move(remote: Remote, output: str | None, **given: Any) -> None:
 @remote_command()
 def purge(remote: Remote, output: str | None, **given: Any) -> None:
     """Remove dead letters."""
-    _do(remote, output, Work("purge", given), given)
+    _do(remote, output, work_of("purge", given), given)
 
 
 def _do(remote: Remote, output: str | None, work: Work, given: dict[str, Any]) -> None:
@@ -226,7 +227,7 @@ def _do(remote: Remote, output: str | None, work: Work, given: dict[str, Any]) -
         finally:
             if undo is not None:
                 undo.close()
-    _tell(work.done_word, totals, output)
+    _tell(done_word(work), totals, output)
 
 
 def _tell(word: str, totals: Totals, output: str | None) -> None:
@@ -259,7 +260,7 @@ def _ask(work: Work) -> None:
 @remote_command(has_output=False)
 def export(remote: Remote, **source: Any) -> None:
     """Write dead letters to standard output, whole, one JSON object a line; they stay where they are."""
-    work = Work("list", source)
+    work = work_of("list", source)
     number = 0
     with DeadLetterClient(remote) as link:
         for page in executor_of(remote, link, work).pages():
@@ -291,7 +292,7 @@ def import_(
     if subscription is not None and not as_dead_letters:
         raise click.UsageError("Nothing is sent to a subscription: leave it out, or give --as-dead-letters.")
     given = {"entity": entity, "subscription": subscription, "client_side": client_side}
-    work = Work("bury" if as_dead_letters else "send", given)
+    work = work_of("bury" if as_dead_letters else "send", given)
     with DeadLetterClient(remote) as link:
         totals = bring(executor_of(remote, link, work), _records(file), work.chunk, is_dry=dry_run)
     word = "Would import" if dry_run else "Imported"
@@ -322,9 +323,9 @@ def _records(file: Any) -> Iterator[dict[str, Any]]:
 def undo(remote: Remote, output: str | None, file: Path, dry_run: bool) -> None:
     """Undo a resubmit, a move or a purge: what is still there becomes a dead letter again, as it was."""
     undone = read_undo(file)
-    work = Work("bury", {"entity": undone.address})
+    work = work_of("bury", {"entity": undone.address})
     with DeadLetterClient(remote) as link:
         executor = executor_of(remote, link, work)
-        totals = bring(executor, iter(undone.items), work.chunk, is_dry=dry_run, note=None if dry_run else undone.note)
+        totals = bring(executor, undone.items(), work.chunk, is_dry=dry_run, note=None if dry_run else undone.note)
     totals.skip_all(undone.unknown, "Nobody knows where it is: the answer was lost, or it went to a topic.")
     _tell("Would undo" if dry_run else "Undone", totals, output)

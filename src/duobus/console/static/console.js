@@ -196,4 +196,5 @@
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => begin(document));
   else begin(document);
   takeCode();
+  window.addEventListener("hashchange", takeCode);
 })();

@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
+from duobus.dead_letters.namespace import DeadLetterError
 from duobus.file_sync import sync_file
 
 if TYPE_CHECKING:
-    from duobus.cli.dead_letters.work import Work
+    from duobus.dead_letters.work import Work
 
 _KIND: Final = "duobus-undo"
 _VERSION: Final = 1
@@ -30,7 +29,7 @@ class UndoFile:
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         except OSError as error:
-            raise click.ClickException(f"The undo file {path} cannot be made: {error.strerror}.") from None
+            raise DeadLetterError(f"The undo file {path} cannot be made: {error.strerror}.") from None
         self._file = os.fdopen(descriptor, "w", encoding="utf-8")
         to = work.path if work.action == "resubmit" else work.plan.to
         self._write([{"kind": _KIND, "version": _VERSION, "action": work.action, "entity": work.path, "to": to}])
@@ -62,15 +61,32 @@ class Undone:
 
     Attributes:
         address: The entity whose dead letters they were.
-        items: What is to be made a dead letter again, without what was undone already.
         unknown: Sequence numbers of messages of which nobody knows where they are.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, address: str) -> None:
         self._path = path
-        self.address = ""
-        self.items: list[dict[str, Any]] = []
+        self._places: dict[int, tuple[int, dict[str, Any] | None]] = {}
+        self.address = address
         self.unknown: list[int] = []
+
+    def __len__(self) -> int:
+        """How many can be made dead letters again."""
+        return len(self._places)
+
+    def add(self, number: int, offset: int, where: dict[str, Any] | None) -> None:
+        """Remember a message that stands at this offset of the file, and where the message is now."""
+        self._places[number] = (offset, where)
+
+    def items(self) -> Iterator[dict[str, Any]]:
+        """What is to be made a dead letter again, without what was undone already.
+
+        The messages are read while they are asked for: all of them may be more than fits into memory.
+        """
+        with self._path.open("rb") as file:
+            for offset, where in list(self._places.values()):
+                file.seek(offset)
+                yield json.loads(file.readline()) | {"movedTo": where}
 
     def note(self, numbers: list[int]) -> None:
         """Write down that these are dead letters again, so that they are not undone twice."""
@@ -84,38 +100,40 @@ def read_undo(path: Path) -> Undone:
     """Read an undo file; a last line that a crash has torn is left out.
 
     Raises:
-        click.ClickException: It is none.
+        DeadLetterError: It is none.
     """
-    lines = list(_lines(path))
-    if not lines or lines[0].get("kind") != _KIND or lines[0].get("version") != _VERSION:
-        raise click.ClickException(f"{path} is no undo file of this version.")
-    head = lines[0]
-    messages: dict[int, dict[str, Any]] = {}
+    lines = _lines(path)
+    _, head = next(lines, (0, {}))
+    if head.get("kind") != _KIND or head.get("version") != _VERSION:
+        raise DeadLetterError(f"{path} is no undo file of this version.")
+    offsets: dict[int, int] = {}
     moved: dict[int, int | None] = {}
-    for line in lines[1:]:
+    for offset, line in lines:
         if "message" in line:
-            messages[line["sequenceNumber"]] = line
+            offsets[line["sequenceNumber"]] = offset
         moved.update({one["sequenceNumber"]: one["movedTo"] for one in line.get("moved", ())})
         for number in line.get("undone", ()):
-            messages.pop(number, None)
-    found = Undone(path)
-    found.address = head["entity"]
+            offsets.pop(number, None)
+    found = Undone(path, head["entity"])
     is_purge = head["action"] == "purge"
-    for number, record in messages.items():
+    for number, offset in offsets.items():
         if number not in moved or (moved[number] is None and not is_purge):
             found.unknown.append(number)
         else:
             where = None if is_purge else {"entity": head["to"], "sequenceNumber": moved[number]}
-            found.items.append(record | {"movedTo": where})
+            found.add(number, offset, where)
     return found
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as file:
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of the file, each with the offset of its line."""
+    offset = 0
+    with path.open("rb") as file:
         for text in file:
             try:
                 line = json.loads(text)
             except ValueError:
                 return
             if isinstance(line, dict):
-                yield line
+                yield offset, line
+            offset += len(text)

@@ -13,22 +13,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
-import click
 from msgspec.structs import replace
 
-from duobus.auth import sign_token
-from duobus.cli.dead_letters.work import Note, RateLimit, Totals, Work
-from duobus.cli.failures import NotFound, Unreachable
-from duobus.cli.output import clean
-from duobus.cli.remote import Remote
-from duobus.clock import Clock
+from duobus.dead_letters.namespace import DeadLetterError
+from duobus.dead_letters.work import Note, Pace, Totals, Work
 from duobus.model.json.plan import SEND, DeadLetterPlan
 
 if TYPE_CHECKING:
-    from duobus.cli.dead_letters.undo_file import UndoFile
+    from duobus.dead_letters.namespace import Namespace
+    from duobus.dead_letters.undo_file import UndoFile
 
-#: How long a token that is made here is good for, in seconds; a new one is made when half of it is over.
-_TOKEN_S: Final = 3_600
 _TIMEOUT_S: Final = 120
 #: Attempts of an order when the server is busy: a store may be away for a few seconds.
 _ATTEMPTS: Final = 5
@@ -38,14 +32,11 @@ ANSWER_BYTES_MAX: Final = 64 << 20
 
 
 class DeadLetterClient:
-    """A connection to the dead-letter service; ``order`` gives the answer, and raises what the command line shows."""
+    """A connection to the dead-letter service; ``order`` gives the answer, and raises the errors of the namespace."""
 
-    def __init__(self, remote: Remote) -> None:
-        self._remote = remote
-        self._clock = Clock()
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
         self._connection: http.client.HTTPConnection | None = None
-        self._token = ""
-        self._token_until_ms = 0
 
     def __enter__(self) -> Self:
         return self
@@ -84,67 +75,46 @@ class DeadLetterClient:
         threading.Event().wait(_PAUSE_S)
         return self._ask("POST", path, body)
 
-    def _failure(self, status: int, text: str, address: str) -> click.ClickException:
+    def _failure(self, status: int, text: str, address: str) -> Exception:
         detail = re.search(r"<Detail>(.*?)</Detail>", text, re.DOTALL)
-        said = self._remote.masked(clean(detail[1] if detail else f"The server answered {status}."))
+        said = detail[1] if detail else f"The server answered {status}."
         if status == HTTPStatus.NOT_FOUND:
-            return NotFound(f"There is no {address}, or nothing to move it to. {said}")
-        return self._remote.failure(status, said)
+            said = f"There is no {address}, or nothing to move it to. {said}"
+        return self._namespace.failure(status, said)
 
     def _ask(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         for attempt in (1, 2):
             fresh = self._connection is None
             connection = self._connected()
             try:
-                connection.request(method, path, body, {"Authorization": self._authorization()})
+                connection.request(method, path, body, {"Authorization": self._namespace.authorization()})
                 answer = connection.getresponse()
                 text = answer.read(ANSWER_BYTES_MAX + 1)
             except (OSError, http.client.HTTPException) as error:
                 self._drop()
                 # One that was kept open may have ended meanwhile.
                 if fresh or attempt == 2:
-                    raise self._silent(error) from None
+                    raise self._namespace.silence(str(error)) from None
                 continue
             if len(text) > ANSWER_BYTES_MAX:
-                raise click.ClickException(f"The server's answer is larger than {ANSWER_BYTES_MAX} bytes.")
+                raise DeadLetterError(f"The server's answer is larger than {ANSWER_BYTES_MAX} bytes.")
             return answer.status, text
         raise AssertionError
 
-    def _silent(self, error: BaseException) -> click.ClickException:
-        return Unreachable(
-            f"{self._remote.url} does not answer: {clean(str(error))}\nStart a server there, or say with "
-            "--connection-string or DUOBUS_CONNECTION_STRING which it is, or with --data which data folder of this "
-            "machine it has. If it is its certificate that is not trusted: --ca, and duobus trust."
-        )
-
     def _connected(self) -> http.client.HTTPConnection:
         if self._connection is None:
-            if self._remote.is_plain:
-                self._connection = http.client.HTTPConnection(self._remote.netloc, timeout=_TIMEOUT_S)
+            netloc = self._namespace.netloc
+            if self._namespace.is_plain:
+                self._connection = http.client.HTTPConnection(netloc, timeout=_TIMEOUT_S)
             else:
-                context = ssl.create_default_context(cafile=self._remote.authority)
-                self._connection = http.client.HTTPSConnection(self._remote.netloc, timeout=_TIMEOUT_S, context=context)
+                context = ssl.create_default_context(cafile=self._namespace.ca)
+                self._connection = http.client.HTTPSConnection(netloc, timeout=_TIMEOUT_S, context=context)
         return self._connection
 
     def _drop(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-    def _authorization(self) -> str:
-        given = self._remote.member("sharedaccesssignature")
-        if given:
-            return given
-        now_ms = self._clock.now_ms()
-        if now_ms >= self._token_until_ms:
-            self._token = sign_token(
-                self._remote.url + "/",
-                self._remote.member("sharedaccesskeyname"),
-                self._remote.member("sharedaccesskey"),
-                now_ms // 1000 + _TOKEN_S,
-            )
-            self._token_until_ms = now_ms + _TOKEN_S * 500
-        return self._token
 
 
 class ServerDeadLetters:
@@ -178,7 +148,7 @@ class ServerDeadLetters:
     def _ordered(self, plan: DeadLetterPlan, **members: Any) -> dict[str, Any]:
         return self._link.order(self._work.address, plan.members() | members)
 
-    def run(self, pace: RateLimit, undo: UndoFile | None) -> Totals:
+    def run(self, pace: Pace, undo: UndoFile | None) -> Totals:
         """See Executor."""
         totals = Totals()
         plan = self._work.plan

@@ -14,9 +14,11 @@ from duobus.console.screens.messages import message_page, search
 from duobus.console.screens.messages.node import node_for
 from duobus.console.screens.messages.places import (
     ACTIVE,
+    DEAD,
     PLACES,
     SCHEDULED,
     SESSION,
+    TRANSFER,
     Entity,
     entity_of,
     node_of,
@@ -31,7 +33,7 @@ from duobus.console.screens.messages.records import (
     PROPERTY,
     row_of,
 )
-from duobus.console.screens.messages.screen import screen
+from duobus.console.screens.messages.places import screen
 from duobus.console.visits import Outcome, Redirect, View, Visit
 
 #: Messages on a page, as a person may choose.
@@ -144,14 +146,15 @@ async def _subscriptions(visit: Visit, entity: Entity, error: NamespaceError) ->
     found = []
     try:
         async with visit.namespace.telling(entity.what):
+            await visit.namespace.administration.get_topic(entity.name)
             async for one in visit.namespace.administration.list_subscriptions(entity.name):
                 found.append(f"{entity.name}/Subscriptions/{one.name}")
                 if len(found) == ENTITIES_MAX:
                     break
     except NamespaceError:
+        # The entity is a queue, or is not there: the first error tells.
         return None
-    # A queue has no subscriptions, and a list of none is what a namespace answers for one.
-    return found or None
+    return found
 
 
 def columns_of(visit: Visit) -> list[str]:
@@ -160,8 +163,16 @@ def columns_of(visit: Visit) -> list[str]:
     known = [name for name in given if name in COLUMNS or (name.startswith(PROPERTY) and len(name) > len(PROPERTY))]
     added = visit.query.get("property", "").strip()
     known += [f"{PROPERTY}{added}"] if added else []
-    found = list(dict.fromkeys(known))[:COLUMNS_MAX] or list(DEFAULT_COLUMNS)
-    return found
+    return list(dict.fromkeys(known))[:COLUMNS_MAX] or list(usual_columns(place_of(visit.query.get("place"))))
+
+
+def usual_columns(place: str) -> tuple[str, ...]:
+    """The columns of a place for somebody who has chosen none."""
+    return {
+        SCHEDULED: ("number", "scheduled", "id", "subject", "session", "size", "body"),
+        DEAD: ("number", "enqueued", "id", "subject", "reason", "description", "deliveries", "size"),
+        TRANSFER: ("number", "enqueued", "id", "subject", "reason", "description", "size"),
+    }.get(place, DEFAULT_COLUMNS)
 
 
 def label_of(column: str) -> tuple[str, str]:
@@ -174,7 +185,8 @@ def _kept(visit: Visit) -> dict[str, str | None]:
     names = ("sql", "path", "text", "count")
     kept: dict[str, str | None] = {name: visit.query.get(name) or None for name in names}
     columns = columns_of(visit)
-    kept["columns"] = None if columns == list(DEFAULT_COLUMNS) else ",".join(columns)
+    is_usual = columns == list(usual_columns(place_of(visit.query.get("place"))))
+    kept["columns"] = None if is_usual else ",".join(columns)
     return kept
 
 
@@ -200,8 +212,9 @@ def _frame(visit: Visit, entity: Entity, data: dict[str, Any], kept: Mapping[str
         "current_tab": "sessions" if place == SESSION else place,
         "headings": [label_of(column) for column in data["columns"]],
         "choices": COLUMNS,
+        "has_chosen": bool(kept["columns"] or kept["count"]),
         "own_columns": [column for column in data["columns"] if column not in COLUMNS],
-        "sizes": _SIZES,
+        "sizes": [(str(size), str(size)) for size in _SIZES],
         "earlier": earlier,
         "following": following,
         "is_scheduled": place == SCHEDULED and rights.send and not entity.subscription,

@@ -61,19 +61,19 @@ async def _find(visit: Visit, entity: Entity, place: str, number: int) -> tuple[
         NamespaceError: The namespace refuses, or does not answer.
     """
     node = await node_for(visit.session, node_of(entity, place))
-    found = await node.peek(number, 2, session_id=_session_of(visit, place))
+    found = await node.peek(number, 2)
     if not found or number_of(found[0]) != number:
         raise Refusal(
             HTTPStatus.NOT_FOUND,
             f"There is no message {number} in {PLACES[place].lower()} of {entity.path}. "
             "It was settled, has expired or was moved; or it never was there.",
         )
-    following = next((number_of(one) for one in found[1:] if state_of(one) == state_of(found[0])), None)
-    return found[0], following
+    return found[0], next((number_of(one) for one in found[1:] if _is_neighbour(found[0], one, place)), None)
 
 
-def _session_of(visit: Visit, place: str) -> str | None:
-    return visit.query.get("session", "") if place == SESSION else None
+def _is_neighbour(one: Delivery, other: Delivery, place: str) -> bool:
+    same_session = place != SESSION or one.properties.get("groupId") == other.properties.get("groupId")
+    return same_session and state_of(one) == state_of(other)
 
 
 async def show(visit: Visit, entity: Entity) -> View | web.StreamResponse:
@@ -121,7 +121,7 @@ async def show(visit: Visit, entity: Entity) -> View | web.StreamResponse:
         "absolute": f"{visit.request.url.origin()}{here}",
         "list_url": entity_url(entity.path, "messages", **address, **{"from": number}),
         "next_url": "" if following is None else entity_url(entity.path, "messages", **address, number=following),
-        "copy_url": entity_url(entity.name, "send", copy=number, of=entity.path, **address) if rights.send else "",
+        "copy_url": entity_url(entity.name, "send", original=number, of=entity.path, place=place) if rights.send else "",
         "is_scheduled": place == SCHEDULED and rights.send and not entity.subscription,
         "is_dead": place in (DEAD, TRANSFER),
         "dead_url": entity_url(entity.path, "dead-letters"),

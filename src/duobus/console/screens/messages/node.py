@@ -8,14 +8,14 @@ this use of the handler. Opening one takes some tenths of a second, so that a se
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
+from duobus.console.namespace.failures import clean, told
 from duobus.console.screens.messages.places import entity_of
-from duobus.console.screens.messages.screen import MEMORY
+from duobus.console.screens.messages.places import MEMORY
 from duobus.ha.sdk import release_thread
 from duobus.model.json.deliveries import Delivery
 
@@ -73,13 +73,18 @@ class Node:
                 handler = self._handler
                 send = handler._mgmt_request_response if is_once else handler._mgmt_request_response_with_retry
                 try:
-                    found: Mapping[bytes, Any] = await send(operation, body, _answer_of, keep_alive_associated_link=False)
+                    status, found, text = await send(operation, body, _answer_of, keep_alive_associated_link=False)
                 except BaseException:
                     # Whatever was on its way would be taken for the answer of the next request.
                     await self.close()
                     raise
             self._used_ms = self._namespace.clock.monotonic_ms()
-            return found
+        if status in _EMPTY:
+            return {}
+        if status != HTTPStatus.OK:
+            raise told(status, clean(text) or f"The namespace answered {status}.")
+        answer: Mapping[bytes, Any] = found or {}
+        return answer
 
     async def peek(
         self, first: int, number: int, *, session_id: str | None = None, with_bodies: bool = True
@@ -169,13 +174,7 @@ async def own_node(session: Session, path: str) -> AsyncIterator[Node]:
         await node.close()
 
 
-def _answer_of(status: int, message: Any, description: Any, amqp_transport: Any) -> Mapping[bytes, Any]:
-    if status == HTTPStatus.OK:
-        found: Mapping[bytes, Any] = amqp_transport.get_message_value(message) or {}
-        return found
-    if status in _EMPTY:
-        return {}
-    condition = (message.application_properties or {}).get(b"errorCondition")
+def _answer_of(status: int, message: Any, description: Any, amqp_transport: Any) -> tuple[int, Any, str]:
+    """Status, body and description of an answer; the SDK would make a broken connection of some refusals."""
     text = description.decode("utf-8", "replace") if isinstance(description, bytes) else str(description or "")
-    amqp_transport.handle_amqp_mgmt_error(logging.getLogger("azure"), "Management request failed.", condition, text, status)
-    raise AssertionError(status)  # the line above raises
+    return status, amqp_transport.get_message_value(message), text

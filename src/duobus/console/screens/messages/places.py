@@ -1,4 +1,4 @@
-"""Where messages lie: entities, their dead-letter queues, and what a message waits for."""
+"""The screen of messages, and where messages lie: entities, their dead-letter queues, and what a message waits for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from http import HTTPStatus
 from typing import Final, NamedTuple
 
 from duobus.console.formats import entity_url
-from duobus.console.visits import Refusal
+from duobus.console.visits import Refusal, Screen
+
+#: The screen to which the pages of this package belong.
+screen: Final = Screen("messages", label="Messages", order=30)
+#: In front of the names of what this package keeps in the memory of a session.
+MEMORY: Final = screen.name
 
 ACTIVE: Final = "active"
 DEAD: Final = "deadletter"

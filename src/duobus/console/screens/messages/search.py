@@ -111,7 +111,7 @@ def fault_of(query: Query) -> QueryFault | None:
         try:
             MessageFilter(sql or None, path or None)
         except ServiceBusError as error:
-            return QueryFault(field, str(error))
+            return QueryFault(field, str(error).removeprefix("Rule 'selection': "))
     return None
 
 

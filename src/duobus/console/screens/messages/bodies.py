@@ -1,7 +1,7 @@
 """Bodies for people: unpacked, laid out by what they are, and bounded.
 
-Nothing in a body is resolved or executed: JSON and XML are laid out by moving their own signs into lines, so that numbers
-keep their digits and entities stay names.
+Nothing in a body is resolved or executed: JSON and XML are laid out by moving their own signs into lines, so that
+numbers keep their digits and entities stay names.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def shown(data: bytes, content_type: str, content_encoding: str, view: str = AUT
 
     Args:
         data: The whole body.
-        content_type, content_encoding: As the message says; empty for nothing.
+        content_type: As the message says; empty for nothing.
+        content_encoding: Likewise.
         view: ``auto``, ``text`` or ``hex``.
     """
     size, notes = len(data), list[str]()
@@ -125,7 +126,7 @@ def _decoded(data: bytes, content_type: str, *, is_cut: bool) -> str | None:
 def _is_binary(text: str) -> bool:
     sample = text[:4_096]
     strange = sum(sign < " " and sign not in "\t\n\r\f\x1b" for sign in sample)
-    return strange * 10 > len(sample)
+    return strange > 2 + len(sample) // 10
 
 
 def _laid_out(text: str, content_type: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from duobus.errors import ServiceBusError
-from duobus.model.durations import parse_duration
+from duobus.model.durations import format_duration, parse_duration
 from duobus.model.json.messages import DESCRIPTION, REASON, message_of
 
 #: Messages that one form sends, by repeating or from a file.
@@ -139,7 +139,9 @@ def _body(fields: Mapping[str, str], file: bytes | None, base: dict[str, Any] | 
         except RecursionError:
             raise DraftFault("body", "This JSON is nested too deeply.") from None
         except json.JSONDecodeError as error:
-            raise DraftFault("body", f"This is no JSON: {error.msg} in line {error.lineno}, column {error.colno}.") from None
+            raise DraftFault(
+                "body", f"This is no JSON: {error.msg} in line {error.lineno}, column {error.colno}."
+            ) from None
     return {"data": [text]}
 
 
@@ -232,7 +234,7 @@ def iso_duration(text: str, field: str) -> str:
     """
     short = _SHORT.fullmatch(text.strip().lower())
     if short is not None:
-        return f"PT{int(short[1]) * _UNITS[short[2]] / 1_000:.3f}S"
+        return format_duration(int(short[1]) * _UNITS[short[2]])
     try:
         parse_duration(text.strip().upper())
     except ServiceBusError:
@@ -241,7 +243,7 @@ def iso_duration(text: str, field: str) -> str:
 
 
 def _instant(text: str, now_ms: int) -> str:
-    if text[0].isdigit() and _SHORT.fullmatch(text.lower()) or text[0] in "pP":
+    if (text[0].isdigit() and _SHORT.fullmatch(text.lower())) or text[0] in "pP":
         delay_ms = parse_duration(iso_duration(text, "schedule"))
         if delay_ms is None:
             raise DraftFault("schedule", "A message cannot be scheduled for ever.")

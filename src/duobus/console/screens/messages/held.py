@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusSubQueue
 
 from duobus.console.namespace.failures import TOLD, NamespaceError
-from duobus.console.screens.messages.places import DEAD, TRANSFER, Entity
+from duobus.console.screens.messages.places import DEAD, MEMORY, TRANSFER, Entity
 from duobus.console.screens.messages.records import cell
-from duobus.console.screens.messages.places import MEMORY
 from duobus.console.visits import Refusal
 from duobus.dead_letters.sdk_messages import record_of
 
@@ -126,9 +125,7 @@ class HeldMessages:
         messaging = self._namespace.messaging
         async with self._namespace.telling(self.entity.what, wait_s + 20):
             if self.entity.subscription:
-                receiver = messaging.get_subscription_receiver(
-                    self.entity.name, self.entity.subscription, **options
-                )
+                receiver = messaging.get_subscription_receiver(self.entity.name, self.entity.subscription, **options)
             else:
                 receiver = messaging.get_queue_receiver(self.entity.name, **options)
             try:
@@ -157,7 +154,8 @@ class HeldMessages:
         async with self._using(wait_s + 20) as receiver:
             found = await receiver.receive_messages(max_message_count=count, max_wait_time=wait_s)
             # What is left of the credit would lock messages that nobody has asked for.
-            await receiver._amqp_transport.reset_link_credit_async(receiver._handler, 0)  # type: ignore[attr-defined]
+            inner: Any = receiver
+            await inner._amqp_transport.reset_link_credit_async(inner._handler, 0)
         self._add(found)
         return len(found)
 
@@ -279,7 +277,7 @@ class Receivers:
             if idle is None:
                 raise Refusal(
                     HTTPStatus.CONFLICT,
-                    f"At most {RECEIVERS_MAX} receivers are open at a time. Settle or give back what another one holds.",
+                    f"At most {RECEIVERS_MAX} receivers are open at a time. Give back what another one holds.",
                 )
             await self.remove(idle)
         await held.open(wait_s)

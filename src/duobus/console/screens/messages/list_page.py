@@ -23,6 +23,7 @@ from duobus.console.screens.messages.places import (
     entity_of,
     node_of,
     place_of,
+    screen,
     state_of,
     tabs_of,
 )
@@ -33,7 +34,6 @@ from duobus.console.screens.messages.records import (
     PROPERTY,
     row_of,
 )
-from duobus.console.screens.messages.places import screen
 from duobus.console.visits import Outcome, Redirect, View, Visit
 
 #: Messages on a page, as a person may choose.

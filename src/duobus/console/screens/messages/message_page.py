@@ -32,6 +32,7 @@ from duobus.console.screens.messages.records import (
     state_of,
     typed,
     values_of,
+    visible,
 )
 from duobus.console.visits import Refusal, View, Visit
 from duobus.model.json.deliveries import Delivery
@@ -121,7 +122,9 @@ async def show(visit: Visit, entity: Entity) -> View | web.StreamResponse:
         "absolute": f"{visit.request.url.origin()}{here}",
         "list_url": entity_url(entity.path, "messages", **address, **{"from": number}),
         "next_url": "" if following is None else entity_url(entity.path, "messages", **address, number=following),
-        "copy_url": entity_url(entity.name, "send", original=number, of=entity.path, place=place) if rights.send else "",
+        "copy_url": entity_url(entity.name, "send", original=number, of=entity.path, place=place)
+        if rights.send
+        else "",
         "is_scheduled": place == SCHEDULED and rights.send and not entity.subscription,
         "is_dead": place in (DEAD, TRANSFER),
         "dead_url": entity_url(entity.path, "dead-letters"),
@@ -136,10 +139,10 @@ def body_of(delivery: Delivery, view: str) -> bodies.Body:
     if view == bodies.AUTO and delivery.body_kind and not plain:
         value = to_json(delivery.body[0] if delivery.body_kind == "value" else delivery.body)
         text = json.dumps(value, indent=2, ensure_ascii=False)
-        notes = ["Types of AMQP that JSON does not have are written with a dollar sign, as in {\"$uint\": 5}."]
+        notes = ['Types of AMQP that JSON does not have are written with a dollar sign, as in {"$uint": 5}.']
         if len(text) > bodies.SHOWN_BYTES_MAX:
             notes.append(f"Only the first {bodies.SHOWN_BYTES_MAX >> 10} KiB are shown. The download has everything.")
-        data = bodies.visible(text[: bodies.SHOWN_BYTES_MAX])
+        data = visible(text[: bodies.SHOWN_BYTES_MAX])
         return bodies.Body(bodies.JSON, data, len(body_bytes(delivery)), notes)
     return bodies.shown(
         body_bytes(delivery),

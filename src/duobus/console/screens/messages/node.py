@@ -1,7 +1,7 @@
 """Management nodes of entities: how messages are looked at, and removed, without receiving them.
 
-The SDK has a public way to these operations on a receiver only, which needs a session where the entity has sessions, and
-takes Python's values for AMQP's. The SDK's own handler for lists of sessions needs no link to the entity; a test holds
+The SDK has a public way to these operations on a receiver only, which needs a session where the entity has sessions,
+and takes Python's values for AMQP's. The SDK's own handler for lists of sessions needs no link to the entity; a test holds
 this use of the handler. Opening one takes some tenths of a second, so that a session of the console keeps a few.
 """
 
@@ -14,8 +14,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.console.namespace.failures import clean, told
-from duobus.console.screens.messages.places import entity_of
-from duobus.console.screens.messages.places import MEMORY
+from duobus.console.screens.messages.places import MEMORY, entity_of
 from duobus.ha.sdk import release_thread
 from duobus.model.json.deliveries import Delivery
 
@@ -69,7 +68,9 @@ class Node:
                 await self.close()
             async with self._namespace.telling(entity_of(self.path).what, _REQUEST_S):
                 if self._handler is None:
-                    self._handler = self._namespace.messaging._create_session_browser(self.path)
+                    # Neither the maker nor the handler has types.
+                    messaging: Any = self._namespace.messaging
+                    self._handler = messaging._create_session_browser(self.path)
                 handler = self._handler
                 send = handler._mgmt_request_response if is_once else handler._mgmt_request_response_with_retry
                 try:

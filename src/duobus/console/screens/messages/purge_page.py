@@ -8,7 +8,17 @@ from typing import Any, Final
 from duobus.console.formats import entity_url
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.screens.messages.node import own_node
-from duobus.console.screens.messages.places import ACTIVE, DEAD, MEMORY, TRANSFER, Entity, entity_of, node_of, screen, tabs_of
+from duobus.console.screens.messages.places import (
+    ACTIVE,
+    DEAD,
+    MEMORY,
+    TRANSFER,
+    Entity,
+    entity_of,
+    node_of,
+    screen,
+    tabs_of,
+)
 from duobus.console.sessions import Session
 from duobus.console.visits import Redirect, Refusal, View, Visit
 

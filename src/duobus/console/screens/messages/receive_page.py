@@ -12,9 +12,8 @@ from duobus.console.formats import entity_url
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.screens.messages import held
 from duobus.console.screens.messages.bodies import hex_dump
-from duobus.console.screens.messages.places import ACTIVE, DEAD, PLACES, TRANSFER, Entity, entity_of, tabs_of
+from duobus.console.screens.messages.places import ACTIVE, DEAD, PLACES, TRANSFER, Entity, entity_of, screen, tabs_of
 from duobus.console.screens.messages.records import visible
-from duobus.console.screens.messages.places import screen
 from duobus.console.visits import Redirect, Refusal, View, Visit
 
 #: Longest time that one request waits for messages, in seconds.

@@ -44,9 +44,8 @@ _NAMES: Final = {dict: "map", list: "list", str: "string", int: "long", float: "
 #: Marks that turn the direction of text, by which one text looks like another.
 _TURNING: Final = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F)
 _HIDDEN: Final = {
-    **{code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\t\n\r"},
-    0x7F: "\u2421",
-    **{code: f"\N{LEFT WHITE SQUARE BRACKET}U+{code:04X}\N{RIGHT WHITE SQUARE BRACKET}" for code in _TURNING},
+    **{code: f"\\x{code:02x}" for code in (*range(32), 0x7F) if chr(code) not in "\t\n\r"},
+    **{code: f"[U+{code:04X}]" for code in _TURNING},
 }
 
 
@@ -81,8 +80,7 @@ def body_bytes(delivery: Delivery) -> bytes:
 
 
 def row_of(delivery: Delivery, *, has_body: bool = True) -> dict[str, Any]:
-    """A message as one row, by the names of columns; its application properties have names in front of which is
-    ``property:``."""
+    """A message as one row, by the names of columns; that of an application property begins with ``property:``."""
     found, annotations = delivery.properties, delivery.annotations
     enqueued, ttl = _number(annotations.get("x-opt-enqueued-time")), _number(delivery.header.get("ttl"))
     scheduled = _number(annotations.get("x-opt-scheduled-enqueue-time"))

@@ -1,7 +1,7 @@
 """Looking through messages in bounded steps, for those that a person looks for.
 
-A namespace tells messages in the order of their numbers and filters nothing, so that a search looks at one message after
-the other. Each step ends in bounded time and tells how far it came; a person goes on from there.
+A namespace tells messages in the order of their numbers and filters nothing, so that a search looks at one message
+after the other. Each step ends in bounded time and tells how far it came; a person goes on from there.
 """
 
 from __future__ import annotations

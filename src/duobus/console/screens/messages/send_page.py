@@ -12,9 +12,8 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 from duobus.console.formats import entity_url
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.screens.messages import drafts, message_page
-from duobus.console.screens.messages.places import SCHEDULED, Entity, entity_of, place_of, tabs_of
+from duobus.console.screens.messages.places import SCHEDULED, Entity, entity_of, place_of, screen, tabs_of
 from duobus.console.screens.messages.records import visible
-from duobus.console.screens.messages.places import screen
 from duobus.console.visits import Outcome, Redirect, Refusal, View, Visit
 from duobus.dead_letters.sdk_messages import sdk_message
 
@@ -106,9 +105,7 @@ async def change_scheduled(visit: Visit) -> Redirect:
         raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, f"At most {CHOSEN_MAX} messages at a time.")
     if visit.form.get("do") == "now":
         return await _send_now(visit, entity, numbers, back)
-    async with visit.namespace.telling(entity.what):
-        async with visit.namespace.messaging.get_queue_sender(entity.name) as sender:
-            await sender.cancel_scheduled_messages(numbers)
+    await _cancel(visit, entity, numbers)
     what = f"Message {numbers[0]} is" if len(numbers) == 1 else f"{len(numbers)} messages are"
     return Redirect(back, notice=f"{what} cancelled.")
 
@@ -123,21 +120,23 @@ async def _send_now(visit: Visit, entity: Entity, numbers: Sequence[int], back: 
             f"{entity.path} detects duplicates and would drop the copy. Send a copy with another message id, "
             "then cancel this one.",
         )
-    done = 0
-    for number in numbers:
+    for done, number in enumerate(numbers):
         try:
             delivery = await message_page.find(visit, entity, SCHEDULED, number)
             form = {name: value for name, value in delivery.form().items() if name != "scheduledEnqueueTime"}
             await send_forms(visit, entity, [form])
-            async with visit.namespace.telling(entity.what):
-                async with visit.namespace.messaging.get_queue_sender(entity.name) as sender:
-                    await sender.cancel_scheduled_messages([number])
+            await _cancel(visit, entity, [number])
         except (NamespaceError, Refusal) as error:
             told = f"{done} of {len(numbers)} messages are sent. Message {number}: {error.text}"
             return Redirect(back, notice=told, kind="error")
-        done += 1
     what = f"Message {numbers[0]} is" if len(numbers) == 1 else f"{len(numbers)} messages are"
     return Redirect(back, notice=f"{what} sent.")
+
+
+async def _cancel(visit: Visit, entity: Entity, numbers: Sequence[int]) -> None:
+    sender = visit.namespace.messaging.get_queue_sender(entity.name)
+    async with visit.namespace.telling(entity.what), sender:
+        await sender.cancel_scheduled_messages(list(numbers))
 
 
 async def _drops_duplicates(visit: Visit, entity: Entity) -> bool:
@@ -158,11 +157,11 @@ async def send_forms(visit: Visit, entity: Entity, forms: Sequence[dict[str, Any
     """
     sent = 0
     try:
-        async with visit.namespace.telling(entity.what, _SEND_S):
-            async with visit.namespace.messaging.get_queue_sender(entity.name) as sender:
-                for _, group in groupby(forms, drafts.key_of):
-                    async for number in _batches(sender, [sdk_message(form) for form in group]):
-                        sent += number
+        sender = visit.namespace.messaging.get_queue_sender(entity.name)
+        async with visit.namespace.telling(entity.what, _SEND_S), sender:
+            for _, group in groupby(forms, drafts.key_of):
+                async for number in _batches(sender, [sdk_message(form) for form in group]):
+                    sent += number
     except NamespaceError as error:
         if sent:
             error.text = f"{sent:,} of {len(forms):,} messages were sent before this: {error.text}"

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from duobus.clock import Clock
 from duobus.console.namespace.address import NamespaceAddress
-from duobus.console.namespace.client import open_namespace
+from duobus.console.namespace.client import NamespaceClient, open_namespace
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.pages import Pages, local_path, redirection
 from duobus.console.profiles import NamespaceList, Profiles
@@ -139,6 +139,36 @@ class SignIn:
         response = redirection(request, "/sign-in")
         response.del_cookie(self._cookie, path="/")
         return response
+
+    # -- other namespaces -------------------------------------------------------------------------------------------
+
+    def saved(self, session: Session) -> list[str]:
+        """Names of the namespaces that the person may open by name."""
+        try:
+            return [one.name for one in self.known.read() if one.address.key] if session.is_operator else []
+        except ConfigurationError as error:
+            raise Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, str(error)) from None
+
+    async def open(self, session: Session, *, name: str, connection_string: str) -> NamespaceClient:
+        """Open another namespace beside that of a session.
+
+        Raises:
+            Refusal: The person may not open it, or the text is no connection string.
+            NamespaceError: It does not answer, or does not take the key.
+        """
+        try:
+            if name:
+                if name not in self.saved(session):
+                    raise Refusal(HTTPStatus.NOT_FOUND, f"You have no saved namespace {name}.")
+                address = next(one.address for one in self.known.read() if one.name == name)
+            else:
+                address = self._chosen(connection_string)
+        except (ArgumentInvalid, ConfigurationError) as error:
+            raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from None
+        found = session.others.get(address.text)
+        if found is not None:
+            return found
+        return await session.add_other(await open_namespace(address, self._settings.ca, self._clock))
 
     # -- inside -----------------------------------------------------------------------------------------------------
 

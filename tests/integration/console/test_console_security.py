@@ -439,16 +439,6 @@ async def test_a_request_that_is_too_large_is_refused_with_a_page() -> None:
         assert called == []
 
 
-@in_loop
-async def test_a_form_of_thousands_of_fields_is_refused() -> None:
-    called: list[str] = []
-    async with console(QUEUE, screens=(trial(called),)) as client:
-        many = await client.post("/trial/manage", {f"a{number}": "" for number in range(2_001)})
-        assert many.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-        assert "at most 2000 fields" in many.words
-        assert called == []
-
-
 # -- secrets ----------------------------------------------------------------------------------------------------------
 
 

@@ -56,6 +56,7 @@
   }
   function receive(element, stream, name, data) {
     if (name === "failed") notify(data.text);
+    if (name === "ended") notify("Your session has ended. Load the page anew to sign in again.");
     if (name === "failed" || name === "ended") stream.close();
     if (name === "html") {
       const target = data.target ? document.querySelector(data.target) : element;
@@ -195,6 +196,7 @@
   document.addEventListener("htmx:load", (event) => begin(event.detail.elt.parentElement || document));
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => begin(document));
   else begin(document);
-  takeCode();
+  if (document.readyState === "complete") takeCode();
+  else window.addEventListener("load", takeCode);
   window.addEventListener("hashchange", takeCode);
 })();

@@ -12,6 +12,8 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from duobus.model.descriptions import QueueDescription, TopicDescription
+from duobus.model.options import HttpOptions
+from duobus.model.tiers import PREMIUM_PARTITIONED
 from kits.console import ConsoleClient, console, console_of
 from kits.gateway import in_loop
 from kits.hostile_texts import HOSTILE
@@ -171,7 +173,7 @@ async def test_sessions_are_listed_and_looked_at_one_by_one() -> None:
         for name in ("c-1", "c-2", "</td><b>"):
             await sent(client, *(ServiceBusMessage(f"{name} {n}", session_id=name) for n in range(2)), to="visits")
         found = await client.data("/sessions/visits")
-        assert [one["session"] for one in found["sessions"]] == ["c-1", "c-2", "</td><b>"]
+        assert [one["session"] for one in found["sessions"]] == ["</td><b>", "c-1", "c-2"]
         assert "<b>" not in (await client.get("/sessions/visits")).text
         looked = await client.data("/messages/visits?place=session&session=c-2")
         assert [row["session"] for row in looked["rows"]] == ["c-2", "c-2"]
@@ -214,7 +216,7 @@ async def test_each_key_sees_what_it_may() -> None:
 @in_loop
 async def test_only_the_doors_of_azure_are_enough() -> None:
     visits = QueueDescription(name="visits", requires_session=True)
-    async with console(ORDERS, visits, options={"operations": False}) as client:
+    async with console(ORDERS, visits, options={"http": HttpOptions(operations=False)}) as client:
         assert not namespace_of(client).is_duobus
         await sent(client, ServiceBusMessage("a", application_properties={"x": 1}))
         await sent(client, ServiceBusMessage("b", session_id="s"), to="visits")

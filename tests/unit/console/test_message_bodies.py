@@ -113,9 +113,7 @@ def test_packed_data_that_ends_too_early_is_shown_as_far_as_it_goes() -> None:
 def test_bytes_are_shown_as_digits_and_no_more_of_them_than_a_page_holds() -> None:
     body = shown(bytes(range(256)), "", "")
     assert body.kind == HEX
-    assert body.text.splitlines()[4] == (
-        "00000040  40 41 42 43 44 45 46 47  48 49 4a 4b 4c 4d 4e 4f  @ABCDEFGHIJKLMNO"
-    )
+    assert body.text.splitlines()[4] == ("00000040  40 41 42 43 44 45 46 47  48 49 4a 4b 4c 4d 4e 4f  @ABCDEFGHIJKLMNO")
     long = shown(b"\xff" * 1_000_000, "", "")
     assert len(long.text.splitlines()) == DUMPED_BYTES_MAX // 16
     assert len(long.notes) == 2

@@ -132,7 +132,12 @@ def test_a_copy_keeps_what_the_form_has_no_field_for() -> None:
         "header": {"durable": True, "priority": 5, "timeToLive": "PT1H"},
         "annotations": {"x-own": {"$uint": 5}},
         "scheduledEnqueueTime": "2026-01-31T12:00:00Z",
-        "properties": {"messageId": {"$ulong": 7}, "groupSequence": 3, "subject": "old"},
+        "properties": {
+            "messageId": {"$ulong": 7},
+            "groupSequence": 3,
+            "subject": "old",
+            "creationTime": "2026-01-31T12:00:00Z",
+        },
         "applicationProperties": {"a": {"$int": 1}, "DeadLetterReason": "r", "DeadLetterErrorDescription": "d"},
         "body": {"value": {"k": {"$short": 1}}},
         "footer": {"f": 1},

@@ -78,6 +78,15 @@ class DraftFault(Exception):
         self.text = text
 
 
+def fresh(form: dict[str, Any]) -> dict[str, Any]:
+    """A message without the times of the first one: the life of a copy begins when the copy is sent."""
+    found = {name: value for name, value in form.items() if name != "scheduledEnqueueTime"}
+    if "properties" in found:
+        times = ("absoluteExpiryTime", "creationTime")
+        found["properties"] = {name: value for name, value in found["properties"].items() if name not in times}
+    return found
+
+
 def form_of_fields(
     fields: Mapping[str, str],
     properties: Sequence[tuple[str, str, str]],
@@ -98,11 +107,8 @@ def form_of_fields(
     Raises:
         DraftFault: A field cannot be used.
     """
-    form = dict(base or {})
-    for name in ("scheduledEnqueueTime", "raw"):
-        form.pop(name, None)
-    form["body"] = _body(fields, file, base)
-    form["properties"] = _properties_section(fields, base)
+    base = fresh(base or {})
+    form = {**base, "body": _body(fields, file, base), "properties": _properties_section(fields, base)}
     form["applicationProperties"] = {name: _value(name, kind, text) for name, kind, text in properties if name}
     header = dict(form.get("header") or {})
     header.pop("timeToLive", None)
@@ -112,7 +118,7 @@ def form_of_fields(
     form["partitionKey"] = fields.get("partition", "") or None
     if given := fields.get("schedule", "").strip():
         form["scheduledEnqueueTime"] = _instant(given, now_ms)
-    form = {name: value for name, value in form.items() if value}
+    form = {name: value for name, value in form.items() if value and name != "raw"}
     try:
         message_of(form)
     except ServiceBusError as error:
@@ -120,12 +126,10 @@ def form_of_fields(
     return form
 
 
-def _body(fields: Mapping[str, str], file: bytes | None, base: dict[str, Any] | None) -> dict[str, Any]:
+def _body(fields: Mapping[str, str], file: bytes | None, base: dict[str, Any]) -> dict[str, Any]:
     kind, text = fields.get("kind", TEXT), fields.get("body", "")
     if kind == ORIGINAL:
-        if base is None or "body" not in base:
-            return {"data": [""]}
-        found: dict[str, Any] = base["body"]
+        found: dict[str, Any] = base.get("body") or {"data": [""]}
         return found
     if kind == FILE:
         if not file:
@@ -145,8 +149,8 @@ def _body(fields: Mapping[str, str], file: bytes | None, base: dict[str, Any] | 
     return {"data": [text]}
 
 
-def _properties_section(fields: Mapping[str, str], base: dict[str, Any] | None) -> dict[str, Any]:
-    found = dict((base or {}).get("properties") or {})
+def _properties_section(fields: Mapping[str, str], base: dict[str, Any]) -> dict[str, Any]:
+    found = dict(base.get("properties") or {})
     for field, name in _FIELDS.items():
         text = fields.get(field, "")
         old = found.get(name)
@@ -307,7 +311,7 @@ def forms_of_lines(data: bytes) -> list[dict[str, Any]]:
         except (ValueError, RecursionError, ServiceBusError) as error:
             text = str(error).rstrip(".")
             raise DraftFault("lines", f"Line {number} is no message: {text}. Nothing was sent.") from None
-        found.append({name: value for name, value in form.items() if name != "scheduledEnqueueTime"})
+        found.append(fresh(form))
     if not found:
         raise DraftFault("lines", "The file has no message.")
     return found

@@ -176,7 +176,7 @@ class HeldMessages:
         for number in numbers:
             message = self._messages.get(number)
             if message is None:
-                failed.append((number, "is not held any more."))
+                failed.append((number, "it is not held any more."))
                 continue
             try:
                 async with self._using() as receiver:

@@ -1,8 +1,8 @@
 """Management nodes of entities: how messages are looked at, and removed, without receiving them.
 
 The SDK has a public way to these operations on a receiver only, which needs a session where the entity has sessions,
-and takes Python's values for AMQP's. The SDK's own handler for lists of sessions needs no link to the entity; a test holds
-this use of the handler. Opening one takes some tenths of a second, so that a session of the console keeps a few.
+and takes Python's values for AMQP's. The SDK's own handler for lists of sessions needs no link to the entity; a test
+holds this use of the handler. Opening one takes some tenths of a second, so that a session of the console keeps a few.
 """
 
 from __future__ import annotations

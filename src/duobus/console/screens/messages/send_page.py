@@ -123,8 +123,7 @@ async def _send_now(visit: Visit, entity: Entity, numbers: Sequence[int], back: 
     for done, number in enumerate(numbers):
         try:
             delivery = await message_page.find(visit, entity, SCHEDULED, number)
-            form = {name: value for name, value in delivery.form().items() if name != "scheduledEnqueueTime"}
-            await send_forms(visit, entity, [form])
+            await send_forms(visit, entity, [drafts.fresh(delivery.form())])
             await _cancel(visit, entity, [number])
         except (NamespaceError, Refusal) as error:
             told = f"{done} of {len(numbers)} messages are sent. Message {number}: {error.text}"

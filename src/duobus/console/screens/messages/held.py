@@ -39,7 +39,7 @@ ABANDON: Final = "abandon"
 DEFER: Final = "defer"
 DEAD_LETTER: Final = "dead-letter"
 RENEW: Final = "renew"
-WAYS: Final = {
+SETTLEMENTS: Final = {
     COMPLETE: "completed",
     ABANDON: "abandoned",
     DEFER: "deferred",
@@ -170,7 +170,9 @@ class HeldMessages:
         for message in found:
             self._messages[message.sequence_number or 0] = message
 
-    async def settle(self, way: str, numbers: Sequence[int], *, reason: str = "", description: str = "") -> Outcome:
+    async def settle(
+        self, settlement: str, numbers: Sequence[int], *, reason: str = "", description: str = ""
+    ) -> Outcome:
         """Settle messages, or renew their locks; one that fails keeps the others from nothing."""
         done, failed = 0, list[tuple[int, str]]()
         for number in numbers:
@@ -180,14 +182,14 @@ class HeldMessages:
                 continue
             try:
                 async with self._using() as receiver:
-                    await _settle(receiver, way, message, reason, description)
+                    await _settle(receiver, settlement, message, reason, description)
             except NamespaceError as error:
                 failed.append((number, error.text))
                 if error.status in (HTTPStatus.GONE, HTTPStatus.CONFLICT):
                     del self._messages[number]
                 continue
             done += 1
-            if way != RENEW:
+            if settlement != RENEW:
                 del self._messages[number]
         return Outcome(done, failed)
 
@@ -230,18 +232,18 @@ class HeldMessages:
 
 
 async def _settle(
-    receiver: ServiceBusReceiver, way: str, message: ServiceBusReceivedMessage, reason: str, description: str
+    receiver: ServiceBusReceiver, settlement: str, message: ServiceBusReceivedMessage, reason: str, description: str
 ) -> None:
-    ways: dict[str, Callable[[ServiceBusReceivedMessage], Awaitable[Any]]] = {
+    settlements: dict[str, Callable[[ServiceBusReceivedMessage], Awaitable[Any]]] = {
         COMPLETE: receiver.complete_message,
         ABANDON: receiver.abandon_message,
         DEFER: receiver.defer_message,
         RENEW: receiver.renew_message_lock,
     }
-    if way == DEAD_LETTER:
+    if settlement == DEAD_LETTER:
         await receiver.dead_letter_message(message, reason=reason or None, error_description=description or None)
     else:
-        await ways[way](message)
+        await settlements[settlement](message)
 
 
 def _text_of(message: ServiceBusReceivedMessage) -> str:

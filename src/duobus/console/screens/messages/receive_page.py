@@ -88,7 +88,7 @@ async def act(visit: Visit) -> Redirect:
         "renew-session": _renew_session,
         "state": _set_state,
         "release": _release,
-        **dict.fromkeys(held.WAYS, _settle),
+        **dict.fromkeys(held.SETTLEMENTS, _settle),
     }
     deed = deeds.get(visit.form.get("do", ""))
     if deed is None:
@@ -175,15 +175,15 @@ async def _receive_deferred(visit: Visit, entity: Entity) -> tuple[str, str]:
 
 
 async def _settle(visit: Visit, entity: Entity) -> tuple[str, str]:
-    way = visit.form["do"]
+    settlement = visit.form["do"]
     numbers = [int(text) for text in visit.form.getall("number", []) if text.isdecimal() and len(text) < 20]
     if not numbers:
         raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, "Choose messages first.")
     outcome = await _found(visit, entity).settle(
-        way, numbers, reason=visit.form.get("reason", ""), description=visit.form.get("description", "")
+        settlement, numbers, reason=visit.form.get("reason", ""), description=visit.form.get("description", "")
     )
-    told = f"{outcome.done} {'message is' if outcome.done == 1 else 'messages are'} {held.WAYS[way]}."
-    if way == held.RENEW:
+    told = f"{outcome.done} {'message is' if outcome.done == 1 else 'messages are'} {held.SETTLEMENTS[settlement]}."
+    if settlement == held.RENEW:
         told = f"{outcome.done} {'lock is' if outcome.done == 1 else 'locks are'} renewed."
     if outcome.failed:
         number, text = outcome.failed[0]

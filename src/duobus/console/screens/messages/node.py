@@ -1,0 +1,181 @@
+"""Management nodes of entities: how messages are looked at, and removed, without receiving them.
+
+The SDK has a public way to these operations on a receiver only, which needs a session where the entity has sessions,
+and takes Python's values for AMQP's. The SDK's own handler for lists of sessions needs no link to the entity; a test
+holds this use of the handler. Opening one takes some tenths of a second, so that a session of the console keeps a few.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from duobus.console.namespace.failures import clean, told
+from duobus.console.screens.messages.places import MEMORY, entity_of
+from duobus.ha.sdk import release_thread
+from duobus.model.json.deliveries import Delivery
+
+if TYPE_CHECKING:
+    from duobus.console.sessions import Session
+
+#: Nodes that a session keeps open.
+NODES_MAX: Final = 6
+#: After so long without a request a node is opened anew: a server may have closed the connection meanwhile.
+_IDLE_MS: Final = 20_000
+#: How long one request may take, in seconds; a message of 100 MB takes its time.
+_REQUEST_S: Final = 120.0
+#: Messages that one request removes at most, here and on Azure.
+_REMOVED_MAX: Final = 4_000
+
+_PEEK: Final = b"com.microsoft:peek-message"
+_DELETE: Final = b"com.microsoft:batch-delete-messages"
+_PURGE: Final = b"duobus:purge-messages"
+_EMPTY: Final = (HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT)
+
+
+class Node:
+    """The management node of one queue, subscription or dead-letter queue.
+
+    Args:
+        session: Of the person.
+        path: Of the queue.
+    """
+
+    def __init__(self, session: Session, path: str) -> None:
+        self.path = path
+        self._namespace = session.namespace
+        self._handler: Any = None
+        self._used_ms = 0
+        self._lock = asyncio.Lock()
+
+    async def ask(self, operation: bytes, body: Mapping[str, Any], *, is_once: bool = False) -> Mapping[bytes, Any]:
+        """Send a request and return the body of its answer, which is empty when there is nothing to tell.
+
+        Args:
+            operation: Its name.
+            body: Its body.
+            is_once: A request that must not be sent again when its answer is lost.
+
+        Raises:
+            NamespaceError: The namespace refuses, or does not answer.
+        """
+        async with self._lock:
+            now_ms = self._namespace.clock.monotonic_ms()
+            if self._handler is not None and now_ms - self._used_ms > _IDLE_MS:
+                await self.close()
+            async with self._namespace.telling(entity_of(self.path).what, _REQUEST_S):
+                if self._handler is None:
+                    # Neither the maker nor the handler has types.
+                    messaging: Any = self._namespace.messaging
+                    self._handler = messaging._create_session_browser(self.path)
+                handler = self._handler
+                send = handler._mgmt_request_response if is_once else handler._mgmt_request_response_with_retry
+                try:
+                    status, found, text = await send(operation, body, _answer_of, keep_alive_associated_link=False)
+                except BaseException:
+                    # Whatever was on its way would be taken for the answer of the next request.
+                    await self.close()
+                    raise
+            self._used_ms = self._namespace.clock.monotonic_ms()
+        if status in _EMPTY:
+            return {}
+        if status != HTTPStatus.OK:
+            raise told(status, clean(text) or f"The namespace answered {status}.")
+        answer: Mapping[bytes, Any] = found or {}
+        return answer
+
+    async def peek(
+        self, first: int, number: int, *, session_id: str | None = None, with_bodies: bool = True
+    ) -> list[Delivery]:
+        """Messages from a sequence number on; fewer than asked for say nothing of the end, none at all is the end."""
+        body: dict[str, Any] = {
+            "from-sequence-number": {"TYPE": "LONG", "VALUE": first},
+            "message-count": {"TYPE": "INT", "VALUE": number},
+        }
+        if session_id is not None:
+            body["session-id"] = session_id
+        if not with_bodies:
+            body["omit-message-body"] = True
+        answer = await self.ask(_PEEK, body)
+        return [Delivery(bytes(message[b"message"])) for message in answer.get(b"messages", ())]
+
+    async def delete(self, until_ms: int) -> int:
+        """Remove active messages that were enqueued before a time, some thousands at a time; return how many."""
+        body = {
+            "message-count": {"TYPE": "INT", "VALUE": _REMOVED_MAX},
+            "enqueued-time-utc": {"TYPE": "TIMESTAMP", "VALUE": until_ms},
+        }
+        answer = await self.ask(_DELETE, body, is_once=True)
+        return int(answer.get(b"message-count", 0))
+
+    async def purge(self) -> tuple[int, int, bool]:
+        """Remove whatever nobody holds, for some seconds; return (removed, held by receivers, whether that is all)."""
+        # The SDK sends an empty map as no body at all.
+        answer = await self.ask(_PURGE, {"session-id": None}, is_once=True)
+        return (
+            int(answer.get(b"message-count", 0)),
+            int(answer.get(b"locked-count", 0)),
+            bool(answer.get(b"is-complete", True)),
+        )
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is under way."""
+        return self._lock.locked()
+
+    async def close(self) -> None:
+        """Close the connection; another request would open a new one."""
+        handler, self._handler = self._handler, None
+        if handler is not None:
+            release_thread(handler._handler)
+            await handler.close()
+
+
+class _Nodes:
+    """The nodes that a session keeps, the latest used one last."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._nodes: dict[str, Node] = {}
+
+    async def find(self, path: str) -> Node:
+        node = self._nodes.pop(path, None) or Node(self._session, path)
+        self._nodes[path] = node
+        idle = [path for path, one in self._nodes.items() if one is not node and not one.is_busy]
+        if len(self._nodes) > NODES_MAX and idle:
+            await self._nodes.pop(idle[0]).close()
+        return node
+
+    async def close(self) -> None:
+        for node in self._nodes.values():
+            await node.close()
+        self._nodes.clear()
+
+
+async def node_for(session: Session, path: str) -> Node:
+    """The node of a path, which the session keeps for the next request."""
+    nodes = session.memory.get(f"{MEMORY}-nodes")
+    if nodes is None:
+        nodes = session.memory[f"{MEMORY}-nodes"] = _Nodes(session)
+        session.resources.push_async_callback(nodes.close)
+    node: Node = await nodes.find(path)
+    return node
+
+
+@asynccontextmanager
+async def own_node(session: Session, path: str) -> AsyncIterator[Node]:
+    """A node for work that goes on beside other pages."""
+    node = Node(session, path)
+    try:
+        yield node
+    finally:
+        await node.close()
+
+
+def _answer_of(status: int, message: Any, description: Any, amqp_transport: Any) -> tuple[int, Any, str]:
+    """Status, body and description of an answer; the SDK would make a broken connection of some refusals."""
+    text = description.decode("utf-8", "replace") if isinstance(description, bytes) else str(description or "")
+    return status, amqp_transport.get_message_value(message), text

@@ -12,21 +12,14 @@ from typing import Any, Final, NamedTuple
 
 from duobus.console.screens.entities.durations import UNLIMITED, exact_duration, typed_duration
 from duobus.errors import ArgumentInvalid
+from duobus.model.descriptions import STATUSES
 from duobus.model.durations import format_duration
 from duobus.model.properties import Form, Property, Surface, properties_of
 from duobus.model.tiers import ALL, BASIC, PREMIUM, STANDARD, Tier
 
-STATUSES: Final = (
-    ("Active", "Active"),
-    ("Disabled", "Disabled"),
-    ("SendDisabled", "Send disabled"),
-    ("ReceiveDisabled", "Receive disabled"),
-)
-#: A topic and a subscription take part of them only (Azure: suspend and reactivate entities).
-_STATUSES_OF: Final = {"topic": 2, "subscription": 2}
+_STATUS_LABELS: Final = {"SendDisabled": "Send disabled", "ReceiveDisabled": "Receive disabled"}
 _YES_NO: Final = (("true", "Yes"), ("false", "No"))
 _KIB: Final = 1024
-_NOT_WORDS: Final = {"To": "to", "In": "in", "Of": "of", "Is": "is"}
 _LABELS: Final = {
     "maxSizeInMegabytes": "Maximum size (MB)",
     "maxMessageSizeInKilobytes": "Maximum message size (KB)",
@@ -69,7 +62,14 @@ _GROUPS: Final = (
     ),
     (
         "Entity",
-        ("status", "maxSizeInMegabytes", "autoDeleteOnIdle", "enableBatchedOperations", "enableExpress", "userMetadata"),
+        (
+            "status",
+            "maxSizeInMegabytes",
+            "autoDeleteOnIdle",
+            "enableBatchedOperations",
+            "enableExpress",
+            "userMetadata",
+        ),
     ),
 )
 _HINTS: Final = {
@@ -139,6 +139,11 @@ def fields_of(kind: str, tier: Tier = ALL) -> list[Field]:
     return [field for group in groups_of(kind, tier) for field in group.fields]
 
 
+def statuses_of(kind: str) -> tuple[tuple[str, str], ...]:
+    """The statuses that a kind can have, and what people call them."""
+    return tuple((status, _STATUS_LABELS.get(status, status)) for status in STATUSES[kind])
+
+
 def label_of(name: str) -> str:
     """The name of a property for people."""
     if name in _LABELS:
@@ -152,7 +157,7 @@ def _field(kind: str, item: Property, tier: Tier) -> Field:
     if item.form is Form.FLAG:
         options = _YES_NO
     elif item.form is Form.STATUS:
-        options = STATUSES[: _STATUSES_OF.get(kind, len(STATUSES))]
+        options = statuses_of(kind)
     elif item.form is Form.SIZE:
         options = tuple((str(size), f"{size // _KIB} GB") for size in tier.sizes_mib)
     default = _default(item, tier)

@@ -72,7 +72,9 @@ async def _view(visit: Visit, sheet: _Sheet, status: int = HTTPStatus.OK) -> Vie
         "texts": dict(sheet.texts),
         "shown": json.dumps(sheet.shown),
         "conflict": [one._asdict() for one in sheet.conflict],
-        "failure": None if sheet.failure is None else {"text": sheet.failure[0], "tracking_id": sheet.failure[1]},
+        "failure": None
+        if sheet.failure is None
+        else {"text": plain_sentence(sheet.failure[0]), "tracking_id": sheet.failure[1]},
     }
     return View(_TEMPLATE, sheet.title, data, status)
 

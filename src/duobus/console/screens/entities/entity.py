@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ screen: Final = Screen("entities")
 _TEMPLATE: Final = "entities/entity.html"
 #: Rules of a subscription that its page shows.
 _RULES_SHOWN: Final = 1_000
+_FIRST_YEAR: Final = 1970
 #: Namespaces whose SKU was asked for, by a session.
 _SKU: Final = "entities_sku"
 
@@ -53,9 +55,7 @@ async def show(visit: Visit) -> Outcome:
         "form": entity.form,
         "statuses": [list(pair) for pair in statuses_of(entity.kind)],
         "times": {
-            "created": getattr(entity.runtime, "created_at_utc", None),
-            "updated": getattr(entity.runtime, "updated_at_utc", None),
-            "accessed": getattr(entity.runtime, "accessed_at_utc", None),
+            name: _known(getattr(entity.runtime, f"{name}_at_utc", None)) for name in ("created", "updated", "accessed")
         },
     }
     data |= await _contents(visit, entity, tab)
@@ -87,6 +87,11 @@ def _sdk_row(entity: Entity) -> Row:
     status = plain(entity.about.status)
     availability = plain(getattr(entity.about, "availability_status", None)) or "Available"
     return row_of_sdk(entity.kind, entity.path.text, entity.runtime, status, is_available=availability == "Available")
+
+
+def _known(instant: datetime | None) -> datetime | None:
+    """An instant; the beginning of the calendar stands for one that nobody has written down."""
+    return None if instant is None or instant.year < _FIRST_YEAR else instant
 
 
 def _message_tabs(kind: str, path: EntityPath) -> list[tuple[str, str, str]]:
@@ -212,15 +217,11 @@ async def show_key(visit: Visit) -> View:
     """Show the keys of one access rule: only when somebody asks for them, and never twice without asking."""
     path, name = parse_path(visit.match["path"]), visit.match["rule"]
     entity = await read_entity(visit.namespace, path, with_runtime=True)
-    if visit.namespace.is_duobus:
-        # A duobus writes into its audit log that somebody has seen the keys.
-        found = await visit.namespace.operation("GET", f"/$duobus/keys/{name}", query={"entity": path.text})
-        keys = {"primary": found["primaryKey"], "secondary": found["secondaryKey"]}
-    else:
-        rule = next((rule for rule in entity.about.authorization_rules or () if rule.key_name == name), None)
-        if rule is None:
-            raise Refusal(HTTPStatus.NOT_FOUND, f"{path.text} has no access rule {name}.")
-        keys = {"primary": rule.primary_key, "secondary": rule.secondary_key}
+    rule = next((rule for rule in entity.about.authorization_rules or () if rule.key_name == name), None)
+    if rule is None:
+        raise Refusal(HTTPStatus.NOT_FOUND, f"{path.text} has no access rule {name}.")
+    keys = {"primary": rule.primary_key, "secondary": rule.secondary_key}
+    await visit.write_down("show keys", "access rule", f"{path.text}/{name}")
     endpoint = f"sb://{visit.namespace.name}/"
     shown = {
         "rule": name,

@@ -83,7 +83,7 @@ _FRAME: Final = re.compile(
     r"^(?:There is no [^.]*\. )?(?:SubCode=\d+\.\s*)?"
     r"(?:(?:Bad Request|Conflict|Not Found|Forbidden|Unauthorized)\.\s*)?(?:SubCode=\d+\.\s*)?"
 )
-_TAIL: Final = re.compile(r"\s*(?:To know more visit \S+\s*)?\.?\s*TrackingId:.*$", re.DOTALL)
+_TAIL: Final = re.compile(r"\s*(?:To know more visit \S+\s*)?TrackingId:.*$", re.DOTALL)
 _NAME_WORDS: Final = re.compile(
     r"(?i)\b(?:exists already|already exists|the (?:entity )?name\b|\w+ name has|empty segment|control character)"
 )

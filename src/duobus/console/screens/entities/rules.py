@@ -113,7 +113,9 @@ async def _view(
         "message_texts": {},
         "message_faults": {},
         "faults": dict(faults or {}),
-        "failure": None if failure is None else {"text": failure.text, "tracking_id": failure.tracking_id},
+        "failure": None
+        if failure is None
+        else {"text": plain_sentence(failure.text), "tracking_id": failure.tracking_id},
         "mistake": shown_mistake(mistake),
         "shown": "" if shown is None else json.dumps(shown),
         "now": None if now is None else rule_words(now),

@@ -54,8 +54,8 @@ async def test_a_topic_with_a_rule_is_made_tried_and_seen_to_count_a_message(cli
     await page.get_by_role("button", name="Create the subscription").click()
 
     await page.get_by_role("link", name="Rules", exact=True).click()
-    await page.get_by_role("button", name="Delete").click()
-    await page.get_by_label("Type").fill("events/Subscriptions/red/Rules/$Default")
+    await page.locator("tbody").get_by_role("button", name="Delete").first.click()
+    await page.locator("dialog[open] input[name=confirm]").fill("events/Subscriptions/red/Rules/$Default")
     await page.locator("dialog[open] button.danger").click()
     await expect(page.locator("#content")).to_contain_text("No message reaches it")
     await page.get_by_role("link", name="Create a rule").click()
@@ -78,7 +78,7 @@ async def test_a_topic_with_a_rule_is_made_tried_and_seen_to_count_a_message(cli
     await page.get_by_role("button", name="Create the rule").click()
     await expect(page.locator("tbody tr")).to_have_count(1)
 
-    (session,) = client.console.sessions.all()
+    (session, *_) = client.console.sessions.all()
     async with session.namespace.messaging.get_topic_sender("events") as sender:
         await sender.send_messages(
             [ServiceBusMessage("x", application_properties={"colour": "red", "size": size}) for size in (3, 9)]

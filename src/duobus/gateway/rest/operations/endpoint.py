@@ -15,7 +15,7 @@ from duobus.auth.authorizer import NamespaceRules
 from duobus.broker import MessageBroker, ScaleUnit
 from duobus.errors import ArgumentInvalid, EntityNotFound, NotAllowed, ServiceBusError
 from duobus.gateway.rest.authorization import Guard
-from duobus.gateway.rest.operations.entity_endpoint import json_response
+from duobus.gateway.rest.operations.json_bodies import json_response
 from duobus.gateway.rest.operations.registry import OperationEndpoint
 from duobus.gateway.rest.request_target import MethodUnknown, Target
 from duobus.model.descriptions import Right
@@ -34,7 +34,7 @@ FRAGMENTS_MAX: Final = 20_000
 #: What can be asked, and what can be ordered, for whoever asked for something else.
 READ: Final = (
     *("server", "entities", "connections", "locks", "sessions", "history", "audit", "stores", "fragments"),
-    *("moves", "backup", "events"),
+    *("moves", "backup", "events", "metering"),
 )
 WRITTEN: Final = ("try-rule", "audit", "moves", "backup")
 #: What is told in the audit log, by the segment below ``/$duobus``, and as what.

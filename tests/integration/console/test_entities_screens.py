@@ -179,6 +179,25 @@ async def test_a_key_with_send_sees_no_entities() -> None:
         assert "/entities" not in (await client.get("/")).text
 
 
+@in_loop
+async def test_a_key_of_one_entity_opens_the_page_of_that_entity() -> None:
+    rule = AccessRule(name="own", primary_key="own" * 12, secondary_key="two" * 12, rights=int(Right.MANAGE))
+    queues = [QueueDescription(name="orders", authorization_rules=(rule,)), QueueDescription(name="other")]
+    async with console(*queues, right=None) as client:
+        text = (
+            f"Endpoint=sb://{client.place};SharedAccessKeyName=own;SharedAccessKey={rule.primary_key};"
+            "EntityPath=orders;UseDevelopmentEmulator=true"
+        )
+        assert (await client.sign_in_with(kind="text", connection_string=text)).status == 303
+        page = await client.get("/entities")
+        assert (page.status, page.headers["Location"]) == (303, "/entities/orders")
+        data = await client.data("/entities/orders")
+        assert (data["kind"], data["numbers"]["active"]) == ("queue", 0)
+        assert "Fragments" not in (await client.get("/entities/orders")).words
+        assert (await client.get("/entities/other")).status in (401, 403)
+        assert (await client.post("/entities/other/status", {"status": "Disabled"})).status in (401, 403)
+
+
 # -- one entity -------------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -24,7 +23,6 @@ screen: Final = Screen("entities")
 _TEMPLATE: Final = "entities/entity.html"
 #: Rules of a subscription that its page shows.
 _RULES_SHOWN: Final = 1_000
-_FIRST_YEAR: Final = 1970
 #: Namespaces whose SKU was asked for, by a session.
 _SKU: Final = "entities_sku"
 
@@ -54,9 +52,7 @@ async def show(visit: Visit) -> Outcome:
         "numbers": row._asdict(),
         "form": entity.form,
         "statuses": [list(pair) for pair in statuses_of(entity.kind)],
-        "times": {
-            name: _known(getattr(entity.runtime, f"{name}_at_utc", None)) for name in ("created", "updated", "accessed")
-        },
+        "times": {name: getattr(entity.runtime, f"{name}_at_utc", None) for name in ("created", "updated", "accessed")},
     }
     data |= await _contents(visit, entity, tab)
     return View(_TEMPLATE, path.text, data)
@@ -87,11 +83,6 @@ def _sdk_row(entity: Entity) -> Row:
     status = plain(entity.about.status)
     availability = plain(getattr(entity.about, "availability_status", None)) or "Available"
     return row_of_sdk(entity.kind, entity.path.text, entity.runtime, status, is_available=availability == "Available")
-
-
-def _known(instant: datetime | None) -> datetime | None:
-    """An instant; the beginning of the calendar stands for one that nobody has written down."""
-    return None if instant is None or instant.year < _FIRST_YEAR else instant
 
 
 def _message_tabs(kind: str, path: EntityPath) -> list[tuple[str, str, str]]:

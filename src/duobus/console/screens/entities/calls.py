@@ -41,7 +41,7 @@ async def read_entity(namespace: NamespaceClient, path: EntityPath, *, with_runt
     Raises:
         NamespaceError: There is none, or the namespace refuses.
     """
-    administration = namespace.administration
+    administration: Any = namespace.administration
     if path.subscription is not None:
         async with namespace.telling(f"subscription {path.text}"):
             if not with_runtime:
@@ -117,4 +117,4 @@ async def change_rule(namespace: NamespaceClient, path: EntityPath, form: Mappin
     async with namespace.telling(f"rule {path.text}"):
         rule = await namespace.administration.get_rule(*path.names)
         rule.filter, rule.action = parts["filter"], parts.get("action")
-        await namespace.administration.update_rule(*path.names[:-1], rule)
+        await namespace.administration.update_rule(path.parent, path.subscription or "", rule)

@@ -82,17 +82,22 @@ async def _view(visit: Visit, sheet: _Sheet, status: int = HTTPStatus.OK) -> Vie
 # -- create and copy --------------------------------------------------------------------------------------------
 
 
-@screen.get("/create/{kind:queue|topic}", right="manage")
+@screen.get("/create/queue", right="manage")
+@screen.get("/create/topic", right="manage")
 async def new(visit: Visit) -> View:
     """An empty form, or one that holds the properties of the entity that is copied."""
-    kind = visit.match["kind"]
-    return await _view(visit, await _new_sheet(visit, kind, ""))
+    return await _view(visit, await _new_sheet(visit, _kind_in(visit), ""))
 
 
 @screen.get("/create/subscription/{topic:.+}", right="manage")
 async def new_subscription(visit: Visit) -> View:
     """The same for a subscription."""
     return await _view(visit, await _new_sheet(visit, SUBSCRIPTION, visit.match["topic"]))
+
+
+def _kind_in(visit: Visit) -> str:
+    """The kind that the address says."""
+    return TOPIC if visit.request.path.endswith(f"/{TOPIC}") else QUEUE
 
 
 async def _new_sheet(visit: Visit, kind: str, topic: str) -> _Sheet:
@@ -110,10 +115,11 @@ async def _new_sheet(visit: Visit, kind: str, topic: str) -> _Sheet:
     return _Sheet(kind, action, title, {"name": ""} | texts, topic, True, cancel)
 
 
-@screen.post("/create/{kind:queue|topic}", right="manage")
+@screen.post("/create/queue", right="manage")
+@screen.post("/create/topic", right="manage")
 async def create(visit: Visit) -> Outcome:
     """Create a queue or topic."""
-    return await _create(visit, visit.match["kind"], "")
+    return await _create(visit, _kind_in(visit), "")
 
 
 @screen.post("/create/subscription/{topic:.+}", right="manage")

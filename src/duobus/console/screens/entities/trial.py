@@ -152,7 +152,7 @@ async def _peeked(visit: Visit, path: EntityPath, texts: dict[str, str], unsaved
     if number and not (number.isascii() and number.isdecimal() and int(number) <= _NUMBER_MAX):
         return _view(path, texts, unsaved, faults={"number": "A sequence number is a whole number."}, status=422)
     what = f"subscription {path.text}"
-    receiver = visit.namespace.messaging.get_subscription_receiver(path.parent, path.subscription)
+    receiver = visit.namespace.messaging.get_subscription_receiver(path.parent, path.subscription or "")
     async with visit.namespace.telling(what), receiver:
         found = await receiver.peek_messages(max_message_count=1, sequence_number=int(number or 0))
     if not found or (number and found[0].sequence_number != int(number)):

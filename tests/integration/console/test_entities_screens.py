@@ -145,6 +145,26 @@ async def test_a_namespace_with_nothing_but_what_azure_offers_is_listed_by_the_s
 
 
 @in_loop
+async def test_entities_of_another_server_of_the_same_namespace_are_listed_as_well() -> None:
+    async with console(QueueDescription(name="near"), QueueDescription(name="far"), topics=[EVENTS]) as client:
+        namespace = namespace_of(client)
+        ask = namespace.operation
+
+        async def operation(method: str, path: str, **options: Any) -> Any:
+            # Servers that share a catalog tell of themselves alone.
+            found = await ask(method, path, **options)
+            return [one for one in found if one["entity"] == "near"] if path == "/$duobus/entities" else found
+
+        namespace.operation = operation  # type: ignore[method-assign]
+        data = await client.data("/entities")
+        assert [row["path"] for row in data["entities"]] == ["far", "near"]
+        assert "Several servers" in (await client.get("/entities?view=tree")).words
+        assert (await client.data("/entities/far"))["numbers"]["active"] == 0
+        subscriptions = await client.data("/entities/events?tab=subscriptions")
+        assert [row["path"] for row in subscriptions["subscriptions"]] == [BILLING]
+
+
+@in_loop
 async def test_a_key_with_listen_sees_numbers_and_nothing_that_changes_anything() -> None:
     async with console(QueueDescription(name="orders"), topics=[EVENTS], right="listen") as client:
         page = await client.get("/entities")

@@ -15,16 +15,24 @@ from duobus.console.namespace.failures import NamespaceError
 from duobus.console.screens.entities.paths import EntityPath
 from duobus.console.screens.entities.rows import PAGE_ROWS, Row, row_of_numbers, row_of_sdk, with_subscriptions
 from duobus.console.visits import Visit
-from duobus.model.properties import SUBSCRIPTION, TOPIC
+from duobus.model.properties import QUEUE, SUBSCRIPTION, TOPIC
 
+#: Kinds that the SDK lists for a namespace.
+SDK_KINDS: Final = (QUEUE, TOPIC)
 #: How long the rows of a namespace are used again, in milliseconds.
 _FRESH_MS: Final = 2_000
 _MEMORY: Final = "entities"
+#: How long a session relies on having found out whether other servers have a part of the namespace.
+_KNOWN_MS: Final = 60_000
+_JOINED: Final = "entities_joined"
+#: In the path of a part of a queue, as servers call such parts among themselves.
+_SHARE: Final = "/~share/"
 
 
 class _Kept(NamedTuple):
-    """Rows that were read a moment ago."""
+    """Rows that a session read a moment ago; the console keeps those of one session, so that it does not grow."""
 
+    session: str
     read_ms: int
     rows: list[Row]
 
@@ -36,23 +44,26 @@ async def all_rows(visit: Visit) -> list[Row]:
         NamespaceError: The namespace refuses.
     """
     now_ms = visit.clock.monotonic_ms()
-    kept = visit.session.memory.get(_MEMORY)
-    if isinstance(kept, _Kept) and 0 <= now_ms - kept.read_ms < _FRESH_MS:
+    kept = visit.shared.get(_MEMORY)
+    if isinstance(kept, _Kept) and kept.session == visit.session.id and 0 <= now_ms - kept.read_ms < _FRESH_MS:
         return kept.rows
     found = await visit.namespace.operation("GET", "/$duobus/entities")
-    rows = with_subscriptions(map(row_of_numbers, found))
-    visit.session.memory[_MEMORY] = _Kept(now_ms, rows)
+    rows = with_subscriptions(row_of_numbers(one) for one in found if _SHARE not in str(one["entity"]))
+    visit.shared[_MEMORY] = _Kept(visit.session.id, now_ms, rows)
     return rows
 
 
 def forget_rows(visit: Visit) -> None:
     """Have the next page read the rows anew, after a change."""
-    visit.session.memory.pop(_MEMORY, None)
+    visit.shared.pop(_MEMORY, None)
 
 
 async def row_of(visit: Visit, path: EntityPath) -> Row | None:
     """The numbers of one entity of a duobus, which tells more of them than the SDK does; None where it cannot."""
     if not visit.namespace.is_duobus or not visit.namespace.rights.listen:
+        return None
+    if not visit.namespace.entity and await wants_sdk(visit):
+        # This server may have a part of it only.
         return None
     try:
         found = await visit.namespace.operation("GET", "/$duobus/entities", query={"prefix": path.text})
@@ -96,7 +107,7 @@ async def page_of_sdk(visit: Visit, kind: str, *, begins: str, skip: int) -> Sdk
 
 async def subscriptions_of(visit: Visit, topic: str, *, skip: int) -> SdkPage:
     """A page of the subscriptions of a topic."""
-    if visit.namespace.is_duobus:
+    if not visit.namespace.entity and not await wants_sdk(visit):
         path = f"{topic}/Subscriptions/"
         found = await visit.namespace.operation("GET", "/$duobus/entities", query={"prefix": path})
         rows = sorted((row_of_numbers(one) for one in found), key=lambda row: row.path.lower())
@@ -138,10 +149,31 @@ async def _first_page(listed: Any) -> list[Any]:
     return []
 
 
-def wants_sdk(visit: Visit) -> bool:
-    """Whether the entities are listed by the SDK: the namespace is none of duobus."""
-    return not visit.namespace.is_duobus
+async def wants_sdk(visit: Visit) -> bool:
+    """Whether the entities are listed by the SDK.
+
+    The namespace is none of duobus, or other servers have a part of it: of servers that share a catalog each tells of
+    itself alone, and only the lists of the management API have the entities of all.
+    """
+    if not visit.namespace.is_duobus:
+        return True
+    if not visit.namespace.rights.manage or visit.namespace.entity:
+        return False
+    now_ms = visit.clock.monotonic_ms()
+    known = visit.session.memory.get(_JOINED)
+    if known is None or not 0 <= now_ms - known[0] < _KNOWN_MS:
+        known = (now_ms, await _has_others(visit, await all_rows(visit)))
+        visit.session.memory[_JOINED] = known
+    return bool(known[1])
 
 
-#: Kinds that the SDK lists for a namespace.
-SDK_KINDS: Final = ("queue", TOPIC)
+async def _has_others(visit: Visit, rows: list[Row]) -> bool:
+    """Whether there are more queues or topics than this server tells of."""
+    administration = visit.namespace.administration
+    async with visit.namespace.telling("the entities of the namespace"):
+        for kind in SDK_KINDS:
+            told = sum(row.kind == kind for row in rows)
+            listed = getattr(administration, f"list_{kind}s")(start_index=told, max_page_size=1)
+            if await _first_page(listed):
+                return True
+    return False

@@ -33,11 +33,12 @@ async def show(visit: Visit) -> Outcome:
     if visit.namespace.entity:
         # The key is for this entity only.
         return Redirect(entity_url(visit.namespace.entity))
-    choice = _choice(visit)
+    is_sdk = await wants_sdk(visit)
+    choice = _choice(visit, is_sdk=is_sdk)
     data: dict[str, Any] = {
-        "view": "tree" if visit.query.get("view") == "tree" and not wants_sdk(visit) else "table",
+        "view": "tree" if visit.query.get("view") == "tree" and not is_sdk else "table",
         "choice": choice._asdict(),
-        "columns": [] if wants_sdk(visit) else _headers(visit, choice),
+        "columns": [] if is_sdk else _headers(visit, choice),
         "reason": "",
         "entities": [],
         "nodes": [],
@@ -46,13 +47,13 @@ async def show(visit: Visit) -> Outcome:
         "skip": 0,
         "previous": "",
         "next": "",
-        "is_sdk": wants_sdk(visit),
-        "with_deferred": not wants_sdk(visit),
+        "is_sdk": is_sdk,
+        "with_deferred": not is_sdk,
         "table_url": _address(visit, view=None, under=None, skip=None),
         "tree_url": _address(visit, view="tree", sort=None, order=None, skip=None, q=None, kind=None, dead=None),
     }
     try:
-        if wants_sdk(visit):
+        if is_sdk:
             data |= await _sdk_table(visit, choice)
         elif data["view"] == "tree":
             data |= _tree(visit, await all_rows(visit))
@@ -65,10 +66,10 @@ async def show(visit: Visit) -> Outcome:
     return View(_TEMPLATE, "Entities", data)
 
 
-def _choice(visit: Visit) -> Choice:
+def _choice(visit: Visit, *, is_sdk: bool) -> Choice:
     query = visit.query
     kind, sort = query.get("kind", ""), query.get("sort", "name")
-    if wants_sdk(visit):
+    if is_sdk:
         kind, sort = kind if kind in SDK_KINDS else SDK_KINDS[0], "name"
     return Choice(
         text=query.get("q", "").strip()[:260],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import zlib
 from collections.abc import Mapping
@@ -159,7 +160,8 @@ async def plan(visit: Visit) -> Outcome:
     source = visit.form.get("source", "").strip() or None
     current = _Import(data, source, prunes=visit.form.get("prune") == "true")
     try:
-        wanted = current.wanted()
+        # A large document takes a while, in which others have their turns.
+        wanted = await asyncio.to_thread(current.wanted)
     except ConfigurationError as error:
         return _page(visit, HTTPStatus.UNPROCESSABLE_ENTITY, str(error).replace("--namespace", "the field Namespace"))
     current.records = [step.record() for step in await _steps(visit.namespace, current, wanted)]
@@ -169,7 +171,8 @@ async def plan(visit: Visit) -> Outcome:
 
 async def _steps(namespace: NamespaceClient, current: _Import, wanted: Mapping[str, Any]) -> list[Step]:
     present = await read_topology(namespace, with_keys=True)
-    return list(TopologyChanges(present, wanted, prunes=current.prunes).steps())
+    changes = TopologyChanges(present, wanted, prunes=current.prunes)
+    return await asyncio.to_thread(lambda: list(changes.steps()))
 
 
 @screen.post("/topology/discard", right="manage")
@@ -206,7 +209,7 @@ def _planned(visit: Visit) -> _Import:
 
 
 async def _begin(visit: Visit, current: _Import) -> Redirect:
-    steps = await _steps(visit.namespace, current, current.wanted())
+    steps = await _steps(visit.namespace, current, await asyncio.to_thread(current.wanted))
     records = [step.record() for step in steps]
     if records != current.records:
         current.records = records

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from duobus.console.screens import dead_letters, messages, overview
+from duobus.console.screens import dead_letters, entities, messages, overview
 from duobus.console.visits import Screen
 
-SCREENS: Final[tuple[Screen, ...]] = (overview.screen, messages.screen, dead_letters.screen)
+SCREENS: Final[tuple[Screen, ...]] = (
+    overview.screen,
+    *entities.SCREENS,
+    messages.screen,
+    dead_letters.screen,
+)

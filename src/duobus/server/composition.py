@@ -31,6 +31,8 @@ from duobus.server.config_file import NamespaceConfig
 from duobus.server.monitoring.key_skew import SkewWatch
 from duobus.server.monitoring.metric_samples import running_version, samples, samples_of_process
 from duobus.server.monitoring.overview import ServerOverview
+from duobus.server.operations.inspection import Inspection
+from duobus.server.operations.rule_trials import RuleTrials
 from duobus.server.server_record import ServerRecord, managing_rule
 from duobus.server.settings import EMULATOR_KEY, Settings, ready_members
 from duobus.server.store_plan import PlannedStore, plan_stores, postgres_store
@@ -539,6 +541,7 @@ class Server:
         settings = self.settings
         tls = self.certificates = self._certificates()
         from duobus.gateway.rest.api import HttpApi
+        from duobus.gateway.rest.operations.registry import Operations
         from duobus.gateway.rest.server import RestServer
         from duobus.gateway.websocket import WebSocketServer
 
@@ -569,7 +572,8 @@ class Server:
                 audit=self.audit,
                 changed=self._rules_changed,
             ),
-            overview=ServerOverview(self.unit, self.amqp, self._clock, started_ms, self._time),
+            overview=ServerOverview(self.unit, self.amqp, self._clock, started_ms, self._time, self.audit),
+            operations=Operations(inspection=Inspection(self.unit, self.amqp), trials=RuleTrials(self.unit)),
             **self._sends(),
         )
         self.amqp.audit = self.audit

@@ -31,6 +31,7 @@ from duobus.server.config_file import NamespaceConfig
 from duobus.server.monitoring.key_skew import SkewWatch
 from duobus.server.monitoring.metric_samples import running_version, samples, samples_of_process
 from duobus.server.monitoring.overview import ServerOverview
+from duobus.server.operations.audit import AuditReader
 from duobus.server.operations.inspection import Inspection
 from duobus.server.operations.rule_trials import RuleTrials
 from duobus.server.server_record import ServerRecord, managing_rule
@@ -573,7 +574,11 @@ class Server:
                 changed=self._rules_changed,
             ),
             overview=ServerOverview(self.unit, self.amqp, self._clock, started_ms, self._time, self.audit),
-            operations=Operations(inspection=Inspection(self.unit, self.amqp), trials=RuleTrials(self.unit)),
+            operations=Operations(
+                inspection=Inspection(self.unit, self.amqp),
+                trials=RuleTrials(self.unit),
+                audit=AuditReader(self.audit, self._clock),
+            ),
             **self._sends(),
         )
         self.amqp.audit = self.audit

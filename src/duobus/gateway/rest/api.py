@@ -59,7 +59,10 @@ class HttpApi:
         self._answers = Answers(clock, entropy, log, errors)
         room = BodyBudget()
         others = () if operations is None else tuple(endpoints_of(operations, self._guard, room))
-        self._operating = operating.AdminOperations(unit, self._guard, drills, backups, overview, others)
+        trail = audit or AuditTrail()
+        self._operating = operating.AdminOperations(
+            unit, self._guard, drills, backups, overview, others, audit=trail, now_ms=clock.now_ms
+        )
         self._has_operations = options.operations
         self._keys = None if rules is None else KeyEndpoint(rules, self._guard)
         self._management = Management(
@@ -70,7 +73,7 @@ class HttpApi:
             options=options,
             started_ms=started_ms,
             room=room,
-            audit=audit or AuditTrail(),
+            audit=trail,
         )
         self._service = DeadLetterEndpoint(unit, self._guard, room, meter)
         self.sends = sends(unit, self._guard, self._answers, entropy=entropy, options=options, meter=meter, room=room)

@@ -6,19 +6,20 @@ but for what a key that may listen everywhere could find out by itself: how much
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from aiohttp import web
 
 from duobus.auth.authorizer import NamespaceRules
 from duobus.broker import MessageBroker, ScaleUnit
-from duobus.errors import ArgumentInvalid, EntityNotFound, NotAllowed
+from duobus.errors import ArgumentInvalid, EntityNotFound, NotAllowed, ServiceBusError
 from duobus.gateway.rest.authorization import Guard
 from duobus.gateway.rest.operations.entity_endpoint import json_response
 from duobus.gateway.rest.operations.registry import OperationEndpoint
 from duobus.gateway.rest.request_target import MethodUnknown, Target
 from duobus.model.descriptions import Right
+from duobus.telemetry.audit_log import DONE, UPDATE, AuditTrail, Change
 
 #: First segment of all addresses here.
 PREFIX: Final = "$duobus"
@@ -30,6 +31,10 @@ LISTENING: Final = (("GET", "server"), ("GET", "entities"))
 CONNECTION_PARTS: Final = 3
 #: Fragments that one answer names; ``?entity=`` asks for those of one.
 FRAGMENTS_MAX: Final = 20_000
+#: What is told in the audit log, by the segment below ``/$duobus``, and as what.
+AUDITED: Final = {"stores": "store", "moves": "move", "backup": "backup"}
+#: Characters of a path that the audit log tells.
+PATH_LENGTH_MAX: Final = 512
 #: Digits of the number of a store or fragment in a request; no server has as many as that.
 DIGITS_MAX: Final = 9
 
@@ -81,6 +86,8 @@ class AdminOperations:
         backups: None where everything is kept in memory.
         overview: Tells what is going on.
         others: Answer what they know; everything else is answered here.
+        audit: Is told of drills, moves and backups.
+        now_ms: Wall clock time.
     """
 
     def __init__(
@@ -91,6 +98,9 @@ class AdminOperations:
         backups: Backups | None,
         overview: Overview | None = None,
         others: Sequence[OperationEndpoint] = (),
+        *,
+        audit: AuditTrail,
+        now_ms: Callable[[], int],
     ) -> None:
         self._unit = unit
         self._guard = guard
@@ -98,6 +108,8 @@ class AdminOperations:
         self._backups = backups
         self._overview = overview
         self._others = others
+        self._audit = audit
+        self._now_ms = now_ms
 
     async def answer(self, request: web.Request, target: Target, namespace: NamespaceRules) -> web.StreamResponse:
         """Answer one request.
@@ -117,7 +129,20 @@ class AdminOperations:
         if self._overview is not None and call[:2] == ("DELETE", "connections") and len(call) == CONNECTION_PARTS:
             origin = request.remote or ""
             return json_response(self._overview.disconnect(namespace.name, call[2], who=who, origin=origin))
-        return self._of_stores(call, target, namespace)
+        kind = AUDITED.get(call[1]) if call[0] == "POST" and len(call) > 1 else None
+        if kind is None:
+            return self._of_stores(call, target, namespace)
+        path = "/".join(filter(None, [*target.segments[2:], target.query.get("entity", "")]))[:PATH_LENGTH_MAX]
+        change = Change(UPDATE, kind, namespace.name, path, who=who, origin=request.remote or "", interface="http")
+        self._audit.begin(change, self._now_ms())
+        outcome = DONE
+        try:
+            return self._of_stores(call, target, namespace)
+        except ServiceBusError as error:
+            outcome = str(error)
+            raise
+        finally:
+            self._audit.end(change, self._now_ms(), outcome)
 
     def _of_stores(self, call: tuple[str, ...], target: Target, namespace: NamespaceRules) -> web.Response:
         match call:
@@ -137,9 +162,9 @@ class AdminOperations:
                 return web.json_response(self._backing_up().status())
         raise MethodUnknown(
             f"{call[0]} means nothing for this address. GET /$duobus/server, /$duobus/entities, /$duobus/connections, "
-            "/$duobus/locks, /$duobus/sessions, /$duobus/stores, /$duobus/fragments, /$duobus/moves, /$duobus/backup "
-            "or /$duobus/keys; POST /$duobus/try-rule, /$duobus/moves, /$duobus/backup or "
-            "/$duobus/stores/<number>/fail, .../stall or .../heal; DELETE /$duobus/connections/<connection>."
+            "/$duobus/locks, /$duobus/sessions, /$duobus/audit, /$duobus/stores, /$duobus/fragments, /$duobus/moves, "
+            "/$duobus/backup or /$duobus/keys; POST /$duobus/try-rule, /$duobus/audit, /$duobus/moves, /$duobus/backup "
+            "or /$duobus/stores/<number>/fail, .../stall or .../heal; DELETE /$duobus/connections/<connection>."
         )
 
     def _broker(self, number: str) -> MessageBroker:

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from duobus.auth.authorizer import NamespaceRules
 from duobus.gateway.rest.authorization import Guard
+from duobus.gateway.rest.operations.audit_endpoint import AuditEndpoint, AuditReader
 from duobus.gateway.rest.operations.entity_endpoint import EntityEndpoint, Inspection
 from duobus.gateway.rest.operations.rule_endpoint import RuleEndpoint, RuleTrials
 from duobus.gateway.rest.request_bodies import BodyBudget
@@ -33,6 +34,7 @@ class Operations(NamedTuple):
 
     inspection: Inspection | None = None
     trials: RuleTrials | None = None
+    audit: AuditReader | None = None
 
 
 def endpoints_of(offered: Operations, guard: Guard, room: BodyBudget) -> Iterator[OperationEndpoint]:
@@ -41,3 +43,5 @@ def endpoints_of(offered: Operations, guard: Guard, room: BodyBudget) -> Iterato
         yield EntityEndpoint(offered.inspection, guard)
     if offered.trials is not None:
         yield RuleEndpoint(offered.trials, guard, room)
+    if offered.audit is not None:
+        yield AuditEndpoint(offered.audit, guard, room)

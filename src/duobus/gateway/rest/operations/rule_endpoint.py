@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-import msgspec
 from aiohttp import web
 
 from duobus.auth.authorizer import NamespaceRules
-from duobus.errors import ArgumentInvalid
 from duobus.gateway.rest.authorization import Guard
 from duobus.gateway.rest.operations.entity_endpoint import entity_in, json_response
-from duobus.gateway.rest.request_bodies import BodyBudget, read_body
+from duobus.gateway.rest.operations.json_bodies import json_object, read_json
+from duobus.gateway.rest.request_bodies import BodyBudget
 from duobus.gateway.rest.request_target import Target
 from duobus.model.address import Address
 from duobus.model.descriptions import Right
 
 #: Bytes of one request: a message and a rule in JSON.
 TRIAL_BYTES_MAX: Final = 256 << 10
+_WHAT: Final = "The body is an object with a message, and perhaps a filter and an action."
 
 
 class RuleTrials(Protocol):
@@ -50,21 +50,7 @@ class RuleEndpoint:
         address = entity_in(target)
         segments = target.lower if address is None else address.segments()
         self._guard.demand_at(request, segments, namespace, Right.LISTEN)
-        body = await read_body(request, TRIAL_BYTES_MAX, self._room)
-        try:
-            form = _form_of(body)
-            if address is None:
-                return json_response(await self._trials.try_new(form))
-            return json_response(await self._trials.try_existing(namespace.name, address, form))
-        finally:
-            self._room.give(len(body))
-
-
-def _form_of(body: bytes) -> dict[str, Any]:
-    try:
-        form = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise ArgumentInvalid(f"The body is not JSON ({type(error).__name__}).") from None
-    if not isinstance(form, dict):
-        raise ArgumentInvalid("The body is an object with a message, and perhaps a filter and an action.")
-    return form
+        form = json_object(await read_json(request, TRIAL_BYTES_MAX, self._room), _WHAT)
+        if address is None:
+            return json_response(await self._trials.try_new(form))
+        return json_response(await self._trials.try_existing(namespace.name, address, form))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from duobus.console.formats import as_datetime
+
+#: Where clients of the SDK put their tokens.
+_TOKENS: Final = frozenset({"", "$cbs"})
 
 
 def matching(connections: Iterable[Mapping[str, Any]], words: str) -> list[Mapping[str, Any]]:
@@ -25,9 +28,10 @@ def _text_of(connection: Mapping[str, Any]) -> str:
 def summary_of(connection: Mapping[str, Any]) -> dict[str, Any]:
     """One line of a list of connections.
 
-    Credit is that of receivers: what clients have asked for. That of senders is what the server allows them.
+    Credit is that of receivers: what clients have asked for. That of senders is what the server allows them. Links for
+    tokens are on every connection of an SDK, and are no use of an entity.
     """
-    links = connection.get("links", ())
+    links = [link for link in connection.get("links", ()) if str(link["address"]).lower() not in _TOKENS]
     receivers = [link for link in links if link["role"] == "receiver"]
     return {
         **{name: connection.get(name) for name in ("connection", "from", "client", "product", "seconds", "rules")},
@@ -47,7 +51,7 @@ def received_from(connection: Mapping[str, Any]) -> list[str]:
     found: dict[str, str] = {}
     for link in connection.get("links", ()):
         address = str(link["address"])
-        if link["role"] == "receiver" and not address.startswith("$"):
+        if link["role"] == "receiver" and address and not address.startswith("$"):
             entity = entity_of(address)
             found.setdefault(entity.lower(), entity)
     return list(found.values())

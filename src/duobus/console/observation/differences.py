@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 from duobus.console.observation.readings import EntityCounts, Reading
 
 _SECOND_MS: Final = 1_000
+#: Counts that begin at the start of the server.
+_COUNTERS: Final = ("sent", "received", "settled")
 
 
 class Rates(NamedTuple):
@@ -51,19 +53,15 @@ def rates_between(before: Reading | None, after: Reading) -> Rates:
     is_counted = any(counts.sent is not None for counts in after.entities.values())
     for path, counts in after.entities.items():
         # An entity that is new has sent nothing before; one that is gone is in neither sum.
-        was = before.entities.get(path)
-        for index, value in enumerate((counts.sent, counts.received, counts.settled)):
-            sums[1][index] += value or 0
-            sums[0][index] += (was[_FIRST_COUNTER + index] if was is not None else 0) or 0
+        was = before.entities.get(path, counts._replace(sent=0, received=0, settled=0))
+        for index, name in enumerate(_COUNTERS):
+            sums[0][index] += getattr(was, name) or 0
+            sums[1][index] += getattr(counts, name) or 0
     growth = _difference(before.total("active"), after.total("active"), seconds, least=None)
     if not is_counted:
         return Rates(None, None, None, growth)
     sent, received, settled = (_difference(sums[0][index], sums[1][index], seconds) for index in range(3))
     return Rates(sent, received, settled, growth)
-
-
-#: Place of ``sent`` among the counts.
-_FIRST_COUNTER: Final = EntityCounts._fields.index("sent")
 
 
 def busiest(before: Reading | None, after: Reading, most: int) -> list[BusyEntity]:

@@ -69,7 +69,7 @@ class History:
 
 def mean_of(points: list[Point], at_s: float) -> Point:
     """One point for several: the mean of what is known, and the latest of what is counted."""
-    means = []
+    means: list[float | None] = []
     for name in _VALUES:
         known = [value for point in points if (value := getattr(point, name)) is not None]
         if not known:

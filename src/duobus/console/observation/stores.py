@@ -41,11 +41,11 @@ def store_rows(stores: Iterable[Mapping[str, Any]], fragments: Iterable[Mapping[
 
 
 def skew_of(rows: Iterable[Mapping[str, Any]]) -> float | None:
-    """How much deeper the deepest store is than the mean of those that are open; None without messages or a second store."""
+    """How much deeper the deepest store is than the mean of the open ones; None without messages or a second store."""
     depths = [row["depth"] for row in rows if row["depth"] is not None]
     if len(depths) < 2 or not sum(depths):
         return None
-    return max(depths) * len(depths) / sum(depths)
+    return float(max(depths) * len(depths) / sum(depths))
 
 
 def level_of(value: int | None, most: int) -> int:

@@ -13,6 +13,7 @@ from aiohttp import web
 from duobus.console.events import Event, stream_events
 from duobus.console.formats import entity_url
 from duobus.console.namespace.failures import NamespaceError
+from duobus.console.observation.audit_lines import write_line
 from duobus.console.observation.drills import MODES, Drill, is_over, told
 from duobus.console.observation.observer import read_duobus
 from duobus.console.observation.readings import Reading
@@ -30,6 +31,8 @@ _BUSY_S: Final = 1.0
 _CALM_S: Final = 5.0
 #: Fragments are many, and are listed anew after so many looks.
 _FRAGMENTS_EVERY: Final = 6
+#: For how long a server that makes no backups is not asked again.
+_REFUSED_MS: Final = 300_000
 _PARTS: Final = (
     ("#stores-states", "stores/states.html"),
     ("#stores-heat", "stores/heat.html"),
@@ -95,11 +98,25 @@ async def _look(visit: Visit, fragments: list[dict[str, Any]] | None = None) -> 
     if fragments is None:
         fragments = await namespace.operation("GET", "/$duobus/fragments")
     moves = await namespace.operation("GET", "/$duobus/moves")
-    try:
-        backup = await namespace.operation("GET", "/$duobus/backup")
-    except NamespaceError as error:
-        backup = {"state": "impossible", "reason": error.text}
-    return _Seen(stores, fragments, moves, backup, await _drills(visit, stores))
+    return _Seen(stores, fragments, moves, await _backup(visit), await _drills(visit, stores))
+
+
+async def _backup(visit: Visit) -> dict[str, Any]:
+    """How far the latest backup is.
+
+    A refusal is remembered for a while: the server counts it among the errors that clients get, and those are shown.
+    """
+    now_ms = visit.clock.monotonic_ms()
+    until_ms, refusal = visit.session.memory.get("backup", (0, ""))
+    if now_ms >= until_ms:
+        try:
+            found: dict[str, Any] = await visit.namespace.operation("GET", "/$duobus/backup")
+        except NamespaceError as error:
+            refusal = error.text
+            visit.session.memory["backup"] = (now_ms + _REFUSED_MS, refusal)
+        else:
+            return found
+    return {"state": "impossible", "reason": refusal}
 
 
 def _data(seen: _Seen) -> dict[str, Any]:
@@ -152,6 +169,7 @@ async def heal(visit: Visit) -> Redirect:
     """End a drill; nothing can be lost by that, and so no name is asked for."""
     number = int(visit.match["number"])
     await visit.namespace.operation("POST", f"/$duobus/stores/{number}/heal")
+    await write_line(visit, "heal", "store", _name(number))
     await _drills(visit, await visit.namespace.operation("GET", "/$duobus/stores"))
     return Redirect(f"/stores/{number}", notice=f"The drill of store {number} is over. The server opens it again.")
 
@@ -164,6 +182,7 @@ async def begin_drill(visit: Visit) -> Redirect:
     before = await read_duobus(visit.namespace, with_stores=False)
     await visit.namespace.operation("POST", f"/$duobus/stores/{number}/{drill}")
     _remembered(visit).append(Drill(number, MODES[drill], before))
+    await write_line(visit, drill, "store", _name(number))
     text = f"Store {number} is {MODES[drill]} now, until somebody heals it."
     return Redirect(f"/stores/{number}", notice=text, kind="warning")
 
@@ -236,6 +255,8 @@ async def move(visit: Visit) -> Redirect:
     path = visit.match["path"]
     query = {"entity": path, "fragment": visit.form.get("fragment", ""), "to": visit.form.get("to", "")}
     found = await visit.namespace.operation("POST", "/$duobus/moves", query=query)
+    note = f"fragment {found['fragment']} from store {found['from']} to store {found['to']}"
+    await write_line(visit, "move", "fragment", found["entity"], note)
     text = f"Fragment {found['fragment']} of {found['entity']} is on its way to store {found['to']}."
     return Redirect(entity_url(found["entity"], "stores/fragments"), notice=text)
 
@@ -244,4 +265,5 @@ async def move(visit: Visit) -> Redirect:
 async def back_up(visit: Visit) -> Redirect:
     """Begin a backup."""
     found = await visit.namespace.operation("POST", "/$duobus/backup")
+    await write_line(visit, "back up", "backup", found["backup"])
     return Redirect("/stores", notice=f"The backup {found['backup']} has begun.")

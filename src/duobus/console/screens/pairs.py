@@ -1,0 +1,328 @@
+"""Pairs of namespaces: what waits in backlog queues, and carrying it home."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from aiohttp import web
+
+from duobus.console.events import Event, stream_events
+from duobus.console.namespace.address import NamespaceAddress
+from duobus.console.namespace.client import NamespaceClient, open_namespace
+from duobus.console.namespace.failures import NamespaceError
+from duobus.console.observation.audit_lines import write_line
+from duobus.console.observation.backlogs import (
+    UNNAMED,
+    Sample,
+    backlogs_of,
+    merged,
+    primaries_among,
+    readers_of,
+    sample_of,
+)
+from duobus.console.observation.readings import EntityCounts, counts_of_queue, entities_of
+from duobus.console.observation.syphon_runs import SyphonRun
+from duobus.console.visits import Redirect, Refusal, Screen, View, Visit
+from duobus.errors import ArgumentInvalid, ConfigurationError
+from duobus.ha.aio.backlog_queues import Found, name_of
+from duobus.ha.aio.syphon import Syphon
+from duobus.ha.events import Reporter
+from duobus.ha.options import BACKLOG_QUEUES_DEFAULT, BACKLOG_QUEUES_MAX
+from duobus.ha.sdk_errors import explained
+
+if TYPE_CHECKING:
+    from azure.servicebus.aio import ServiceBusClient
+
+screen: Final = Screen("pairs", label="Pairs", order=75)
+
+#: Messages of each backlog queue that are looked at, queues that are, and how many of these at a time.
+_PEEKED_MAX: Final = 100
+_QUEUES_MAX: Final = 50
+_AT_ONCE: Final = 5
+#: Primaries whose backlog queues one namespace shows.
+_PRIMARIES_MAX: Final = 10
+_DESTINATIONS_MAX: Final = 50
+_PEEK_S: Final = 10.0
+#: How long a receive of the syphon waits; a run is over when each has waited for nothing.
+_POLL: Final = timedelta(seconds=2)
+_PROGRESS_S: Final = 0.5
+
+
+class _Other(NamedTuple):
+    """The other namespace of the pair, as the person has named it.
+
+    Attributes:
+        client: Opened with a key of its own.
+        is_secondary: Whether the other one keeps messages while this one is away.
+        primary_name: Name of the primary in the paths of the backlog queues.
+    """
+
+    client: NamespaceClient
+    is_secondary: bool
+    primary_name: str
+
+
+@screen.get("/pairs", right="listen")
+async def show(visit: Visit) -> View:
+    """What waits, here and in the other namespace."""
+    return View("pairs/page.html", "Pairs", await _data(visit))
+
+
+async def _data(visit: Visit) -> dict[str, Any]:
+    other = _other_of(visit)
+    backlogs = await _backlogs(visit.namespace, None, visit.clock.now_ms())
+    data: dict[str, Any] = {
+        "here": visit.namespace.name,
+        "backlogs": backlogs,
+        "other": None,
+        "run": _run_of(visit),
+        "default_count": BACKLOG_QUEUES_DEFAULT,
+        "error": "",
+        "given": {"role": "secondary", "primary_name": ""},
+    }
+    if other is not None:
+        primary, secondary = _ordered(visit.namespace, other)
+        try:
+            there = await _backlogs(secondary, other.primary_name, visit.clock.now_ms())
+            failure = ""
+        except NamespaceError as error:
+            there, failure = [], error.text
+        data["other"] = {
+            "name": other.client.name,
+            "primary": primary.name,
+            "secondary": secondary.name,
+            "primary_name": other.primary_name,
+            "backlogs": there,
+            "failure": failure,
+            "may_run": primary.rights.send and secondary.rights.listen,
+        }
+    return data
+
+
+def _ordered(here: NamespaceClient, other: _Other) -> tuple[NamespaceClient, NamespaceClient]:
+    """The primary and the secondary."""
+    return (here, other.client) if other.is_secondary else (other.client, here)
+
+
+def _other_of(visit: Visit) -> _Other | None:
+    found: _Other | None = visit.session.memory.get("pair")
+    return found
+
+
+def _run_of(visit: Visit) -> dict[str, Any] | None:
+    run: SyphonRun | None = visit.session.memory.get("syphon")
+    return None if run is None else run.told()
+
+
+# -- the other namespace ------------------------------------------------------------------------------------------
+
+
+@screen.post("/pairs/other", right="listen")
+async def choose(visit: Visit) -> Redirect | View:
+    """Open the other namespace of the pair; its connection string stays in the memory of this session."""
+    _demand_no_run(visit)
+    form = visit.form
+    primary_name = form.get("primary_name", "").strip().strip("/")
+    is_secondary = form.get("role") != "primary"
+    try:
+        address, ca = _address_of(visit, form.get("connection_string", ""))
+        client = await open_namespace(address, ca, visit.clock)
+    except (ArgumentInvalid, ConfigurationError) as error:
+        return await _again(visit, form, str(error), HTTPStatus.UNPROCESSABLE_ENTITY)
+    except NamespaceError as error:
+        return await _again(visit, form, error.text, HTTPStatus.UNPROCESSABLE_ENTITY)
+    old = _other_of(visit)
+    if old is not None:
+        await old.client.close()
+    else:
+        visit.session.resources.push_async_callback(_close_other, visit.session.memory)
+    primary = visit.namespace if is_secondary else client
+    visit.session.memory["pair"] = _Other(client, is_secondary, primary_name or name_of(primary.messaging))
+    return Redirect("/pairs", notice=f"{client.name} is opened until you sign out.")
+
+
+async def _again(visit: Visit, form: Mapping[str, str], text: str, status: int) -> View:
+    data = await _data(visit)
+    # Never the connection string, which holds a key.
+    data |= {"error": text, "given": {name: form.get(name, "") for name in ("role", "primary_name")}}
+    return View("pairs/page.html", "Pairs", data, status)
+
+
+async def _close_other(memory: dict[str, Any]) -> None:
+    other: _Other | None = memory.get("pair")
+    if other is not None:
+        await other.client.close()
+
+
+def _address_of(visit: Visit, text: str) -> tuple[NamespaceAddress, Any]:
+    """The namespace that a connection string names, if this console may open it, and what its certificate is held to."""
+    # The application imports the screens.
+    from duobus.console.application import CONSOLE
+
+    console = visit.request.app[CONSOLE]
+    return console.address_of(text), console.settings.ca
+
+
+def _demand_no_run(visit: Visit) -> None:
+    run: SyphonRun | None = visit.session.memory.get("syphon")
+    if run is not None and not run.is_over:
+        raise Refusal(HTTPStatus.CONFLICT, "The syphon is running. Stop it first, or wait until it is done.")
+
+
+@screen.post("/pairs/close", right="listen")
+async def forget(visit: Visit) -> Redirect:
+    """Close the other namespace."""
+    _demand_no_run(visit)
+    other: _Other | None = visit.session.memory.get("pair")
+    if other is None:
+        return Redirect("/pairs")
+    await other.client.close()
+    visit.session.memory["pair"] = None
+    return Redirect("/pairs", notice=f"{other.client.name} is closed.")
+
+
+# -- backlog queues -----------------------------------------------------------------------------------------------
+
+
+async def _backlogs(namespace: NamespaceClient, primary: str | None, now_ms: int) -> list[dict[str, Any]]:
+    """The backlog queues in a namespace, by primary; of one primary when it is named."""
+    if namespace.entity or not (namespace.rights.manage or (namespace.is_duobus and namespace.rights.listen)):
+        return []
+    entities = await _entities(namespace)
+    names = primaries_among(entities)[:_PRIMARIES_MAX] if primary is None else [primary]
+    found = []
+    for name in names:
+        queues = backlogs_of(entities, name, BACKLOG_QUEUES_MAX)
+        if queues or primary is not None:
+            found.append(await _backlog(namespace, name, queues, now_ms))
+    return found
+
+
+async def _entities(namespace: NamespaceClient) -> dict[str, EntityCounts]:
+    if namespace.is_duobus:
+        return entities_of(await namespace.operation("GET", "/$duobus/entities"))
+    entities: dict[str, EntityCounts] = {}
+    async with namespace.telling("the backlog queues"):
+        async for queue in namespace.administration.list_queues_runtime_properties():
+            entities[queue.name] = counts_of_queue(queue)
+    return entities
+
+
+async def _backlog(namespace: NamespaceClient, name: str, queues: list[Found], now_ms: int) -> dict[str, Any]:
+    samples: dict[str, Sample] = {}
+    if namespace.rights.listen:
+        filled = [queue.path for queue in queues if queue.waiting][:_QUEUES_MAX]
+        for first in range(0, len(filled), _AT_ONCE):
+            part = filled[first : first + _AT_ONCE]
+            for path, sample in zip(part, await asyncio.gather(*(_sample(namespace, path) for path in part)), strict=True):
+                if sample is not None:
+                    samples[path] = sample
+    readers: dict[str, list[str]] | None = None
+    if namespace.is_duobus and namespace.rights.manage:
+        connections = await namespace.operation("GET", "/$duobus/connections")
+        readers = readers_of(connections, [queue.path for queue in queues])
+    total = merged(samples.values())
+    return {
+        "primary": name,
+        "waiting": sum(queue.waiting for queue in queues),
+        "dead": sum(queue.dead for queue in queues),
+        "examined": total.examined,
+        "oldest_ms": total.oldest_ms,
+        "oldest_age_ms": None if total.oldest_ms is None else max(0, now_ms - total.oldest_ms),
+        "destinations": [
+            {"entity": entity, "is_unnamed": entity == UNNAMED, "messages": number}
+            for entity, number in total.destinations.most_common(_DESTINATIONS_MAX)
+        ],
+        "queues": [
+            {
+                "path": queue.path,
+                "waiting": queue.waiting,
+                "dead": queue.dead,
+                "oldest_ms": samples[queue.path].oldest_ms if queue.path in samples else None,
+                "readers": None if readers is None else readers[queue.path.lower()],
+            }
+            for queue in queues
+        ],
+    }
+
+
+async def _sample(namespace: NamespaceClient, path: str) -> Sample | None:
+    """Some messages of a backlog queue; None when the queue does not let anybody look."""
+    try:
+        async with (
+            namespace.telling(f"the backlog queue {path}", _PEEK_S),
+            namespace.messaging.get_queue_receiver(path) as receiver,
+        ):
+            return sample_of(await receiver.peek_messages(max_message_count=_PEEKED_MAX))
+    except NamespaceError:
+        return None
+
+
+# -- the syphon ---------------------------------------------------------------------------------------------------
+
+
+@screen.post("/pairs/syphon", right="listen")
+async def begin(visit: Visit) -> Redirect:
+    """Carry what is in the backlog queues to the primary, once."""
+    other = _other_of(visit)
+    if other is None:
+        raise Refusal(HTTPStatus.CONFLICT, "Open the other namespace of the pair first.")
+    _demand_no_run(visit)
+    primary, secondary = _ordered(visit.namespace, other)
+    if not (primary.rights.send and secondary.rights.listen):
+        text = f"A syphon needs the right Send in {primary.name} and the right Listen in {secondary.name}."
+        raise Refusal(HTTPStatus.FORBIDDEN, text)
+    queues = backlogs_of(await _entities(secondary), other.primary_name, BACKLOG_QUEUES_MAX)
+    if not queues:
+        text = f"{secondary.name} has no backlog queues of {other.primary_name}."
+        raise Refusal(HTTPStatus.CONFLICT, text)
+    waiting = sum(queue.waiting for queue in queues)
+    run = SyphonRun(primary.name, secondary.name, [queue.path for queue in queues], waiting, visit.clock)
+    visit.session.memory["syphon"] = run
+    visit.session.start(_carry(run, primary.messaging, secondary.messaging), "console-syphon")
+    await write_line(visit, "syphon", "pair", other.primary_name, f"from {secondary.name} to {primary.name}")
+    return Redirect("/pairs", notice="The syphon is running.")
+
+
+async def _carry(run: SyphonRun, primary: ServiceBusClient, secondary: ServiceBusClient) -> None:
+    syphon = Syphon(primary, secondary, run.queues, poll=_POLL, retry=2 * _POLL, reporter=Reporter(run.tell))
+    work = asyncio.ensure_future(syphon.run())
+    try:
+        await run.wait()
+        syphon.stop()
+        await work
+    except BaseException as error:
+        run.end("The syphon was stopped." if isinstance(error, asyncio.CancelledError) else explained(error))
+        raise
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+
+@screen.post("/pairs/stop", right="listen")
+async def stop(visit: Visit) -> Redirect:
+    """End the run; what was received and not delivered comes again when its locks end."""
+    run: SyphonRun | None = visit.session.memory.get("syphon")
+    if run is not None:
+        run.end("You have stopped the syphon. What is left stays in the backlog queues.")
+    return Redirect("/pairs")
+
+
+@screen.get("/pairs/events", right="listen")
+async def events(visit: Visit) -> web.StreamResponse:
+    """How far the syphon is."""
+    return await stream_events(visit, _progress(visit))
+
+
+async def _progress(visit: Visit) -> AsyncIterator[Event]:
+    shown = visit.render("pairs/run.html", {"run": _run_of(visit)})
+    while True:
+        text = visit.render("pairs/run.html", {"run": _run_of(visit)})
+        if text != shown:
+            yield Event("html", {"target": "#pair-run", "html": text})
+        shown = text
+        await asyncio.sleep(_PROGRESS_S)

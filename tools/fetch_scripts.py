@@ -48,52 +48,70 @@ class Script(NamedTuple):
         return ROOT / self.folder / self.name
 
 
-SCRIPTS: Final = (
-    Script(
-        "htmx.org",
-        "2.0.11",
-        "0BSD",
-        "dist/htmx.min.js",
-        PAGES,
-        "htmx.min.js",
-        "d6fdc75f204e6bdefa99b69bf1e6d4ac69b8a364f77929f45c13476b4000f717",
-    ),
-    Script(
-        "htmx.org",
-        "2.0.11",
-        "0BSD",
-        "LICENSE",
-        PAGES,
-        "htmx.LICENSE",
-        "d3d2456f76414f2456104660ebd65aff1c04cd7966b942bdabd63f3cdb316a38",
-    ),
-    Script(
-        "uplot",
-        "1.6.32",
-        "MIT",
-        "dist/uPlot.iife.min.js",
-        PAGES,
-        "uPlot.iife.min.js",
-        "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
-    ),
-    Script(
-        "uplot",
-        "1.6.32",
-        "MIT",
-        "dist/uPlot.min.css",
-        PAGES,
-        "uPlot.min.css",
-        "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
-    ),
-    Script(
-        "uplot",
-        "1.6.32",
-        "MIT",
-        "LICENSE",
-        PAGES,
-        "uPlot.LICENSE",
-        "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
-    ),
+_HTMX: Final = ("htmx.org", "2.0.11", "0BSD")
+_UPLOT: Final = ("uplot", "1.6.32", "MIT")
+_AXE: Final = ("axe-core", "4.14.1", "MPL-2.0")
+
+SCRIPTS: Final = tuple(
+    Script(*package, member, folder, name, sha256)
+    for package, folder, member, name, sha256 in (
+        (
+            _HTMX,
+            PAGES,
+            "dist/htmx.min.js",
+            "htmx.min.js",
+            "d6fdc75f204e6bdefa99b69bf1e6d4ac69b8a364f77929f45c13476b4000f717",
+        ),
+        (
+            _HTMX,
+            PAGES,
+            "LICENSE",
+            "htmx.LICENSE",
+            "d3d2456f76414f2456104660ebd65aff1c04cd7966b942bdabd63f3cdb316a38",
+        ),
+        (
+            _UPLOT,
+            PAGES,
+            "dist/uPlot.iife.min.js",
+            "uPlot.iife.min.js",
+            "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+        ),
+        (
+            _UPLOT,
+            PAGES,
+            "dist/uPlot.min.css",
+            "uPlot.min.css",
+            "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+        ),
+        (
+            _UPLOT,
+            PAGES,
+            "LICENSE",
+            "uPlot.LICENSE",
+            "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+        ),
+        (
+            _AXE,
+            TESTS,
+            "axe.min.js",
+            "axe.min.js",
+            "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c",
+        ),
+        (
+            _AXE,
+            TESTS,
+            "LICENSE",
+            "axe.LICENSE",
+            "af175b9d96ee93c21a036152e1b905b0b95304d4ae8c2c921c7609100ba8df7e",
+        ),
+        (
+            _AXE,
+            TESTS,
+            "LICENSE-3RD-PARTY.txt",
+            "axe.LICENSE-3RD-PARTY.txt",
+            "4f8563870d0fca38bbc3e00b6f670cb7fa9f380ba9f26a7f7d1184a6b18b1653",
+        ),
+    )
 )
 
 

@@ -15,7 +15,9 @@ from aiohttp.test_utils import TestServer
 
 from duobus.clock import Clock, Entropy
 from duobus.console.application import CONSOLE, Console, build_app
+from duobus.console.screens import SCREENS
 from duobus.console.settings import ConsoleSettings
+from duobus.console.visits import Route, Screen
 from duobus.model.descriptions import AccessRule, QueueDescription, Right, TopicDescription
 from duobus.server.composition import Server
 from duobus.server.settings import EMULATOR_KEY, NamespaceConfig, Settings, load_settings
@@ -38,6 +40,10 @@ class Page(NamedTuple):
     text: str
     headers: Any
 
+    def __repr__(self) -> str:
+        """Short, for the failures of tests."""
+        return f"<Page {self.status}: {self.words[:600]}>"
+
     @property
     def json(self) -> Any:
         """The answer of a request for JSON."""
@@ -56,13 +62,14 @@ class ConsoleClient:
         url: Of the console, without a slash at the end.
         server: The broker; its ``unit`` makes entities at once.
         console: The console itself.
+        session: Its client of HTTP, with the cookies.
     """
 
     def __init__(self, session: ClientSession, url: str, server: Server, console: Console) -> None:
         self.url = url
         self.server = server
         self.console = console
-        self._session = session
+        self.session = session
 
     @property
     def place(self) -> str:
@@ -77,7 +84,7 @@ class ConsoleClient:
 
     async def ask(self, method: str, path: str, **options: Any) -> Page:
         """Send one request as it is; redirects are not followed."""
-        async with self._session.request(method, self.url + path, allow_redirects=False, **options) as response:
+        async with self.session.request(method, self.url + path, allow_redirects=False, **options) as response:
             return Page(response.status, (await response.read()).decode(errors="replace"), response.headers)
 
     async def get(self, path: str, **headers: str) -> Page:
@@ -150,6 +157,7 @@ async def console(
     right: str | None = "manage",
     topics: Sequence[TopicDescription] = (),
     clock: Clock | None = None,
+    screens: tuple[Screen, ...] = SCREENS,
     options: dict[str, Any] | None = None,
     **settings: Any,
 ) -> AsyncIterator[ConsoleClient]:
@@ -160,23 +168,29 @@ async def console(
         right: ``manage``, ``listen`` or ``send``: of the key that signs in; None for somebody who has not signed in.
         topics: In the namespace.
         clock: Of the console.
+        screens: Of the console.
         options: Of the broker.
         settings: Of the console.
     """
     async with (
         broker(*queues, topics=topics, **(options or {})) as server,
-        console_of(server, right=right, clock=clock, **settings) as client,
+        console_of(server, right=right, clock=clock, screens=screens, **settings) as client,
     ):
         yield client
 
 
 @asynccontextmanager
 async def console_of(
-    server: Server, *, right: str | None = "manage", clock: Clock | None = None, **settings: Any
+    server: Server,
+    *,
+    right: str | None = "manage",
+    clock: Clock | None = None,
+    screens: tuple[Screen, ...] = SCREENS,
+    **settings: Any,
 ) -> AsyncIterator[ConsoleClient]:
     """A console for a broker that is there, and a client that has signed in."""
     chosen = ConsoleSettings(**{"port": 0, "connection_string": connection_string(server)} | settings)
-    application = build_app(chosen, clock=clock)
+    application = build_app(chosen, clock=clock, screens=screens)
     async with TestServer(application) as served, ClientSession(cookie_jar=CookieJar(unsafe=True)) as session:
         url = str(served.make_url("/")).rstrip("/")
         client = ConsoleClient(session, url, server, application[CONSOLE])
@@ -184,3 +198,29 @@ async def console_of(
             page = await client.sign_in(right)
             assert page.status == 303, page
         yield client
+
+
+def routes(client: ConsoleClient, method: str) -> list[Route]:
+    """Every route of every screen with this method."""
+    return [route for screen in client.console.screens for route in screen.routes if route.method == method]
+
+
+def address_of(route: Route, value: str = "orders") -> str:
+    """An address that a route answers: the parts that vary are this value, or 1 where the route wants a number."""
+
+    def part(found: re.Match[str]) -> str:
+        return value if re.fullmatch(found[2] or "[^/]+", value) else "1"
+
+    return re.sub(r"{(\w+)(?::([^{}]*(?:{[^{}]*}[^{}]*)*))?}", part, route.path)
+
+
+async def page_addresses(client: ConsoleClient, *values: str) -> list[str]:
+    """An address of every page of every screen, for each value that a route may have in it; live streams are none."""
+    found = ["/missing"]
+    for route in routes(client, "GET"):
+        for value in values if "{" in route.path else ("",):
+            address = address_of(route, value)
+            async with client.session.get(client.url + address, headers={"Accept": "text/html"}) as response:
+                if response.content_type == "text/html":
+                    found.append(address)
+    return list(dict.fromkeys(found))

@@ -11,12 +11,14 @@ from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
+from azure.core.exceptions import AzureError
 from multidict import MultiDict, MultiDictProxy
 
 from duobus.clock import Clock, Entropy
-from duobus.console.namespace.failures import NamespaceError
+from duobus.console.namespace.failures import NamespaceError, namespace_error
 from duobus.console.pages import Failure, Pages, static_folder
 from duobus.console.screens import SCREENS
+from duobus.console.screens.namespaces import namespaces_screen
 from duobus.console.security import (
     CSRF_FIELD,
     Handler,
@@ -29,9 +31,8 @@ from duobus.console.sessions import Session, Sessions
 from duobus.console.settings import ConsoleSettings
 from duobus.console.sign_in import SignIn
 from duobus.console.visits import CONFIRM_FIELD, Redirect, Refusal, Route, Screen, View, Visit
+from duobus.errors import ServiceBusError
 
-#: Most fields that a form may have, and uploaded files.
-_FIELDS_MAX: Final = 2_000
 _COOKIE_BITS: Final = 32
 
 _log = logging.getLogger("duobus.console")
@@ -48,6 +49,7 @@ class Console:
     Attributes:
         access_code: Opens the namespaces whose keys the console has; for the terminal.
         sessions: Who has signed in.
+        screens: What people see.
         shared: What screens keep for all sessions, by the name of the screen.
     """
 
@@ -57,11 +59,12 @@ class Console:
         self.sessions = Sessions(settings, clock, entropy)
         self.access_code = self.sessions.token()
         self._entropy = entropy
-        self._screens = screens
-        self._pages = Pages(screens)
         # Browsers send a cookie to every port of a host, so that two consoles need two names.
         cookie = f"duobus-console-{settings.port or entropy.number(_COOKIE_BITS)}"
+        self._pages = Pages()
         self._sign_in = SignIn(settings, self._pages, self.sessions, clock=clock, cookie=cookie, code=self.access_code)
+        self.screens = (*screens, namespaces_screen(self._sign_in.known, self._sign_in))
+        self._pages.add(self.screens)
 
     def application(self) -> web.Application:
         """The program of aiohttp."""
@@ -77,7 +80,7 @@ class Console:
         router.add_post("/sign-out", self._sign_in.sign_out)
         router.add_get("/healthz", _healthy)
         router.add_static("/static", static_folder(), show_index=False, follow_symlinks=False)
-        for screen in self._screens:
+        for screen in self.screens:
             for route in screen.routes:
                 answer = partial(self._answer, screen, route)
                 if route.method == "GET":
@@ -108,11 +111,20 @@ class Console:
                 demand_token(request, form.get(CSRF_FIELD), session.csrf)
             _demand_use(route, session, form)
             render: Callable[[str, Mapping[str, Any]], str] = partial(self._render, session)
-            visit = Visit(request, session, render=render, shared=self.shared, form=form, files=files)
+            visit = Visit(
+                request, session, render=render, opener=self._sign_in, shared=self.shared, form=form, files=files
+            )
             outcome = await route.handler(visit)
         except (NamespaceError, Refusal) as error:
             failure = Failure(error.status, error.text, getattr(error, "tracking_id", None))
             return self._pages.failure(request, session, failure)
+        except ServiceBusError as error:
+            # What the person wrote is no duration, no name, no number.
+            return self._pages.failure(request, session, Failure(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)))
+        except AzureError as error:
+            namespace = session.namespace
+            said = namespace_error(error, "what was asked for", namespace.name, namespace.address.masked)
+            return self._pages.failure(request, session, Failure(said.status, said.text, said.tracking_id))
         if isinstance(outcome, View):
             return self._pages.answer(request, session, screen, outcome)
         if isinstance(outcome, Redirect):
@@ -176,9 +188,11 @@ async def _healthy(_request: web.Request) -> web.Response:
 
 async def _read_form(request: web.Request) -> tuple[MultiDictProxy[str], dict[str, bytes]]:
     """The fields and files of a POST; the whole is bounded by the size of requests."""
-    posted = await request.post()
-    if len(posted) > _FIELDS_MAX:
-        raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A form has at most {_FIELDS_MAX} fields.")
+    try:
+        posted = await request.post()
+    except (ValueError, LookupError):
+        # Of another encoding than it says, or cut off.
+        raise Refusal(HTTPStatus.BAD_REQUEST, "This is no form that the console can read.") from None
     fields: MultiDict[str] = MultiDict()
     files: dict[str, bytes] = {}
     for name, value in posted.items():
@@ -213,5 +227,5 @@ def _sentence(request: web.Request, status: int) -> str:
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         return f"{request.path} does not take {request.method}."
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        return "This is larger than the console reads."
+        return "This is larger than the console reads, or a form of too many fields."
     return HTTPStatus(status).phrase

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import json
 from collections.abc import Mapping
 from contextvars import ContextVar
 from http import HTTPStatus
@@ -67,14 +68,10 @@ class Failure(NamedTuple):
 
 
 class Pages:
-    """Makes what goes out.
+    """Makes what goes out."""
 
-    Args:
-        screens: For the navigation.
-    """
-
-    def __init__(self, screens: tuple[Screen, ...]) -> None:
-        self._screens = tuple(sorted(screens, key=lambda screen: screen.order))
+    def __init__(self) -> None:
+        self._screens: tuple[Screen, ...] = ()
         self._version = version("duobus")
         self._environment = Environment(
             loader=PackageLoader("duobus.console", "templates"),
@@ -85,6 +82,10 @@ class Pages:
         )
         self._environment.filters.update(FILTERS)
         self._environment.globals.update(csrf_token=_csrf.get, static_url=self._static_url)
+
+    def add(self, screens: tuple[Screen, ...]) -> None:
+        """Put screens into the navigation."""
+        self._screens = tuple(sorted((*self._screens, *screens), key=lambda screen: screen.order))
 
     def render(self, template: str, data: Mapping[str, Any], csrf: str = "") -> str:
         """A template as text."""
@@ -120,8 +121,10 @@ class Pages:
             return _json({"error": error}, failure.status, {})
         phrase = HTTPStatus(failure.status).phrase
         data = {"failure": failure}
-        if is_fragment(request) and failure.status != HTTPStatus.UNPROCESSABLE_ENTITY:
-            return _html(self.render("parts/failure.html", data), failure.status, {})
+        if is_fragment(request):
+            # Wherever the answer would have gone, what was there stays: a notice tells of the failure.
+            place = {"HX-Retarget": "#notices", "HX-Reswap": "innerHTML"}
+            return _html(self.render("parts/failure.html", data), failure.status, place)
         view = View("failure.html", phrase, data, failure.status)
         return self._page(request, view, csrf="" if session is None else session.csrf, session=session, current="")
 
@@ -184,15 +187,21 @@ def local_path(url: str) -> str:
     nothing.
     """
     is_local = url.startswith("/") and not url.startswith(("//", "/\\")) and url.isprintable() and "\\" not in url
-    return url if is_local else "/"
+    return quote(url, safe="/?#[]@!$&'()*+,;=:%~", errors="replace") if is_local else "/"
 
 
 def _html(text: str, status: int, headers: Mapping[str, str]) -> web.Response:
-    return web.Response(text=text, status=status, headers=dict(headers), content_type="text/html", charset="utf-8")
+    # Half of a surrogate pair, which a namespace may hold, is no text: a question mark stands for it.
+    body = text.encode("utf-8", "replace")
+    return web.Response(body=body, status=status, headers=dict(headers), content_type="text/html", charset="utf-8")
 
 
 def _json(data: Any, status: int, headers: Mapping[str, str]) -> web.Response:
-    body = msgspec.json.encode(data, enc_hook=_plain)
+    try:
+        body = msgspec.json.encode(data, enc_hook=_plain)
+    except UnicodeEncodeError:
+        # JSON can write half of a surrogate pair, escaped.
+        body = json.dumps(msgspec.to_builtins(data, enc_hook=_plain), ensure_ascii=True).encode()
     return web.Response(
         body=body, status=status, headers=dict(headers), content_type="application/json", charset="utf-8"
     )

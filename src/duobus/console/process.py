@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -52,10 +53,19 @@ async def run_console(
     announce: Callable[[Started], None],
     *,
     ready_file: Path | None = None,
+    stdin_ends: bool = False,
     clock: Clock | None = None,
     entropy: Entropy | None = None,
 ) -> None:
     """Serve the console until SIGTERM or SIGINT.
+
+    Args:
+        settings: What the operator has chosen.
+        announce: Called once browsers can connect.
+        ready_file: Where address and access code are written then.
+        stdin_ends: Stop at the end of standard input, too.
+        clock: Time.
+        entropy: Randomness.
 
     Raises:
         ConfigurationError: Nothing can listen there, or the file cannot be written.
@@ -79,7 +89,7 @@ async def run_console(
         if ready_file is not None:
             _write_ready_file(ready_file, started)
         announce(started)
-        await _until_told()
+        await _until_told(stdin_ends)
     finally:
         await runner.cleanup()
         if ready_file is not None:
@@ -110,13 +120,30 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-async def _until_told() -> None:
+class _Ending(asyncio.Protocol):
+    """Hears the end of standard input."""
+
+    def __init__(self, told: asyncio.Event) -> None:
+        self._told = told
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The other end is closed."""
+        self._told.set()
+
+
+async def _until_told(stdin_ends: bool) -> None:
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
+    if stdin_ends:
+        transport, _ = await loop.connect_read_pipe(lambda: _Ending(told), sys.stdin)
+    else:
+        transport = None
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     try:
         await told.wait()
     finally:
+        if transport is not None:
+            transport.close()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)

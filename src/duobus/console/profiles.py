@@ -40,6 +40,70 @@ class Profile(NamedTuple):
         return NamespaceAddress(self.connection_string, self.management_url)
 
 
+class NamespaceEntry(NamedTuple):
+    """A namespace that the console knows.
+
+    Attributes:
+        name: How people call the namespace.
+        address: With a key or without.
+        is_saved: Whether it is in the file of profiles.
+    """
+
+    name: str
+    address: NamespaceAddress
+    is_saved: bool
+
+
+class NamespaceList:
+    """The namespaces that a console knows: that of its command line, then the saved ones.
+
+    Args:
+        target: Of the command line.
+        profiles: The saved ones, where there is a file for them.
+    """
+
+    def __init__(self, target: NamespaceAddress | None, profiles: Profiles | None) -> None:
+        self._target = target
+        self._profiles = profiles
+
+    @property
+    def has_file(self) -> bool:
+        """Whether there is a file for profiles."""
+        return self._profiles is not None
+
+    def read(self) -> list[NamespaceEntry]:
+        """All of them.
+
+        Raises:
+            ConfigurationError: The file of profiles cannot be read.
+        """
+        found = [] if self._target is None else [NamespaceEntry(self._target.netloc, self._target, is_saved=False)]
+        if self._profiles is not None:
+            found += [NamespaceEntry(one.name, one.address, is_saved=True) for one in self._profiles.read()]
+        return found
+
+    def add(self, profile: Profile) -> None:
+        """Save a namespace.
+
+        Raises:
+            ArgumentInvalid, ConfigurationError: As of ``Profiles.add``, or there is no file.
+        """
+        if self._profiles is None:
+            raise ConfigurationError("The console has no file for profiles: start it with --profiles FILE.")
+        if self._target is not None and profile.name == self._target.netloc:
+            raise ArgumentInvalid(f"{profile.name} is the namespace of the command line. Choose another name.")
+        self._profiles.add(profile)
+
+    def remove(self, name: str) -> None:
+        """Forget a saved namespace.
+
+        Raises:
+            ConfigurationError: The file cannot be read or written.
+        """
+        if self._profiles is not None:
+            self._profiles.remove(name)
+
+
 class Profiles:
     """The profiles of one file; the file is read anew each time, because a person may edit it.
 
@@ -74,18 +138,6 @@ class Profiles:
             raise ConfigurationError(
                 f'{self._path} is no file of profiles: {{"profiles": [{{"name": …, "connectionString": …}}]}}'
             ) from None
-
-    def find(self, name: str) -> Profile:
-        """The profile of this name.
-
-        Raises:
-            ArgumentInvalid: There is none.
-            ConfigurationError: As of ``read``.
-        """
-        found = next((profile for profile in self.read() if profile.name == name), None)
-        if found is None:
-            raise ArgumentInvalid(f"There is no profile {name!r}.")
-        return found
 
     def add(self, profile: Profile) -> None:
         """Save a profile in place of the one of the same name.

@@ -21,6 +21,8 @@ from duobus.console.settings import ConsoleSettings
 NOTICES_MAX: Final = 5
 _TOKEN_BYTES: Final = 24
 _MS: Final = 1_000
+#: Other namespaces that a session has open beside its own; a further one closes the one that was opened first.
+OTHERS_MAX: Final = 4
 #: How often ended sessions are looked for, in seconds.
 _SWEEP_S: Final = 30.0
 
@@ -46,18 +48,24 @@ class Session:
         id: What the cookie holds.
         csrf: What every form and every request of htmx has to bring.
         namespace: The namespace, opened with the person's key.
+        is_operator: Whether the person came with the access code, and so may use every key that the console has.
+        others: Other namespaces that are open, by their connection strings.
         memory: What screens keep for the person, by the name of the screen; bounded by the screens.
         resources: What is closed at the end of the session.
         ended: Set at the end of the session, for what goes on meanwhile.
     """
 
-    def __init__(self, identifier: str, csrf: str, namespace: NamespaceClient, now_ms: int) -> None:
+    def __init__(
+        self, identifier: str, csrf: str, namespace: NamespaceClient, now_ms: int, *, is_operator: bool
+    ) -> None:
         self.id = identifier
         self.csrf = csrf
         self.namespace = namespace
+        self.is_operator = is_operator
         self.created_ms = now_ms
         self.used_ms = now_ms
         self.notices: list[Notice] = []
+        self.others: dict[str, NamespaceClient] = {}
         self.memory: dict[str, Any] = {}
         self.resources = AsyncExitStack()
         self.ended = asyncio.Event()
@@ -71,6 +79,15 @@ class Session:
         """The sentences that no page has shown yet."""
         found, self.notices = self.notices, []
         return found
+
+    async def add_other(self, namespace: NamespaceClient) -> NamespaceClient:
+        """Keep another namespace until the session ends; return the one to use, which may have been there already."""
+        kept = self.others.setdefault(namespace.address.text, namespace)
+        if kept is not namespace:
+            await namespace.close()
+        while len(self.others) > OTHERS_MAX:
+            await self.others.pop(next(iter(self.others))).close()
+        return kept
 
     def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Do something beside the requests, until it is done or the session ends."""
@@ -96,7 +113,7 @@ class Session:
         except Exception:  # noqa: BLE001 - of any screen; the rest has to be closed all the same
             _log.exception("A resource of a session closed badly")
         self.memory.clear()
-        await self.namespace.close()
+        await asyncio.gather(*(one.close() for one in (self.namespace, *self.others.values())))
 
 
 class Sessions:
@@ -125,11 +142,11 @@ class Sessions:
         """An unguessable text."""
         return base64.urlsafe_b64encode(self._entropy.token(_TOKEN_BYTES)).decode()
 
-    async def add(self, namespace: NamespaceClient) -> Session:
+    async def add(self, namespace: NamespaceClient, *, is_operator: bool = False) -> Session:
         """Begin a session under a name that nobody has had before."""
         while len(self._sessions) >= self._settings.sessions_max:
             await self.end(min(self._sessions.values(), key=lambda one: one.used_ms).id)
-        session = Session(self.token(), self.token(), namespace, self._now_ms())
+        session = Session(self.token(), self.token(), namespace, self._now_ms(), is_operator=is_operator)
         self._sessions[session.id] = session
         return session
 

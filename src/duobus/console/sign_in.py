@@ -10,17 +10,17 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from aiohttp import web
 
 from duobus.clock import Clock
 from duobus.console.namespace.address import NamespaceAddress
-from duobus.console.namespace.client import open_namespace
+from duobus.console.namespace.client import NamespaceClient, open_namespace
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.pages import Pages, local_path, redirection
-from duobus.console.profiles import Profiles
+from duobus.console.profiles import NamespaceList, Profiles
 from duobus.console.security import CSRF_FIELD, demand_same_origin, demand_token
 from duobus.console.sessions import Session, Sessions
 from duobus.console.settings import ConsoleSettings
@@ -38,18 +38,6 @@ _BY_KEY: Final = "key"
 _BY_CODE: Final = "code"
 
 
-class Offered(NamedTuple):
-    """A namespace that the console knows.
-
-    Attributes:
-        name: How the form calls the namespace.
-        address: With a key or without.
-    """
-
-    name: str
-    address: NamespaceAddress
-
-
 class SignIn:
     """The pages and forms for signing in and out.
 
@@ -60,6 +48,9 @@ class SignIn:
         clock: For the clients of namespaces.
         cookie: Name of the session's cookie.
         code: The access code that the console has printed.
+
+    Attributes:
+        known: The namespaces that the console knows.
     """
 
     def __init__(
@@ -72,9 +63,11 @@ class SignIn:
         self._cookie = cookie
         self._form_cookie = f"{cookie}-form"
         self._code = code
-        self._profiles = None if settings.profiles is None else Profiles(settings.profiles)
         text = settings.connection_string
-        self._target = None if text is None else NamespaceAddress(text, settings.management_url)
+        self.known = NamespaceList(
+            None if text is None else NamespaceAddress(text, settings.management_url),
+            None if settings.profiles is None else Profiles(settings.profiles),
+        )
 
     # -- who asks ---------------------------------------------------------------------------------------------------
 
@@ -112,18 +105,25 @@ class SignIn:
         demand_token(request, given.get(CSRF_FIELD), token)
         try:
             address = self._address(given)
-            namespace = await open_namespace(address, self._settings.ca, self._clock)
+            is_operator = given.get("kind") == _BY_CODE
+            return await self.begin(request, address, is_operator=is_operator, url=local_path(given.get("next", "/")))
         except (ArgumentInvalid, ConfigurationError) as error:
             return self._form(request, given, Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)))
-        except Refusal as error:
+        except (Refusal, NamespaceError) as error:
             return self._form(request, given, error)
-        except NamespaceError as error:
-            return self._form(request, given, error)
-        old = request.cookies.get(self._cookie)
-        if old is not None:
-            await self._sessions.end(old)
-        session = await self._sessions.add(namespace)
-        response = redirection(request, local_path(given.get("next", "/")))
+
+    async def begin(
+        self, request: web.Request, address: NamespaceAddress, *, is_operator: bool, url: str
+    ) -> web.StreamResponse:
+        """Ask a namespace, begin a session under a new name in place of the browser's, and go to a page.
+
+        Raises:
+            NamespaceError: The namespace does not answer, or does not take the key.
+        """
+        namespace = await open_namespace(address, self._settings.ca, self._clock)
+        await self._sessions.end(request.cookies.get(self._cookie, ""))
+        session = await self._sessions.add(namespace, is_operator=is_operator)
+        response = redirection(request, url)
         self._set_cookie(response, self._cookie, session.id)
         response.del_cookie(self._form_cookie, path="/")
         return response
@@ -140,25 +140,44 @@ class SignIn:
         response.del_cookie(self._cookie, path="/")
         return response
 
-    # -- inside -----------------------------------------------------------------------------------------------------
+    # -- other namespaces -------------------------------------------------------------------------------------------
 
-    def offered(self) -> list[Offered]:
-        """The namespaces that the console knows: of its command line first, then the profiles.
+    def saved(self, session: Session) -> list[str]:
+        """Names of the namespaces that the person may open by name."""
+        try:
+            return [one.name for one in self.known.read() if one.address.key] if session.is_operator else []
+        except ConfigurationError as error:
+            raise Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, str(error)) from None
+
+    async def open(self, session: Session, *, name: str, connection_string: str) -> NamespaceClient:
+        """Open another namespace beside that of a session.
 
         Raises:
-            ConfigurationError: The file of profiles cannot be read.
+            Refusal: The person may not open it, or the text is no connection string.
+            NamespaceError: It does not answer, or does not take the key.
         """
-        found = [] if self._target is None else [Offered(self._target.netloc, self._target)]
-        if self._profiles is not None:
-            found += [Offered(profile.name, profile.address) for profile in self._profiles.read()]
-        return found
+        try:
+            if name:
+                if name not in self.saved(session):
+                    raise Refusal(HTTPStatus.NOT_FOUND, f"You have no saved namespace {name}.")
+                address = next(one.address for one in self.known.read() if one.name == name)
+            else:
+                address = self._chosen(connection_string)
+        except (ArgumentInvalid, ConfigurationError) as error:
+            raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from None
+        found = session.others.get(address.text)
+        if found is not None:
+            return found
+        return await session.add_other(await open_namespace(address, self._settings.ca, self._clock))
+
+    # -- inside -----------------------------------------------------------------------------------------------------
 
     def _address(self, given: Mapping[str, str]) -> NamespaceAddress:
         """The namespace and the key that a filled form means."""
         kind = given.get("kind", "")
         if kind in {_BY_KEY, _BY_CODE}:
             name = given.get("namespace", "")
-            address = next((one.address for one in self.offered() if one.name == name), None)
+            address = next((one.address for one in self.known.read() if one.name == name), None)
             if address is None:
                 raise ArgumentInvalid("Choose one of the namespaces of this console.")
             if kind == _BY_KEY:
@@ -176,7 +195,7 @@ class SignIn:
         address = NamespaceAddress(text)
         if not address.key or not address.rule_name:
             raise ArgumentInvalid("The connection string has no SharedAccessKeyName and SharedAccessKey.")
-        known = next((one.address for one in self.offered() if one.address.netloc == address.netloc), None)
+        known = next((one.address for one in self.known.read() if one.address.netloc == address.netloc), None)
         if known is not None:
             return NamespaceAddress(text, known.management_url)
         if not self._settings.takes_any_namespace:
@@ -187,7 +206,7 @@ class SignIn:
         self, request: web.Request, given: Mapping[str, str], error: Refusal | NamespaceError | None = None
     ) -> web.Response:
         try:
-            offered = self.offered()
+            offered = self.known.read()
         except ConfigurationError as fault:
             offered = []
             error = error or Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, str(fault))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from aiohttp import web
 from multidict import MultiDict, MultiDictProxy
 
+from duobus.console.namespace.failures import NamespaceError
 from duobus.console.sessions import Session
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 #: The field of a form in which a person types the name of what is about to be destroyed.
 CONFIRM_FIELD: Final = "confirm"
+_log = logging.getLogger("duobus.console")
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 _NOTHING: Final[MultiDictProxy[str]] = MultiDictProxy(MultiDict())
 
@@ -67,6 +70,16 @@ class Redirect(NamedTuple):
     kind: str = "done"
 
 
+class NamespaceOpener(Protocol):
+    """Opens other namespaces beside that of a session."""
+
+    def saved(self, session: Session) -> list[str]:
+        """Names of the namespaces that the person may open by name."""
+
+    async def open(self, session: Session, *, name: str, connection_string: str) -> NamespaceClient:
+        """Open one; see ``Visit.other``."""
+
+
 class Visit:
     """One request by a signed-in person.
 
@@ -87,6 +100,7 @@ class Visit:
         session: Session,
         *,
         render: Callable[[str, Mapping[str, Any]], str],
+        opener: NamespaceOpener,
         shared: dict[str, Any],
         form: MultiDictProxy[str] = _NOTHING,
         files: Mapping[str, bytes] | None = None,
@@ -99,6 +113,7 @@ class Visit:
         self.match: Mapping[str, str] = request.match_info
         self.shared = shared
         self._render = render
+        self._opener = opener
 
     @property
     def namespace(self) -> NamespaceClient:
@@ -137,6 +152,38 @@ class Visit:
             return max(least, min(most, int(self.query.get(name, ""))))
         except ValueError:
             return default
+
+    @property
+    def saved_namespaces(self) -> list[str]:
+        """Names by which the person may open other namespaces; none for who came with a key of their own."""
+        return self._opener.saved(self.session)
+
+    async def other(self, *, name: str = "", connection_string: str = "") -> NamespaceClient:
+        """Another namespace, open beside that of the session until the session ends.
+
+        Args:
+            name: One of ``saved_namespaces``.
+            connection_string: In place of the name.
+
+        Raises:
+            Refusal: The person may not open it, or the text is no connection string.
+            NamespaceError: It does not answer, or does not take the key.
+        """
+        return await self._opener.open(self.session, name=name, connection_string=connection_string)
+
+    async def write_down(self, operation: str, kind: str, path: str, *, note: str = "") -> None:
+        """Put what the person did into the audit log of a duobus, where the server does not do so by itself.
+
+        The log takes lines from keys with the right Manage only, and a bounded number a second. What was done is done,
+        so that a line that is not taken is no error for the person; the console's own log tells.
+        """
+        if not (self.namespace.is_duobus and self.namespace.rights.manage):
+            return
+        line = {"operation": operation, "kind": kind, "path": path} | ({"note": note} if note else {})
+        try:
+            await self.namespace.operation("POST", "/$duobus/audit", body=line)
+        except NamespaceError as error:
+            _log.info("%s of %s %r is not in the audit log: %s", operation, kind, path, error.text)
 
     def render(self, template: str, data: Mapping[str, Any]) -> str:
         """A part of a page as text, as an event carries one."""

@@ -21,6 +21,7 @@ from duobus.server.access.issuer_keys import read_key_file
 from duobus.server.access.metrics_token import MetricsToken
 from duobus.server.access.token_file import is_url, read_token_file
 from duobus.server.config_file import read_config_file
+from duobus.server.console_process import demand_console
 from duobus.server.settings import Settings, check_options, load_settings
 
 _Value = TypeVar("_Value")
@@ -90,6 +91,8 @@ class _Search:
                 self.faults.append(f"{option} {path} cannot be written: there is no folder {path.parent}.")
 
     def demand_driver(self) -> None:
+        if self._options.console_port is not None:
+            self.attempt(demand_console)
         option = "--join" if self._options.join is not None else "--store"
         if (self._options.join is not None or self._options.places) and find_spec("psycopg") is None:
             self.faults.append(f"{option} needs more than is installed: pip install 'duobus[postgres]'")

@@ -16,6 +16,7 @@ from duobus.compiled import compiled_rooms
 from duobus.errors import ConfigurationError
 from duobus.server.access.connection_strings import Banner, tell
 from duobus.server.composition import Server
+from duobus.server.console_process import ConsoleProcess, console_options, demand_console
 from duobus.server.monitoring.metering_writer import MeteringWriter
 from duobus.server.service_manager import ServiceManager
 from duobus.server.settings import ReadyFile, Settings
@@ -70,6 +71,8 @@ async def _serve(settings: Settings, log_file: LogFile | None) -> int:
     clock = Clock()
     for warning in settings.warnings:
         log.warning(warning)
+    if settings.console_port is not None:
+        demand_console()
     server = _server_of(settings, clock)
     metering = MeteringWriter(server.metering, settings.data, clock)
     stop = _Stop(settings.drain_delay_s, log)
@@ -84,10 +87,12 @@ async def _serve(settings: Settings, log_file: LogFile | None) -> int:
     hangup = _Hangup(server, manager, stop, log_file, terminal)
     loop.add_signal_handler(signal.SIGHUP, hangup.on_signal)
     feeder: asyncio.Task[None] | None = None
+    console: asyncio.Task[None] | None = None
     ready = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
     try:
         await server.start()
         _announce(server, ready, log)
+        console = _start_console(server, clock)
         manager.ready(_status(server))
         feeder = loop.create_task(manager.feed(), name="watchdog")
         gc.collect()
@@ -107,12 +112,26 @@ async def _serve(settings: Settings, log_file: LogFile | None) -> int:
     finally:
         if ready is not None:
             ready.remove()
+        if console is not None:
+            console.cancel()
+            await asyncio.gather(console, return_exceptions=True)
         await server.stop()
         if feeder is not None:
             feeder.cancel()
     await metering.close()
     log.info("stopped")
     return 0
+
+
+def _start_console(server: Server, clock: Clock) -> asyncio.Task[None] | None:
+    """Start the console beside the server, if there is to be one."""
+    members = server.ready_members()
+    if server.settings.console_port is None or members is None or members["admin_url"] is None:
+        return None
+    process = ConsoleProcess(console_options(server.settings, members), clock, Log("console"))
+    assert server.rest is not None
+    server.rest.console_url = lambda: process.url
+    return asyncio.get_running_loop().create_task(process.run(), name="console")
 
 
 def _server_of(settings: Settings, clock: Clock) -> Server:

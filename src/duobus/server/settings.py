@@ -98,6 +98,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         cluster_ca: Whose certificates the other servers have; None: they are reached without TLS.
         shards_queues: Partitioned queues that are created here are spread over all stores that servers share.
         otlp_endpoint: Address of a collector that the broker's own spans go to, or None for none.
+        console_port: Port of the console that runs beside the server; None for no console.
+        console_url: Address of the console for browsers, or None for the local one.
         accept_clock: The machine's clock is right, however far ahead of what was recorded it is.
         warnings: What the operator should read at the start, one text each.
     """
@@ -139,6 +141,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     shards_queues: bool = False
     accept_clock: bool = False
     otlp_endpoint: str | None = None
+    console_port: int | None = None
+    console_url: str | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -322,6 +326,19 @@ def check_options(options: Settings) -> None:
     _check_ports(options)
     _check_tls(options)
     _check_collector(options.otlp_endpoint)
+    _check_console(options)
+
+
+def _check_console(options: Settings) -> None:
+    if options.console_url is None:
+        return
+    if options.console_port is None:
+        raise ConfigurationError("--console-url is the address of a console that the server starts. Give --console.")
+    address = urlsplit(options.console_url)
+    if address.scheme not in {"http", "https"} or not address.hostname or address.username:
+        raise ConfigurationError(
+            "--console-url is no address that browsers open. Write it like https://console.example.com."
+        )
 
 
 def _check_collector(endpoint: str | None) -> None:

@@ -61,9 +61,13 @@ def page(browser: Any) -> Iterator[Any]:
     assert not faults, faults
 
 
+#: How the browser and htmx tell of an answer with a status from 400 to 499.
+_REFUSALS = ("the server responded with a status of 4", "Response Status Error Code 4")
+
+
 def is_fault(line: Any) -> bool:
     """Whether the browser's console tells of something wrong; refusals by status are what some tests ask for."""
-    return line.type == "error" and "the server responded with a status of 4" not in line.text
+    return line.type == "error" and not any(words in line.text for words in _REFUSALS)
 
 
 def is_near(url: str) -> bool:

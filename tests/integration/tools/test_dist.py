@@ -34,7 +34,7 @@ EXTRAS = {
     "ha": "import duobus.ha.aio, duobus.ha.sync",
     "postgres": "import duobus.storage.postgres.store, duobus.server.cluster_server",
     "telemetry": "import opentelemetry.metrics, opentelemetry.trace",
-    "console": "import azure.servicebus",
+    "console": "from duobus.console import application, settings; application.build_app(settings.ConsoleSettings())",
     "spark": "import pyspark_duobus, duobus.spark, pyspark, pandas",
     "spark-connect": "import pyspark_duobus, duobus.spark, grpc, pyspark.sql.connect.session",
 }

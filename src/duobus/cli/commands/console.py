@@ -44,6 +44,11 @@ those of --profiles, the access code that the console prints is enough. SIGTERM 
 @click.option("--profiles", type=_FILE, help="File with saved namespaces and their keys, made if missing; mode 0600.")
 @click.option("--ready-file", type=_FILE, help="Write address and access code here, once browsers can connect.")
 @click.option("--open/--no-browser", "opens", default=False, help="Open the console in the browser of this machine.")
+@click.option(
+    "--stdin-ends",
+    is_flag=True,
+    help="Stop at the end of standard input, as when the program that started this is gone.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print address and access code as one line of JSON.")
 def command(
     server: ServerChoice,
@@ -53,6 +58,7 @@ def command(
     profiles: Path | None,
     ready_file: Path | None,
     opens: bool,
+    stdin_ends: bool,
     as_json: bool,
 ) -> None:
     """Serve a console for the browser: of a duobus, of Azure Service Bus or of the emulator."""
@@ -87,6 +93,6 @@ def command(
             webbrowser.open(started.sign_in_url if connection_string or profiles is not None else started.url)
 
     try:
-        asyncio.run(run_console(settings, announce, ready_file=ready_file))
+        asyncio.run(run_console(settings, announce, ready_file=ready_file, stdin_ends=stdin_ends))
     except (ArgumentInvalid, ConfigurationError) as error:
         raise click.ClickException(str(error)) from error

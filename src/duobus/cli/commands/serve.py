@@ -32,6 +32,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _PORT = click.IntRange(0, 65_535)
 _MIB = 1 << 20
+#: Port of the console, where nobody gives another.
+CONSOLE_PORT: Final = 8080
 TIER_NAMES = tuple(TIERS)
 
 _EXAMPLE = """
@@ -179,6 +181,16 @@ SIGTERM or Ctrl-C drains and stops; a second one ends --drain-delay, or stops at
     help="Send spans of what is done with messages that carry a trace context to this OpenTelemetry collector, as in"
     " http://localhost:4318.",
 )
+@click.option(
+    "--console",
+    "console_port",
+    type=_PORT,
+    is_flag=False,
+    flag_value=CONSOLE_PORT,
+    metavar="[PORT]",
+    help=f"Run a console for the browser beside the server, on this port of the machine; {CONSOLE_PORT} unless given.",
+)
+@click.option("--console-url", metavar="URL", help="Address of the console for browsers, where a proxy is before it.")
 @click.option("--accept-clock", is_flag=True, help="Believe the clock although it is far ahead of the last start.")
 @click.option("--ready-file", type=_FILE, help="Write ports and connection strings here once clients can connect.")
 @click.option(
@@ -223,6 +235,8 @@ def command(
     cluster_ca: Path | None,
     shards_queues: bool,
     otlp_endpoint: str | None,
+    console_port: int | None,
+    console_url: str | None,
     accept_clock: bool,
     ready_file: Path | None,
     log_format: str,
@@ -268,6 +282,8 @@ def command(
         cluster_ca=cluster_ca,
         shards_queues=shards_queues,
         otlp_endpoint=otlp_endpoint,
+        console_port=console_port,
+        console_url=console_url,
         accept_clock=accept_clock,
         ready_file=ready_file,
         log_format=log_format,

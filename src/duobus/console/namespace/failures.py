@@ -43,7 +43,8 @@ from duobus.ha.outage import token_refusal
 #: A text of the broker that is longer says nothing more to a person.
 _TEXT_MAX: Final = 2_000
 _PRINTED_BYTES: Final = re.compile(r"""(?<=failed\. )b(["'])(.*)\1\.""")
-_TRACKING: Final = re.compile(r"(?i)tracking_?id:\s*([0-9a-z_-]{8,80})", re.ASCII)
+#: Behind the sentence: the tracking id, who answered, and when.
+_TRACKING: Final = re.compile(r"(?i)\btracking_?id:\s*([0-9a-z_-]{8,80})", re.ASCII)
 _DETAIL: Final = re.compile(r"<Detail>(.*?)</Detail>", re.DOTALL)
 
 #: Errors of the SDK and their statuses; the first that fits counts.
@@ -94,10 +95,12 @@ class NamespaceError(Exception):
         self.tracking_id = tracking_id
 
 
-def tracking_id_of(text: str) -> str | None:
-    """The tracking id in a text of the broker."""
+def told(status: int, text: str) -> NamespaceError:
+    """An error from a text of the broker, whose tracking id is put apart."""
     found = _TRACKING.search(text)
-    return None if found is None else found[1]
+    if found is None:
+        return NamespaceError(status, text)
+    return NamespaceError(status, text[: found.start()].rstrip(), found[1])
 
 
 def namespace_error(error: BaseException, what: str, place: str, masked: Callable[[str], str]) -> NamespaceError:
@@ -112,10 +115,9 @@ def namespace_error(error: BaseException, what: str, place: str, masked: Callabl
     text = masked(said(error))
     status = _status_of(error)
     if token_refusal(error) is not None:
-        return NamespaceError(
+        return told(
             HTTPStatus.FORBIDDEN,
             f"The namespace took no token for {what}: the key does not open it, or there is no {what}. {text}".strip(),
-            tracking_id_of(text),
         )
     if status == HTTPStatus.GATEWAY_TIMEOUT:
         text = f"{place} did not answer in time about {what}. {text}".strip()
@@ -123,7 +125,7 @@ def namespace_error(error: BaseException, what: str, place: str, masked: Callabl
         text = f"{place} does not answer: {text or type(error).__name__}"
     elif status == HTTPStatus.NOT_FOUND:
         text = f"There is no {what}. {text}".strip()
-    return NamespaceError(status, text or f"{place} refused this without a reason.", tracking_id_of(text))
+    return told(status, text or f"{place} refused this without a reason.")
 
 
 def _status_of(error: BaseException) -> int:

@@ -19,7 +19,7 @@ import aiohttp
 from duobus.auth.sas_tokens import sign_token
 from duobus.clock import Clock
 from duobus.console.namespace.address import NamespaceAddress
-from duobus.console.namespace.failures import NamespaceError, detail_of, tracking_id_of
+from duobus.console.namespace.failures import NamespaceError, detail_of, told
 
 #: For how many seconds the signature of one request is good.
 _TOKEN_S: Final = 300
@@ -128,9 +128,7 @@ class HttpOperations:
         answer = await self.ask(method, path, query=query, data=data)
         if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
             said = self._address.masked(detail_of(answer.text))
-            raise NamespaceError(
-                answer.status, said or f"{self._address.url} answered {answer.status}.", tracking_id_of(said)
-            )
+            raise told(answer.status, said or f"{self._address.url} answered {answer.status}.")
         return answer.text
 
     def _token(self) -> str:

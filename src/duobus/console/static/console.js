@@ -56,6 +56,7 @@
   }
   function receive(element, stream, name, data) {
     if (name === "failed") notify(data.text);
+    if (name === "ended") notify("Your session has ended. Load the page anew to sign in again.");
     if (name === "failed" || name === "ended") stream.close();
     if (name === "html") {
       const target = data.target ? document.querySelector(data.target) : element;
@@ -196,4 +197,5 @@
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", () => begin(document));
   else begin(document);
   takeCode();
+  window.addEventListener("hashchange", takeCode);
 })();

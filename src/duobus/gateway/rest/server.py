@@ -52,12 +52,18 @@ class RequestRouter(Protocol):
         """Close the connections to the others."""
 
 
+def is_of_browser(request: web.Request) -> bool:
+    """Whether a browser asks for the start page: a browser names the kinds of answers that people read."""
+    return request.method == "GET" and request.raw_path == "/" and "text/html" in request.headers.get("Accept", "")
+
+
 class RestServer:
     """The HTTP front end of one server.
 
     Attributes:
         health: Answers what supervisors ask.
         fast_sends: The fast path, where its connections begin, once it is open and has an API.
+        console_url: Tells the address of the console that runs beside the server; None while none runs.
     """
 
     def __init__(
@@ -85,6 +91,7 @@ class RestServer:
         self._heads: LimitedHeads | None = None
         self._router: RequestRouter | None = None
         self.fast_sends: FastSendServer | None = None
+        self.console_url: Callable[[], str | None] = lambda: None
 
     def pass_on(self, router: RequestRouter) -> None:
         """Send requests about entities of other servers on to them."""
@@ -150,6 +157,8 @@ class RestServer:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         assert self._api is not None
+        if is_of_browser(request) and (url := self.console_url()) is not None:
+            return web.Response(status=302, headers={"Location": url, "Cache-Control": "no-store"})
         answer = None if self._router is None else await self._router.answer(request)
         return answer or await self._api.serve(request)
 

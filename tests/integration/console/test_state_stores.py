@@ -82,6 +82,8 @@ async def test_a_fragment_is_moved_and_a_wrong_store_is_refused_in_the_words_of_
         assert (move["state"], move["to"]) == ("done", target)
         after = (await client.data("/stores/fragments/orders"))["fragments"]
         assert after[0]["store"] == target
+        page = await client.get("/stores/fragments/orders")
+        assert f"from store {first['store']} to {target}" in page.words
         assert (await client.post("/stores/moves/orders", {"fragment": "0", "to": "99"})).status in {400, 404}
         assert (await client.post("/stores/moves/orders", {"fragment": "<b>", "to": ""})).status == 400
         assert (await client.get("/stores/fragments/nowhere")).status == 404
@@ -94,15 +96,17 @@ async def test_what_people_do_here_is_in_the_audit_log(tmp_path: Path) -> None:
         await client.post("/stores/2/stall", {"confirm": "store 2"})
         await client.post("/stores/2/heal")
         await client.post("/stores/backup")
-        rows = [row for row in (await client.data("/audit"))["rows"] if row["door"] == "console"]
-        assert [row["operation"] for row in rows[:3]] == ["back up", "heal", "stall"]
+        rows = (await client.data("/audit"))["rows"]
+        assert [(row["kind"], row["operation"]) for row in rows[:3]] == [
+            ("backup", "update"), ("store", "update"), ("store", "update"),
+        ]  # fmt: skip
         assert {row["who"] for row in rows[:3]} == {"RootManageSharedAccessKey"}
-        chosen = (await client.data("/audit?operation=stall&who=root&path=store 2"))["rows"]
-        assert [row["path"] for row in chosen] == ["store 2"]
+        chosen = (await client.data("/audit?operation=update&who=root&path=2"))["rows"]
+        assert [row["path"] for row in chosen] == ["2/heal", "2/stall"]
         assert (await client.data("/audit?who=nobody"))["rows"] == []
         assert "Nothing like this" in (await client.get("/audit?who=nobody")).words
         page = await client.get("/audit")
-        assert "store 2" in page.words
+        assert "2/stall" in page.words
         state = (await client.data("/stores"))["backup"]["state"]
         assert state in {"running", "done"}
 

@@ -1,26 +1,12 @@
-"""The audit log of a namespace: choosing lines, and writing down what a person did with the console."""
+"""Lines of the audit log of a namespace, and choosing among them."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from datetime import datetime
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from duobus.console.formats import as_datetime
-from duobus.console.namespace.failures import NamespaceError
-
-if TYPE_CHECKING:
-    from duobus.console.visits import Visit
-
-#: Characters that a line takes of a path and of a note.
-_PATH_MAX: Final = 512
-_NOTE_MAX: Final = 1_024
-#: What a namespace answers that keeps no audit log, or does not let consoles write there.
-_NO_LOG: Final = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
-
-_log = logging.getLogger("duobus.console")
 
 
 class Wanted(NamedTuple):
@@ -73,20 +59,3 @@ def wanted_of(query: Mapping[str, str]) -> Wanted:
         until=as_datetime(query.get("until", "").strip()),
         failed=query.get("failed") == "true",
     )
-
-
-async def write_line(visit: Visit, operation: str, kind: str, path: str, note: str = "") -> None:
-    """Write into the audit log of the namespace what the person has just done.
-
-    A namespace without such a log has none of it. Where the log cannot be written, the person is told: what was done is
-    done.
-    """
-    if not visit.namespace.is_duobus:
-        return
-    line = {"operation": operation, "kind": kind, "path": path[:_PATH_MAX], "note": note[:_NOTE_MAX] or None}
-    try:
-        await visit.namespace.operation("POST", "/$duobus/audit", body=line)
-    except NamespaceError as error:
-        if error.status not in _NO_LOG:
-            _log.warning("The audit log of %s was not written: %s", visit.namespace.name, error.text)
-            visit.session.add_notice(f"The audit log was not written: {error.text}", "warning")

@@ -50,9 +50,7 @@ def primaries_among(entities: Mapping[str, EntityCounts]) -> list[str]:
     return sorted(found.values())
 
 
-def backlogs_of(
-    entities: Mapping[str, EntityCounts], primary: str, count: int = BACKLOG_QUEUES_DEFAULT
-) -> list[Found]:
+def backlogs_of(entities: Mapping[str, EntityCounts], primary: str, count: int = BACKLOG_QUEUES_DEFAULT) -> list[Found]:
     """The backlog queues of a primary in the order of their numbers."""
     queues: list[Any] = [
         _Queue(path, counts.active, counts.dead) for path, counts in entities.items() if counts.kind == "queue"

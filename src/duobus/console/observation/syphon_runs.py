@@ -91,7 +91,9 @@ class SyphonRun:
                     await self._is_over.wait()
             except TimeoutError:
                 if self._clock.monotonic_ms() - self._moved_ms > IDLE_S * _SECOND_MS:
-                    self.end(f"No message has arrived for {IDLE_S:g} seconds. What is left stays in the backlog queues.")
+                    self.end(
+                        f"No message has arrived for {IDLE_S:g} seconds. What is left stays in the backlog queues."
+                    )
 
     def told(self) -> dict[str, Any]:
         """What a person reads of the run."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from duobus.console.screens import audit, connections, overview, stores
+from duobus.console.screens import audit, connections, overview, pairs, stores
 from duobus.console.visits import Screen
 
-SCREENS: Final[tuple[Screen, ...]] = (overview.screen, connections.screen, stores.screen, audit.screen)
+SCREENS: Final[tuple[Screen, ...]] = (overview.screen, connections.screen, stores.screen, pairs.screen, audit.screen)

@@ -17,6 +17,8 @@ _READ_AT_ONCE: Final = 500
 _ROWS_MAX: Final = 100
 _READS_MAX: Final = 20
 _FIELDS: Final = ("who", "operation", "path", "since", "until", "failed")
+#: What can always be chosen; what a console writes down has words of its own.
+_OPERATIONS: Final = ("create", "update", "delete")
 _NOT_THERE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
 
 
@@ -50,6 +52,7 @@ async def show(visit: Visit) -> View:
     data = {
         "rows": rows,
         "read": read,
+        "operations": sorted({*_OPERATIONS, *(line["operation"] for line in rows), wanted.operation} - {""}),
         "given": {name: visit.query.get(name, "") for name in _FIELDS},
         "is_filtered": bool(kept),
         "missing": missing,

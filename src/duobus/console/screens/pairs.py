@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from aiohttp import web
 
 from duobus.console.events import Event, stream_events
-from duobus.console.namespace.address import NamespaceAddress
-from duobus.console.namespace.client import NamespaceClient, open_namespace
+from duobus.console.namespace.client import NamespaceClient
 from duobus.console.namespace.failures import NamespaceError
-from duobus.console.observation.audit_lines import write_line
 from duobus.console.observation.backlogs import (
     UNNAMED,
     Sample,
@@ -27,7 +25,6 @@ from duobus.console.observation.backlogs import (
 from duobus.console.observation.readings import EntityCounts, counts_of_queue, entities_of
 from duobus.console.observation.syphon_runs import SyphonRun
 from duobus.console.visits import Redirect, Refusal, Screen, View, Visit
-from duobus.errors import ArgumentInvalid, ConfigurationError
 from duobus.ha.aio.backlog_queues import Found, name_of
 from duobus.ha.aio.syphon import Syphon
 from duobus.ha.events import Reporter
@@ -82,7 +79,8 @@ async def _data(visit: Visit) -> dict[str, Any]:
         "run": _run_of(visit),
         "default_count": BACKLOG_QUEUES_DEFAULT,
         "error": "",
-        "given": {"role": "secondary", "primary_name": ""},
+        "given": {"role": "secondary", "primary_name": "", "saved": ""},
+        "saved": visit.saved_namespaces,
     }
     if other is not None:
         primary, secondary = _ordered(visit.namespace, other)
@@ -129,42 +127,21 @@ async def choose(visit: Visit) -> Redirect | View:
     primary_name = form.get("primary_name", "").strip().strip("/")
     is_secondary = form.get("role") != "primary"
     try:
-        address, ca = _address_of(visit, form.get("connection_string", ""))
-        client = await open_namespace(address, ca, visit.clock)
-    except (ArgumentInvalid, ConfigurationError) as error:
-        return await _again(visit, form, str(error), HTTPStatus.UNPROCESSABLE_ENTITY)
-    except NamespaceError as error:
-        return await _again(visit, form, error.text, HTTPStatus.UNPROCESSABLE_ENTITY)
-    old = _other_of(visit)
-    if old is not None:
-        await old.client.close()
-    else:
-        visit.session.resources.push_async_callback(_close_other, visit.session.memory)
+        client = await visit.other(name=form.get("saved", ""), connection_string=form.get("connection_string", ""))
+        if client.address.is_same_place(visit.namespace.address):
+            raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, "This is the namespace itself; a pair needs two.")
+    except (Refusal, NamespaceError) as error:
+        return await _again(visit, form, error.text)
     primary = visit.namespace if is_secondary else client
     visit.session.memory["pair"] = _Other(client, is_secondary, primary_name or name_of(primary.messaging))
     return Redirect("/pairs", notice=f"{client.name} is opened until you sign out.")
 
 
-async def _again(visit: Visit, form: Mapping[str, str], text: str, status: int) -> View:
+async def _again(visit: Visit, form: Mapping[str, str], text: str) -> View:
     data = await _data(visit)
     # Never the connection string, which holds a key.
-    data |= {"error": text, "given": {name: form.get(name, "") for name in ("role", "primary_name")}}
-    return View("pairs/page.html", "Pairs", data, status)
-
-
-async def _close_other(memory: dict[str, Any]) -> None:
-    other: _Other | None = memory.get("pair")
-    if other is not None:
-        await other.client.close()
-
-
-def _address_of(visit: Visit, text: str) -> tuple[NamespaceAddress, Any]:
-    """The namespace that a connection string names, if this console may open it, and what its certificate is held to."""
-    # The application imports the screens.
-    from duobus.console.application import CONSOLE
-
-    console = visit.request.app[CONSOLE]
-    return console.address_of(text), console.settings.ca
+    data |= {"error": text, "given": {name: form.get(name, "") for name in ("role", "primary_name", "saved")}}
+    return View("pairs/page.html", "Pairs", data, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
 def _demand_no_run(visit: Visit) -> None:
@@ -175,14 +152,10 @@ def _demand_no_run(visit: Visit) -> None:
 
 @screen.post("/pairs/close", right="listen")
 async def forget(visit: Visit) -> Redirect:
-    """Close the other namespace."""
+    """Show no pair any more; the other namespace is closed with the session."""
     _demand_no_run(visit)
-    other: _Other | None = visit.session.memory.get("pair")
-    if other is None:
-        return Redirect("/pairs")
-    await other.client.close()
-    visit.session.memory["pair"] = None
-    return Redirect("/pairs", notice=f"{other.client.name} is closed.")
+    visit.session.memory.pop("pair", None)
+    return Redirect("/pairs")
 
 
 # -- backlog queues -----------------------------------------------------------------------------------------------
@@ -218,7 +191,9 @@ async def _backlog(namespace: NamespaceClient, name: str, queues: list[Found], n
         filled = [queue.path for queue in queues if queue.waiting][:_QUEUES_MAX]
         for first in range(0, len(filled), _AT_ONCE):
             part = filled[first : first + _AT_ONCE]
-            for path, sample in zip(part, await asyncio.gather(*(_sample(namespace, path) for path in part)), strict=True):
+            for path, sample in zip(
+                part, await asyncio.gather(*(_sample(namespace, path) for path in part)), strict=True
+            ):
                 if sample is not None:
                     samples[path] = sample
     readers: dict[str, list[str]] | None = None
@@ -284,7 +259,7 @@ async def begin(visit: Visit) -> Redirect:
     run = SyphonRun(primary.name, secondary.name, [queue.path for queue in queues], waiting, visit.clock)
     visit.session.memory["syphon"] = run
     visit.session.start(_carry(run, primary.messaging, secondary.messaging), "console-syphon")
-    await write_line(visit, "syphon", "pair", other.primary_name, f"from {secondary.name} to {primary.name}")
+    await visit.write_down("syphon", "pair", other.primary_name, note=f"from {secondary.name} to {primary.name}")
     return Redirect("/pairs", notice="The syphon is running.")
 
 

@@ -13,7 +13,6 @@ from aiohttp import web
 from duobus.console.events import Event, stream_events
 from duobus.console.formats import entity_url
 from duobus.console.namespace.failures import NamespaceError
-from duobus.console.observation.audit_lines import write_line
 from duobus.console.observation.drills import MODES, Drill, is_over, told
 from duobus.console.observation.observer import read_duobus
 from duobus.console.observation.readings import Reading
@@ -169,7 +168,6 @@ async def heal(visit: Visit) -> Redirect:
     """End a drill; nothing can be lost by that, and so no name is asked for."""
     number = int(visit.match["number"])
     await visit.namespace.operation("POST", f"/$duobus/stores/{number}/heal")
-    await write_line(visit, "heal", "store", _name(number))
     await _drills(visit, await visit.namespace.operation("GET", "/$duobus/stores"))
     return Redirect(f"/stores/{number}", notice=f"The drill of store {number} is over. The server opens it again.")
 
@@ -182,7 +180,6 @@ async def begin_drill(visit: Visit) -> Redirect:
     before = await read_duobus(visit.namespace, with_stores=False)
     await visit.namespace.operation("POST", f"/$duobus/stores/{number}/{drill}")
     _remembered(visit).append(Drill(number, MODES[drill], before))
-    await write_line(visit, drill, "store", _name(number))
     text = f"Store {number} is {MODES[drill]} now, until somebody heals it."
     return Redirect(f"/stores/{number}", notice=text, kind="warning")
 
@@ -255,8 +252,6 @@ async def move(visit: Visit) -> Redirect:
     path = visit.match["path"]
     query = {"entity": path, "fragment": visit.form.get("fragment", ""), "to": visit.form.get("to", "")}
     found = await visit.namespace.operation("POST", "/$duobus/moves", query=query)
-    note = f"fragment {found['fragment']} from store {found['from']} to store {found['to']}"
-    await write_line(visit, "move", "fragment", found["entity"], note)
     text = f"Fragment {found['fragment']} of {found['entity']} is on its way to store {found['to']}."
     return Redirect(entity_url(found["entity"], "stores/fragments"), notice=text)
 
@@ -265,5 +260,4 @@ async def move(visit: Visit) -> Redirect:
 async def back_up(visit: Visit) -> Redirect:
     """Begin a backup."""
     found = await visit.namespace.operation("POST", "/$duobus/backup")
-    await write_line(visit, "back up", "backup", found["backup"])
     return Redirect("/stores", notice=f"The backup {found['backup']} has begun.")

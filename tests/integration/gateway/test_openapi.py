@@ -25,6 +25,8 @@ OPERATIONS = [
     for path, methods in SPEC["paths"].items()
     for method, operation in methods.items()
 ]
+#: Those with an answer that has an end.
+FINITE = [one for one in OPERATIONS if "text/event-stream" not in one[2]["responses"].get("200", {}).get("content", {})]
 LOGIN = urlencode({"grant_type": "client_credentials", "client_id": "owner", "client_secret": SECRET})
 QUEUES = ("q", "a/b", "parted", "off", "sessions")
 ODD = [
@@ -141,7 +143,7 @@ def test_every_answer_to_any_request_is_one_that_the_description_names(seed: int
             http = await Http.connect(server.port("http") or 0)
             seen = set()
             for _ in range(1000):
-                method, path, operation = chance.choice(OPERATIONS)
+                method, path, operation = chance.choice(FINITE)
                 target, headers = request_for(chance, path, operation)
                 body = chance.choice(BODIES) if method in {"PUT", "POST"} else b""
                 try:

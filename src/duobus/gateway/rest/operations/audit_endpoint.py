@@ -8,7 +8,7 @@ from aiohttp import web
 
 from duobus.auth.authorizer import NamespaceRules
 from duobus.gateway.rest.authorization import Guard
-from duobus.gateway.rest.operations.entity_endpoint import json_response, limit_in
+from duobus.gateway.rest.operations.entity_endpoint import json_response, number_in
 from duobus.gateway.rest.operations.json_bodies import read_json
 from duobus.gateway.rest.request_bodies import BodyBudget
 from duobus.gateway.rest.request_target import Target
@@ -47,7 +47,7 @@ class AuditEndpoint:
         who = self._guard.demand(request, target, namespace, Right.MANAGE)
         if request.method == "GET":
             after = target.query.get("after", "")
-            return json_response(await self._reader.page(namespace.name, after, limit_in(target)))
+            return json_response(await self._reader.page(namespace.name, after, number_in(target)))
         form = await read_json(request, LINE_BYTES_MAX, self._room)
         origin = request.remote or ""
         return json_response(self._reader.write(namespace.name, form, who=who, origin=origin), 201)

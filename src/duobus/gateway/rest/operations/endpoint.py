@@ -31,6 +31,12 @@ LISTENING: Final = (("GET", "server"), ("GET", "entities"))
 CONNECTION_PARTS: Final = 3
 #: Fragments that one answer names; ``?entity=`` asks for those of one.
 FRAGMENTS_MAX: Final = 20_000
+#: What can be asked, and what can be ordered, for whoever asked for something else.
+READ: Final = (
+    *("server", "entities", "connections", "locks", "sessions", "history", "audit", "stores", "fragments"),
+    *("moves", "backup", "events"),
+)
+WRITTEN: Final = ("try-rule", "audit", "moves", "backup")
 #: What is told in the audit log, by the segment below ``/$duobus``, and as what.
 AUDITED: Final = {"stores": "store", "moves": "move", "backup": "backup"}
 #: Characters of a path that the audit log tells.
@@ -161,9 +167,7 @@ class AdminOperations:
             case "GET", "backup":
                 return web.json_response(self._backing_up().status())
         raise MethodUnknown(
-            f"{call[0]} means nothing for this address. GET /$duobus/server, /$duobus/entities, /$duobus/connections, "
-            "/$duobus/locks, /$duobus/sessions, /$duobus/audit, /$duobus/stores, /$duobus/fragments, /$duobus/moves, "
-            "/$duobus/backup or /$duobus/keys; POST /$duobus/try-rule, /$duobus/audit, /$duobus/moves, /$duobus/backup "
+            f"{call[0]} means nothing for this address. GET {_listed(READ)} or /$duobus/keys; POST {_listed(WRITTEN)} "
             "or /$duobus/stores/<number>/fail, .../stall or .../heal; DELETE /$duobus/connections/<connection>."
         )
 
@@ -249,6 +253,10 @@ async def _seen(overview: Overview, call: tuple[str, ...], target: Target, names
         case "GET", "connections":
             return await overview.connections(namespace)
     return None
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"/{PREFIX}/{name}" for name in names)
 
 
 def _is_number(text: str) -> bool:

@@ -16,8 +16,8 @@ from duobus.model.descriptions import Right
 
 #: What is asked, and the right that it takes. Locks tell of other clients.
 ASKED: Final = {("GET", "locks"): Right.MANAGE, ("GET", "sessions"): Right.LISTEN}
-#: Digits of a number of rows in a request.
-LIMIT_DIGITS_MAX: Final = 9
+#: Digits of a number in a request's query.
+NUMBER_DIGITS_MAX: Final = 9
 
 
 class Inspection(Protocol):
@@ -50,7 +50,7 @@ class EntityEndpoint:
         self._guard.demand_at(request, target.lower if address is None else address.segments(), namespace, right)
         if address is None:
             raise ArgumentInvalid("Say of which queue or subscription: ?entity=orders")
-        limit = limit_in(target)
+        limit = number_in(target)
         if target.lower[1] == "locks":
             found = await self._inspection.locks(namespace.name, address, target.query.get("after", ""), limit)
         else:
@@ -73,17 +73,17 @@ def entity_in(target: Target) -> Address | None:
     return address
 
 
-def limit_in(target: Target) -> int | None:
-    """How many rows a request wants, or None.
+def number_in(target: Target, name: str = "limit") -> int | None:
+    """A whole number of a request's query, or None.
 
     Raises:
-        ArgumentInvalid: It is not a whole number.
+        ArgumentInvalid: It is something else.
     """
-    text = target.query.get("limit", "")
+    text = target.query.get(name, "")
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) <= LIMIT_DIGITS_MAX):
-        raise ArgumentInvalid("limit is a whole number.")
+    if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX):
+        raise ArgumentInvalid(f"{name} is a whole number.")
     return int(text)
 
 

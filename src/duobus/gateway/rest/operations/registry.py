@@ -11,6 +11,8 @@ from duobus.auth.authorizer import NamespaceRules
 from duobus.gateway.rest.authorization import Guard
 from duobus.gateway.rest.operations.audit_endpoint import AuditEndpoint, AuditReader
 from duobus.gateway.rest.operations.entity_endpoint import EntityEndpoint, Inspection
+from duobus.gateway.rest.operations.event_endpoint import EventEndpoint, EventFeed
+from duobus.gateway.rest.operations.history_endpoint import History, HistoryEndpoint
 from duobus.gateway.rest.operations.rule_endpoint import RuleEndpoint, RuleTrials
 from duobus.gateway.rest.request_bodies import BodyBudget
 from duobus.gateway.rest.request_target import Target
@@ -35,6 +37,8 @@ class Operations(NamedTuple):
     inspection: Inspection | None = None
     trials: RuleTrials | None = None
     audit: AuditReader | None = None
+    history: History | None = None
+    events: EventFeed | None = None
 
 
 def endpoints_of(offered: Operations, guard: Guard, room: BodyBudget) -> Iterator[OperationEndpoint]:
@@ -45,3 +49,7 @@ def endpoints_of(offered: Operations, guard: Guard, room: BodyBudget) -> Iterato
         yield RuleEndpoint(offered.trials, guard, room)
     if offered.audit is not None:
         yield AuditEndpoint(offered.audit, guard, room)
+    if offered.history is not None:
+        yield HistoryEndpoint(offered.history, guard)
+    if offered.events is not None:
+        yield EventEndpoint(offered.events, guard)

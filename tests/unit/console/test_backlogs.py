@@ -40,8 +40,9 @@ class Ticking(Clock):
 def peeked(path: str | None, at_s: int) -> Any:
     plain = ServiceBusMessage("x")
     message: Any = plain.raw_amqp_message if path is None else to_backlog(plain, path, 0)
-    # Peeked messages have their time as a property, which a new message of the SDK has not.
-    return type("Peeked", (), {"raw_amqp_message": message, "enqueued_time_utc": datetime.fromtimestamp(at_s, UTC)})()
+    # What was peeked tells when it was put there; a new message of the SDK does not.
+    message.enqueued_time_utc = datetime.fromtimestamp(at_s, UTC)
+    return message
 
 
 def test_primaries_are_found_by_the_paths_of_their_backlog_queues_whatever_the_letters_case() -> None:

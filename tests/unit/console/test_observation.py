@@ -7,7 +7,15 @@ from typing import Any
 from duobus.console.observation.differences import busiest, rates_between
 from duobus.console.observation.drills import Drill, is_over, told
 from duobus.console.observation.findings import errors_between, findings, most_grown
-from duobus.console.observation.history import DAY_POINTS_MAX, HOUR_POINTS_MAX, History, Point, chart, mean_of
+from duobus.console.observation.history import (
+    DAY_POINTS_MAX,
+    HOUR_POINTS_MAX,
+    History,
+    Point,
+    chart,
+    mean_of,
+    points_of,
+)
 from duobus.console.observation.readings import EntityCounts, Reading, entities_of
 
 NOTHING = EntityCounts("queue", True, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -73,6 +81,20 @@ def test_the_mean_of_points_leaves_out_what_is_unknown() -> None:
     assert mean_of(points, 0) == Point(0, 2.0, 3.0, 9.0, None)
     drawn = chart(points, [("sent", "In")], "/s")
     assert drawn == {"x": [0, 10], "series": [{"label": "In", "values": [None, 2.0]}], "unit": "/s"}
+
+
+def test_a_history_begins_with_what_the_server_has_kept() -> None:
+    answer = {
+        "fields": ["atMs", "sent", "received", "settled", "active", "deadLetter", "locked", "connections"],
+        "points": [[10_000, 1.5, 0.5, 0.5, 7, 2, 1, 3], [20_000, 2.5, 0.5, 0.5, 8, 2, 1, 3]],
+    }
+    history = History()
+    history.add(Point(5.0, None, None, 1.0, 1.0))
+    history.begin_with(points_of(answer), points_of(answer)[:1])
+    assert history.points("hour") == [Point(10.0, 1.5, 0.5, 7, 2), Point(20.0, 2.5, 0.5, 8, 2)]
+    history.add(Point(30.0, 1.0, 1.0, 9.0, 3.0))
+    assert [point.active for point in history.points("hour")] == [7, 8, 9.0]
+    assert [point.active for point in history.points("day")] == [7]
 
 
 def store(number: int, state: str = "open", **more: Any) -> dict[str, Any]:

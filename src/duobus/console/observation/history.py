@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 #: Points of the last hour, and of the last day.
@@ -56,15 +57,36 @@ class History:
         step = self._open[0].at_s // _DAY_STEP_S * _DAY_STEP_S
         if self._day and step - self._day[-1].at_s > 2 * _DAY_STEP_S:
             self._day.append(Point(self._day[-1].at_s + 1, None, None, None, None))
-        self._day.append(mean_of(self._open, step))
+        if not self._day or step > self._day[-1].at_s:
+            self._day.append(mean_of(self._open, step))
+        self._open = []
+
+    def begin_with(self, hour: list[Point], day: list[Point]) -> None:
+        """Take over the points that the server has kept, in place of all that are here."""
+        self._hour = deque(hour, maxlen=HOUR_POINTS_MAX)
+        self._day = deque(day, maxlen=DAY_POINTS_MAX)
         self._open = []
 
     def points(self, span: str) -> list[Point]:
         """The points of the last ``hour`` or ``day``, the latest last."""
         if span != "day":
             return list(self._hour)
-        last = [mean_of(self._open, self._open[0].at_s // _DAY_STEP_S * _DAY_STEP_S)] if self._open else []
-        return [*self._day, *last]
+        if not self._open:
+            return list(self._day)
+        last = mean_of(self._open, self._open[0].at_s // _DAY_STEP_S * _DAY_STEP_S)
+        # A chart goes from left to right only.
+        return [*self._day, *([] if self._day and last.at_s <= self._day[-1].at_s else [last])]
+
+
+def points_of(answer: Mapping[str, Any]) -> list[Point]:
+    """The points in an answer of ``/$duobus/history``."""
+    found = []
+    for row in answer["points"]:
+        named = dict(zip(answer["fields"], row, strict=False))
+        found.append(
+            Point(named["atMs"] / 1_000, named["sent"], named["received"], named["active"], named["deadLetter"])
+        )
+    return found
 
 
 def mean_of(points: list[Point], at_s: float) -> Point:

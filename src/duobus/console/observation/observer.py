@@ -10,7 +10,7 @@ from duobus.clock import Clock
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.observation.differences import UNKNOWN_RATES, BusyEntity, Rates, busiest, rates_between
 from duobus.console.observation.findings import BAD, Finding, errors_between, findings, most_grown
-from duobus.console.observation.history import History, Point
+from duobus.console.observation.history import History, Point, points_of
 from duobus.console.observation.readings import (
     EntityCounts,
     Reading,
@@ -35,6 +35,8 @@ ENTITIES_MAX: Final = 1_000
 TOPICS_MAX: Final = 100
 #: Entities that the answer of a duobus has at most.
 _LISTED_MAX: Final = 20_000
+#: After so many periods without a look the server is asked for what was meanwhile.
+_GAP_PERIODS: Final = 6
 _DEAD_WINDOW_S: Final = 600.0
 _SECOND_MS: Final = 1_000
 
@@ -102,10 +104,16 @@ class Observer:
             except NamespaceError as error:
                 self.failed(error.text)
             else:
+                if self._is_duobus and self._has_gap(reading.at_ms):
+                    self.history.begin_with(*await read_history(namespace))
                 self.take(reading)
             is_first = self.reading is not None and self._before is None
             pause_s = _SECOND_LOOK_S if is_first and self._is_duobus else self.period_s
             self._due_ms = self._clock.monotonic_ms() + round(pause_s * _SECOND_MS)
+
+    def _has_gap(self, now_ms: int) -> bool:
+        """Whether nobody has looked for so long that the server knows more than is known here."""
+        return self.reading is None or now_ms - self.reading.at_ms > _GAP_PERIODS * self.period_s * _SECOND_MS
 
     def take(self, reading: Reading) -> None:
         """Keep what a look has found."""
@@ -168,13 +176,24 @@ async def read_duobus(namespace: NamespaceClient, *, with_stores: bool) -> Readi
     entities = await namespace.operation("GET", "/$duobus/entities")
     stores = tuple(await namespace.operation("GET", "/$duobus/stores")) if with_stores else None
     return Reading(
-        at_ms=namespace.clock.now_ms(),
+        # The server's clock, as of the points that the server keeps.
+        at_ms=int(server["nowMs"]),
         elapsed_ms=int(server["uptimeMs"]),
         server=server,
         entities=entities_of(entities),
         stores=stores,
         is_cut=len(entities) >= _LISTED_MAX,
     )
+
+
+async def read_history(namespace: NamespaceClient) -> tuple[list[Point], list[Point]]:
+    """The points of the last hour and day that a duobus has kept; none of an older one."""
+    try:
+        hour = await namespace.operation("GET", "/$duobus/history", query={"minutes": "60"})
+        day = await namespace.operation("GET", "/$duobus/history", query={"minutes": "1440"})
+    except NamespaceError:
+        return [], []
+    return points_of(hour), points_of(day)
 
 
 async def read_azure(namespace: NamespaceClient) -> Reading:

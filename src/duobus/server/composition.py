@@ -35,6 +35,7 @@ from duobus.server.operations.audit import AuditReader
 from duobus.server.operations.events import EventFeed, ReportingTrail
 from duobus.server.operations.history import History
 from duobus.server.operations.inspection import Inspection
+from duobus.server.operations.metering import MeteringReader
 from duobus.server.operations.rule_trials import RuleTrials
 from duobus.server.server_record import ServerRecord, managing_rule
 from duobus.server.settings import EMULATOR_KEY, Settings, ready_members
@@ -590,6 +591,7 @@ class Server:
                 audit=AuditReader(self.audit, self._clock),
                 history=self._history,
                 events=self._events,
+                metering=MeteringReader(None if settings.ephemeral else settings.data, self._clock),
             ),
             **self._sends(),
         )

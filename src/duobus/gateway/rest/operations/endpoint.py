@@ -34,7 +34,7 @@ FRAGMENTS_MAX: Final = 20_000
 #: What can be asked, and what can be ordered, for whoever asked for something else.
 READ: Final = (
     *("server", "entities", "connections", "locks", "sessions", "history", "audit", "stores", "fragments"),
-    *("moves", "backup", "events"),
+    *("moves", "backup", "events", "metering"),
 )
 WRITTEN: Final = ("try-rule", "audit", "moves", "backup")
 #: What is told in the audit log, by the segment below ``/$duobus``, and as what.

@@ -13,6 +13,7 @@ from duobus.gateway.rest.operations.audit_endpoint import AuditEndpoint, AuditRe
 from duobus.gateway.rest.operations.entity_endpoint import EntityEndpoint, Inspection
 from duobus.gateway.rest.operations.event_endpoint import EventEndpoint, EventFeed
 from duobus.gateway.rest.operations.history_endpoint import History, HistoryEndpoint
+from duobus.gateway.rest.operations.metering_endpoint import MeteringEndpoint, MeteringReader
 from duobus.gateway.rest.operations.rule_endpoint import RuleEndpoint, RuleTrials
 from duobus.gateway.rest.request_bodies import BodyBudget
 from duobus.gateway.rest.request_target import Target
@@ -39,6 +40,7 @@ class Operations(NamedTuple):
     audit: AuditReader | None = None
     history: History | None = None
     events: EventFeed | None = None
+    metering: MeteringReader | None = None
 
 
 def endpoints_of(offered: Operations, guard: Guard, room: BodyBudget) -> Iterator[OperationEndpoint]:
@@ -53,3 +55,5 @@ def endpoints_of(offered: Operations, guard: Guard, room: BodyBudget) -> Iterato
         yield HistoryEndpoint(offered.history, guard)
     if offered.events is not None:
         yield EventEndpoint(offered.events, guard)
+    if offered.metering is not None:
+        yield MeteringEndpoint(offered.metering, guard)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from duobus.console.observation.usage import billed, by_entity, by_hour, cost_of, price_of, total_of
+from duobus.console.observation.usage import billed, by_entity, by_hour, cost_of, cost_text, price_of, total_of
 from duobus.model.metering import KINDS
 
 HOUR = 3_600_000
@@ -44,3 +44,8 @@ def test_kinds_that_cost_nothing_are_left_out_of_the_cost() -> None:
     free = next(kind for kind, is_billed in KINDS.items() if not is_billed)
     rows = [row(1, "a", 5), row(1, "a", 3, free), row(1, "a", 2, "a kind of tomorrow")]
     assert total_of(billed(rows))["operations"] == 7
+
+
+def test_a_small_cost_is_not_rounded_to_nothing() -> None:
+    costs = [cost_text(cost) for cost in (None, 0.0, 1234.5, 0.5, 0.0021)]
+    assert costs == ["\N{EN DASH}", "0.00", "1,234.50", "0.500", "0.0021"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from duobus.console.formats import UNKNOWN
 from duobus.model.metering import KINDS
 
 #: Operations for which a price is given.
@@ -27,6 +28,13 @@ def price_of(text: str) -> float | None:
 def cost_of(operations: int, price: float | None) -> float | None:
     """What operations cost; None without a price."""
     return None if price is None else operations * price / PRICED
+
+
+def cost_text(cost: float | None) -> str:
+    """A cost with two digits behind the point, and a small one with as many as it takes to see something."""
+    if cost is None:
+        return UNKNOWN
+    return f"{cost:,.2f}" if cost >= 1 or cost == 0 else f"{cost:.2g}" if cost < 0.01 else f"{cost:.3f}"
 
 
 def billed(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -53,6 +61,7 @@ def by_entity(rows: Iterable[Mapping[str, Any]], price: float | None) -> list[di
         found["kinds"][row["kind"]] = found["kinds"].get(row["kind"], 0) + row["operations"]
     for found in entities.values():
         found["cost"] = cost_of(found["operations"], price)
+        found["cost_text"] = cost_text(found["cost"])
         found["kinds"] = dict(sorted(found["kinds"].items(), key=lambda pair: (-pair[1], pair[0])))
     return sorted(entities.values(), key=lambda one: (-one["operations"], -one["messages"], one["entity"]))
 
@@ -61,10 +70,12 @@ def by_hour(rows: Iterable[Mapping[str, Any]], from_ms: int, to_ms: int, price: 
     """A line for each hour between two instants, the latest last; hours without operations are there, too."""
     first = from_ms - from_ms % _HOUR_MS
     every = range(first, max(first + 1, to_ms), _HOUR_MS)
-    hours = {at_ms: {"hour_ms": at_ms, **dict.fromkeys(_SUMMED, 0)} for at_ms in every}
+    hours: dict[int, dict[str, Any]] = {at_ms: {"hour_ms": at_ms, **dict.fromkeys(_SUMMED, 0)} for at_ms in every}
     for row in rows:
         found = hours.get(row["hourMs"])
         if found is not None:
             for name in _SUMMED:
                 found[name] += row[name]
-    return [{**found, "cost": cost_of(found["operations"], price)} for found in hours.values()]
+    for found in hours.values():
+        found["cost_text"] = cost_text(cost_of(found["operations"], price))
+    return list(hours.values())

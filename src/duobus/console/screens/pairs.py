@@ -47,6 +47,7 @@ _PEEK_S: Final = 10.0
 #: How long a receive of the syphon waits; a run is over when each has waited for nothing.
 _POLL: Final = timedelta(seconds=2)
 _PROGRESS_S: Final = 0.5
+_LOOK_MS: Final = 10_000
 
 
 class _Other(NamedTuple):
@@ -83,22 +84,27 @@ async def _data(visit: Visit) -> dict[str, Any]:
         "saved": visit.saved_namespaces,
     }
     if other is not None:
-        primary, secondary = _ordered(visit.namespace, other)
-        try:
-            there = await _backlogs(secondary, other.primary_name, visit.clock.now_ms())
-            failure = ""
-        except NamespaceError as error:
-            there, failure = [], error.text
-        data["other"] = {
-            "name": other.client.name,
-            "primary": primary.name,
-            "secondary": secondary.name,
-            "primary_name": other.primary_name,
-            "backlogs": there,
-            "failure": failure,
-            "may_run": primary.rights.send and secondary.rights.listen,
-        }
+        data["other"] = await _told(visit, other)
     return data
+
+
+async def _told(visit: Visit, other: _Other) -> dict[str, Any]:
+    """What is known of the pair."""
+    primary, secondary = _ordered(visit.namespace, other)
+    backlogs, failure = [], ""
+    try:
+        backlogs = await _backlogs(secondary, other.primary_name, visit.clock.now_ms())
+    except NamespaceError as error:
+        failure = error.text
+    return {
+        "name": other.client.name,
+        "primary": primary.name,
+        "secondary": secondary.name,
+        "primary_name": other.primary_name,
+        "backlogs": backlogs,
+        "failure": failure,
+        "may_run": primary.rights.send and secondary.rights.listen,
+    }
 
 
 def _ordered(here: NamespaceClient, other: _Other) -> tuple[NamespaceClient, NamespaceClient]:
@@ -294,10 +300,22 @@ async def events(visit: Visit) -> web.StreamResponse:
 
 
 async def _progress(visit: Visit) -> AsyncIterator[Event]:
-    shown = visit.render("pairs/run.html", {"run": _run_of(visit)})
-    while True:
-        text = visit.render("pairs/run.html", {"run": _run_of(visit)})
-        if text != shown:
-            yield Event("html", {"target": "#pair-run", "html": text})
-        shown = text
+    shown: dict[str, str] = {}
+    looked_ms, was_over = -_LOOK_MS, True
+    told: dict[str, Any] = {}
+    while (other := _other_of(visit)) is not None:
+        run = _run_of(visit)
+        is_over = run is None or run["is_over"]
+        # Looking costs requests in the secondary: from time to time, and at the end of a run.
+        if visit.clock.monotonic_ms() - looked_ms >= _LOOK_MS or is_over != was_over:
+            told = await _told(visit, other)
+            looked_ms, was_over = visit.clock.monotonic_ms(), is_over
+        parts = {
+            target: visit.render(template, {"other": told, "run": run})
+            for target, template in (("#pair-run", "pairs/run.html"), ("#pair-backlog", "pairs/backlogs.html"))
+        }
+        for target, text in parts.items():
+            if shown and text != shown[target]:
+                yield Event("html", {"target": target, "html": text})
+        shown = parts
         await asyncio.sleep(_PROGRESS_S)

@@ -7,7 +7,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from duobus.console.namespace.failures import NamespaceError
-from duobus.console.observation.usage import billed, by_entity, by_hour, cost_of, price_of, total_of
+from duobus.console.observation.usage import billed, by_entity, by_hour, cost_of, cost_text, price_of, total_of
 from duobus.console.visits import Screen, View, Visit
 
 screen: Final = Screen("usage", label="Usage", order=85)
@@ -52,6 +52,7 @@ async def show(visit: Visit) -> View:
         "missing": missing,
         "total": total,
         "cost": cost_of(total["operations"], price),
+        "cost_text": cost_text(cost_of(total["operations"], price)),
         "free": total_of(rows)["operations"] - total["operations"],
         "entities": entities[skip : skip + _ROWS_MAX],
         "number_of_entities": len(entities),

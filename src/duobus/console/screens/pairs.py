@@ -213,7 +213,7 @@ async def _backlog(namespace: NamespaceClient, name: str, queues: list[Found], n
         "dead": sum(queue.dead for queue in queues),
         "examined": total.examined,
         "oldest_ms": total.oldest_ms,
-        "oldest_age_ms": None if total.oldest_ms is None else max(0, now_ms - total.oldest_ms),
+        "oldest_age_ms": None if total.oldest_ms is None else max(0, now_ms - total.oldest_ms) // 1_000 * 1_000,
         "destinations": [
             {"entity": entity, "is_unnamed": entity == UNNAMED, "messages": number}
             for entity, number in total.destinations.most_common(_DESTINATIONS_MAX)

@@ -172,10 +172,20 @@ async def heal(visit: Visit) -> Redirect:
     return Redirect(f"/stores/{number}", notice=f"The drill of store {number} is over. The server opens it again.")
 
 
-@screen.post("/stores/{number:\\d+}/{drill:fail|stall}", right="manage", only_duobus=True, destructive=True)
-async def begin_drill(visit: Visit) -> Redirect:
-    """Let a store fail or stall."""
-    number, drill = int(visit.match["number"]), visit.match["drill"]
+@screen.post("/stores/{number:\\d+}/fail", right="manage", only_duobus=True, destructive=True)
+async def fail(visit: Visit) -> Redirect:
+    """Let every call of a store fail."""
+    return await _begin_drill(visit, "fail")
+
+
+@screen.post("/stores/{number:\\d+}/stall", right="manage", only_duobus=True, destructive=True)
+async def stall(visit: Visit) -> Redirect:
+    """Let a store answer no call."""
+    return await _begin_drill(visit, "stall")
+
+
+async def _begin_drill(visit: Visit, drill: str) -> Redirect:
+    number = int(visit.match["number"])
     visit.confirmed(_name(number))
     before = await read_duobus(visit.namespace, with_stores=False)
     await visit.namespace.operation("POST", f"/$duobus/stores/{number}/{drill}")

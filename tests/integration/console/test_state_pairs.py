@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
+import pytest
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
 
+from duobus.ha.aio import pair_namespace
+from duobus.ha.failover import State
+from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
+from duobus.ha.reports.message import Report, state_queue
 from duobus.ha.transfer import to_backlog
 from duobus.model.descriptions import QueueDescription
 from duobus.server.composition import Server
 from kits.console import ConsoleClient, broker, connection_string, console, console_of
 from kits.gateway import in_loop
 
+#: Nothing listens there.
+NOBODY = "Endpoint=sb://localhost:1;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true"
 BACKLOG = "localhost/x-servicebus-transfer/0"
 
 
@@ -115,3 +124,41 @@ async def test_a_key_that_may_only_listen_sees_the_pair_and_cannot_run_the_sypho
         assert (await client.data("/pairs"))["other"] is None
     async with console(right="send") as client:
         assert (await client.get("/pairs")).status == 403
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+@in_loop
+async def test_clients_that_report_tell_the_state_of_entities_and_are_told_that_one_is_healthy() -> None:
+    async with pair() as (client, secondary):
+        key = connection_string(secondary)
+        await client.post("/pairs/other", {"connection_string": key})
+        assert (await client.data("/pairs"))["other"]["states"] is None
+        assert (await client.post("/pairs/mark-healthy", {"entity": ""})).status == 422
+        (session,) = client.console.sessions.all()
+        (other,) = session.others.values()
+        await other.administration.create_queue(state_queue("localhost"))
+        away = ServiceBusClient.from_connection_string(
+            "Endpoint=sb://localhost:1;SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true",
+            retry_total=0,
+        )
+        options = SendAvailabilityPairedNamespaceOptions(
+            ServiceBusClient.from_connection_string(key, retry_total=0),
+            backlog_queue_count=1,
+            failover_interval=timedelta(0),
+            report_state=True,
+        )
+        async with await pair_namespace(away, options) as paired:
+            await paired.get_queue_sender("orders").send_messages(ServiceBusMessage("diverted"))
+            while True:
+                states = (await client.data("/pairs"))["other"]["states"]
+                if states is not None and states["entities"]:
+                    break
+                await asyncio.sleep(0.02)
+            assert states["entities"] == [{"entity": "orders", "fragment": "", "failed_over": 1, "suspect": 0}]
+            page = await client.get("/pairs")
+            assert "failed over 1 of 1 0 of 1 Mark healthy" in page.words
+            assert (await client.post("/pairs/mark-healthy", {"entity": "orders"})).status == 303
+            # The next look at the queue, which the client would take within ten seconds.
+            assert paired._reports is not None
+            await paired._reports._look(Report("", 0, (), 0, 0))
+            assert paired.state("orders") is State.HEALTHY

@@ -11,9 +11,11 @@ from azure.servicebus import ServiceBusMessage
 
 from duobus.clock import Clock
 from duobus.console.observation.backlogs import Sample, backlogs_of, merged, primaries_among, readers_of, sample_of
+from duobus.console.observation.pair_states import states_of
 from duobus.console.observation.readings import EntityCounts
 from duobus.console.observation.syphon_runs import IDLE_S, SyphonRun
 from duobus.ha.events import SyphonDeadLettered, Syphoned, SyphonPolled, SyphonSkipped
+from duobus.ha.reports.message import EntityState, Report
 from duobus.ha.transfer import to_backlog
 
 QUEUE = EntityCounts("queue", True, 3, 1, 0, 0, 0, 0, 0, 0)
@@ -67,6 +69,20 @@ def test_who_reads_a_backlog_queue_is_known_by_the_links() -> None:
         "p/x-servicebus-transfer/0": ["syphon"],
         "p/q": [],
     }
+
+
+def test_what_clients_report_is_counted_by_entity_and_the_last_word_of_each_client_counts() -> None:
+    away, unsure = EntityState("orders", "", "failed over"), EntityState("orders", "", "suspect")
+    keys = EntityState("parts", "3/16", "suspect")
+    told = states_of(
+        [Report("a", 1, (away,), 0, 0), Report("a", 2, (unsure, keys), 0, 0), Report("b", 1, (away,), 7, 1)]
+    )
+    assert told["entities"] == [
+        {"entity": "orders", "fragment": "", "failed_over": 1, "suspect": 1},
+        {"entity": "parts", "fragment": "3/16", "failed_over": 0, "suspect": 1},
+    ]
+    assert (told["clients"], told["left_out"], told["latest_ms"]) == (2, 7, 2)
+    assert states_of([])["clients"] == 0
 
 
 def run_of(*queues: str) -> tuple[SyphonRun, Ticking]:

@@ -22,6 +22,7 @@ from duobus.console.observation.backlogs import (
     readers_of,
     sample_of,
 )
+from duobus.console.observation.pair_states import states_of
 from duobus.console.observation.readings import EntityCounts, counts_of_queue, entities_of
 from duobus.console.observation.syphon_runs import SyphonRun
 from duobus.console.visits import Redirect, Refusal, Screen, View, Visit
@@ -29,6 +30,7 @@ from duobus.ha.aio.backlog_queues import Found, name_of
 from duobus.ha.aio.syphon import Syphon
 from duobus.ha.events import Reporter
 from duobus.ha.options import BACKLOG_QUEUES_DEFAULT, BACKLOG_QUEUES_MAX
+from duobus.ha.reports.message import Report, read_report, state_queue, wish_message
 from duobus.ha.sdk_errors import explained
 
 if TYPE_CHECKING:
@@ -44,9 +46,19 @@ _AT_ONCE: Final = 5
 _PRIMARIES_MAX: Final = 10
 _DESTINATIONS_MAX: Final = 50
 _PEEK_S: Final = 10.0
+#: Parts of the page that are replaced when they have changed: the element and its template.
+_PARTS: Final = (
+    ("#pair-states", "pairs/states.html"),
+    ("#pair-run", "pairs/run.html"),
+    ("#pair-backlog", "pairs/backlogs.html"),
+)
 #: How long a receive of the syphon waits; a run is over when each has waited for nothing.
 _POLL: Final = timedelta(seconds=2)
 _PROGRESS_S: Final = 0.5
+#: Messages with reports that one call peeks at, and calls: 1,000 clients that report a change a minute.
+_REPORTS_PEEKED: Final = 250
+_REPORT_CALLS_MAX: Final = 12
+_REPORT_LIFE_MS: Final = 180_000
 _LOOK_MS: Final = 10_000
 
 
@@ -91,9 +103,10 @@ async def _data(visit: Visit) -> dict[str, Any]:
 async def _told(visit: Visit, other: _Other) -> dict[str, Any]:
     """What is known of the pair."""
     primary, secondary = _ordered(visit.namespace, other)
-    backlogs, failure = [], ""
+    backlogs, failure, states = [], "", None
     try:
         backlogs = await _backlogs(secondary, other.primary_name, visit.clock.now_ms())
+        states = await _states(secondary, other.primary_name, visit.clock.now_ms())
     except NamespaceError as error:
         failure = error.text
     return {
@@ -103,6 +116,8 @@ async def _told(visit: Visit, other: _Other) -> dict[str, Any]:
         "primary_name": other.primary_name,
         "backlogs": backlogs,
         "failure": failure,
+        "states": states,
+        "may_mark": secondary.rights.send,
         "may_run": primary.rights.send and secondary.rights.listen,
     }
 
@@ -243,6 +258,64 @@ async def _sample(namespace: NamespaceClient, path: str) -> Sample | None:
         return None
 
 
+async def _states(namespace: NamespaceClient, primary_name: str, now_ms: int) -> dict[str, Any] | None:
+    """What the clients of the pair report; None when none does, or the key may not look."""
+    if not namespace.rights.listen:
+        return None
+    path = state_queue(primary_name)
+    if namespace.is_duobus:
+        # Without a look at a queue that is not there, which the server would count as an error.
+        found = await namespace.operation("GET", "/$duobus/entities", query={"prefix": path})
+        if not any(row["entity"].lower() == path.lower() for row in found):
+            return None
+    reports: list[Report] = []
+    try:
+        async with (
+            namespace.telling(f"the queue {path}", _PEEK_S),
+            namespace.messaging.get_queue_receiver(path) as receiver,
+        ):
+            first = 1
+            for _ in range(_REPORT_CALLS_MAX):
+                messages = await receiver.peek_messages(max_message_count=_REPORTS_PEEKED, sequence_number=first)
+                reports += [
+                    report
+                    for message in messages
+                    if not _is_old(message, now_ms) and (report := read_report(message)) is not None
+                ]
+                if len(messages) < _REPORTS_PEEKED:
+                    break
+                first = max(message.sequence_number or 0 for message in messages) + 1
+    except NamespaceError:
+        return None
+    return states_of(reports) if reports else None
+
+
+def _is_old(message: Any, now_ms: int) -> bool:
+    """Whether a report is of a client that has reported nothing since, and so has ended."""
+    at = message.enqueued_time_utc
+    return at is not None and now_ms - at.timestamp() * 1_000 > _REPORT_LIFE_MS
+
+
+@screen.post("/pairs/mark-healthy", right="listen")
+async def mark_healthy(visit: Visit) -> Redirect:
+    """Ask the clients of the pair to take an entity for healthy: they send to the primary at once."""
+    other = _other_of(visit)
+    if other is None:
+        raise Refusal(HTTPStatus.CONFLICT, "Open the other namespace of the pair first.")
+    _, secondary = _ordered(visit.namespace, other)
+    entity = visit.form.get("entity", "").strip()
+    if not entity:
+        raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, "Name the entity that counts as healthy.")
+    if not secondary.rights.send:
+        raise Refusal(HTTPStatus.FORBIDDEN, f"This needs the right Send in {secondary.name}.")
+    path = state_queue(other.primary_name)
+    async with secondary.telling(f"the queue {path}"), secondary.messaging.get_queue_sender(path) as sender:
+        await sender.send_messages(wish_message(entity))
+    await visit.write_down("mark healthy", "pair", entity, note=f"of {other.primary_name}")
+    text = f"The clients of the pair take {entity} for healthy within ten seconds, and send to the primary again."
+    return Redirect("/pairs", notice=text)
+
+
 # -- the syphon ---------------------------------------------------------------------------------------------------
 
 
@@ -310,10 +383,7 @@ async def _progress(visit: Visit) -> AsyncIterator[Event]:
         if visit.clock.monotonic_ms() - looked_ms >= _LOOK_MS or is_over != was_over:
             told = await _told(visit, other)
             looked_ms, was_over = visit.clock.monotonic_ms(), is_over
-        parts = {
-            target: visit.render(template, {"other": told, "run": run})
-            for target, template in (("#pair-run", "pairs/run.html"), ("#pair-backlog", "pairs/backlogs.html"))
-        }
+        parts = {target: visit.render(template, {"other": told, "run": run}) for target, template in _PARTS}
         for target, text in parts.items():
             if shown and text != shown[target]:
                 yield Event("html", {"target": target, "html": text})

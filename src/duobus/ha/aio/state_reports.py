@@ -26,7 +26,7 @@ _LOOK_S: Final = 10.0
 _PEEKED: Final = 250
 _CALLS_MAX: Final = 8
 #: Wishes that are remembered as taken.
-TAKEN_MAX: Final = 1_000
+_TAKEN_MAX: Final = 1_000
 _LIMIT_S: Final = 20.0
 #: What the service writes for a duration without end.
 _FOREVER: Final = "P10675199DT2H48M5.4775807S"
@@ -118,7 +118,7 @@ class StateReports:
                 if len(messages) < _PEEKED:
                     break
                 first = max(message.sequence_number or 0 for message in messages) + 1
-        while len(self._taken) > TAKEN_MAX:
+        while len(self._taken) > _TAKEN_MAX:
             del self._taken[next(iter(self._taken))]
 
     async def _close(self) -> None:

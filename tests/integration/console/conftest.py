@@ -49,16 +49,22 @@ def browser() -> Iterator[Any]:
 def page(browser: Any) -> Iterator[Any]:
     """A fresh page without cookies; whatever fails in its scripts or asks beyond this machine fails the test."""
     loop = kit.current[0]
-    context = loop.run(browser.new_context(viewport={"width": 1280, "height": 900}))
-    context.set_default_timeout(WAIT_MS)
-    opened = loop.run(context.new_page())
     faults: list[str] = []
-    opened.on("pageerror", lambda error: faults.append(f"script: {error}"))
-    opened.on("console", lambda line: faults.append(line.text) if is_fault(line) else None)
-    opened.on("request", lambda request: None if is_near(request.url) else faults.append(f"request to {request.url}"))
+    opened = loop.run(open_page(browser, faults))
     yield opened
-    loop.run(context.close())
+    loop.run(opened.context.close())
     assert not faults, faults
+
+
+async def open_page(browser: Any, faults: list[str]) -> Any:
+    """A page that notes its faults; whatever speaks to the browser is called in the browser's loop."""
+    context = await browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(WAIT_MS)
+    page = await context.new_page()
+    page.on("pageerror", lambda error: faults.append(f"script: {error}"))
+    page.on("console", lambda line: faults.append(line.text) if is_fault(line) else None)
+    page.on("request", lambda request: None if is_near(request.url) else faults.append(f"request to {request.url}"))
+    return page
 
 
 #: How the browser and htmx tell of an answer with a status from 400 to 499.

@@ -107,6 +107,20 @@ async def test_htmx_changes_a_part_with_the_token_and_a_refusal_becomes_a_notice
 
 
 @in_browser
+async def test_a_page_says_when_nobody_has_touched_it_for_a_minute(client: ConsoleClient, page: Any) -> None:
+    await page.goto(f"{client.url}/sign-in")
+    said = """(later) => {
+      const real = Date.now, detail = { headers: {} };
+      Date.now = () => real() + later;
+      document.dispatchEvent(new CustomEvent("htmx:configRequest", { detail }));
+      Date.now = real;
+      return detail.headers["X-Unattended"] ?? null;
+    }"""
+    assert await page.evaluate(said, 59_000) is None
+    assert await page.evaluate(said, 61_000) == "true"
+
+
+@in_browser
 async def test_what_is_live_comes_to_the_page_and_ends_with_the_session(client: ConsoleClient, page: Any) -> None:
     from playwright.async_api import expect
 

@@ -308,6 +308,18 @@ async def test_a_session_ends_when_nobody_uses_it_and_after_a_day_s_work_in_any_
 
 
 @in_loop
+@pytest.mark.parametrize("headers", [{"X-Unattended": "true"}, {"Accept": "text/event-stream"}])
+async def test_what_a_page_asks_for_by_itself_does_not_keep_a_session_alive(headers: dict[str, str]) -> None:
+    clock = MovableClock()
+    async with console(QUEUE, clock=clock, idle_s=600) as client:
+        for _ in range(3):
+            clock.moved_ms += 199_000
+            assert (await client.ask("GET", "/namespaces", headers=headers)).status == HTTPStatus.OK
+        clock.moved_ms += 4_000
+        assert (await client.ask("GET", "/namespaces", headers=headers)).status == HTTPStatus.SEE_OTHER
+
+
+@in_loop
 async def test_one_session_more_than_there_may_be_ends_the_one_that_rested_longest() -> None:
     clock = MovableClock()
     async with broker(QUEUE) as server, console_of(server, clock=clock, sessions_max=2) as client:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+
 from azure.servicebus import ServiceBusMessage
 
 from duobus.clock import Clock
@@ -145,3 +147,44 @@ async def test_hostile_names_are_text() -> None:
         page = await client.get("/")
         assert "<script>alert" not in page.text
         assert HOSTILE in page.words
+
+
+@in_loop
+async def test_over_a_restart_of_the_broker_counts_go_on_and_rates_begin_anew() -> None:
+    queue = QueueDescription(name="orders")
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(broker(queue))
+        port = first.port("amqp")
+        client = await stack.enter_async_context(console_of(first))
+        await client.get("/")
+        await send(client, "orders", "1")
+        await look_again(client)
+        assert (await client.data("/"))["rates"]["sent"] > 0
+        for peer in list(first.amqp.peers):
+            peer.abort()
+        await first.stop()
+        await look_again(client)
+        page = await client.get("/")
+        assert "The namespace does not answer" in page.words
+        assert "Active messages 1" in page.words
+        assert (await client.get("/stores")).status == 502
+        await stack.enter_async_context(broker(queue, port=port))
+        await look_again(client)
+        data = await client.data("/")
+        assert (data["active"], data["rates"]["sent"], data["failure"]) == (0, None, "")
+        assert "The server was started" in (await client.get("/")).words
+
+
+@in_loop
+async def test_ten_thousand_entities_are_counted_and_the_busiest_ten_are_named() -> None:
+    async with console(QueueDescription(name="orders")) as client:
+        await client.get("/")
+        (observer,) = client.console.shared["observers"].values()
+        reading = observer.reading
+        assert reading is not None
+        counts = reading.entities["orders"]
+        many = {f"queue-{index:05}": counts._replace(active=index) for index in range(10_000)}
+        observer.take(reading._replace(at_ms=reading.at_ms + 10_000, entities=many))
+        data = await client.data("/")
+        assert (data["queues"], data["active"]) == (10_000, sum(range(10_000)))
+        assert [one["path"] for one in data["busiest"]] == [f"queue-{9_999 - index:05}" for index in range(10)]

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from duobus.console.screens import dead_letters, entities, messages, overview
+from duobus.console.screens import (
+    audit,
+    connections,
+    dead_letters,
+    entities,
+    messages,
+    overview,
+    pairs,
+    stores,
+    usage,
+)
 from duobus.console.visits import Screen
 
 SCREENS: Final[tuple[Screen, ...]] = (
@@ -12,4 +22,9 @@ SCREENS: Final[tuple[Screen, ...]] = (
     *entities.SCREENS,
     messages.screen,
     dead_letters.screen,
+    connections.screen,
+    stores.screen,
+    pairs.screen,
+    audit.screen,
+    usage.screen,
 )

@@ -105,12 +105,7 @@ async def search(queue: Queue, sub_queue: int, query: DeadLetterQuery, *, one_fr
     following: int | None = query.first
     size = compared = 0
     while following is not None:
-        try:
-            page = await queue.peek(sub_queue, following, _PAGE, _PAGE_BYTES)
-        except StoreUnavailable:
-            if not query.is_partial:
-                raise
-            break
+        page = await _page_of(queue, sub_queue, following, query)
         following = _after(page)
         for handle, slot in page:
             if one_fragment and looked.found and handle is not looked.found[0][0]:
@@ -133,6 +128,17 @@ async def search(queue: Queue, sub_queue: int, query: DeadLetterQuery, *, one_fr
         # Others have their turn before the next page.
         await asyncio.sleep(0)
     return looked
+
+
+async def _page_of(
+    queue: Queue, sub_queue: int, first: int, query: DeadLetterQuery
+) -> Sequence[tuple[FragmentHandle, QueuedMessage]]:
+    try:
+        return await queue.peek(sub_queue, first, _PAGE, _PAGE_BYTES)
+    except StoreUnavailable:
+        if not query.is_partial:
+            raise
+        return ()
 
 
 def _after(page: Sequence[tuple[FragmentHandle, QueuedMessage]]) -> int | None:

@@ -98,10 +98,11 @@ async def test_nothing_in_a_namespace_is_ever_run_and_no_request_leaves_the_mach
         await page.goto(f"{client.url}/sign-in#code={client.console.access_code}")
         await page.wait_for_url(f"{client.url}/")
         await client.sign_in()
-        names = [quote(hostile, safe="") for hostile in HOSTILE[:8]]
-        addresses = await page_addresses(client, "orders", "news", "news/subscriptions/s0", *names)
-        asked = [f"{path}?{urlencode(dict.fromkeys(PARAMETERS, HOSTILE[n]))}" for n, path in enumerate(addresses[:40])]
-        for address in (*addresses, *asked, "/sign-in?next=" + names[0]):
+        names = [quote(hostile, safe="") for hostile in HOSTILE[:2]]
+        addresses = await page_addresses(client, "orders", "news/subscriptions/s0")
+        named = await page_addresses(client, *names)
+        asked = [f"{path}?{urlencode(dict.fromkeys(PARAMETERS, HOSTILE[n]))}" for n, path in enumerate(addresses[::2])]
+        for address in (*addresses, *named[::2], *asked, "/sign-in?next=" + names[0]):
             await page.goto(client.url + address)
             assert await page.evaluate(MARK) is None, address
             assert await page.locator("h1").count() == 1, address

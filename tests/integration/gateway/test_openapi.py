@@ -66,6 +66,8 @@ BODIES = [
     b"<entry><content><a/></content></entry>",
     b"<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>",
     b"[]",
+    b'{"operation":"read","kind":"key","path":"q"}',
+    b'{"message":{},"filter":{"sql":"a = 1"}}',
     b'[{"Body":"a"}]',
     b'[{"Body":"a","BrokerProperties":{"SessionId":"s"}},{"UserProperties":{"a":null}}]',
     b"[" * 5_000,

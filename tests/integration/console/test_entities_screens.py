@@ -10,10 +10,12 @@ from contextlib import asynccontextmanager
 from html import unescape
 from typing import Any
 
+import pytest
 from aiohttp import FormData
 from azure.servicebus import ServiceBusMessage
 
 from duobus.console.namespace.client import NamespaceClient
+from duobus.console.namespace.failures import NamespaceError
 from duobus.model.descriptions import (
     AccessRule,
     QueueDescription,
@@ -339,6 +341,24 @@ async def test_a_partitioned_queue_keeps_its_size_when_it_is_copied_or_edited() 
 
 
 @in_loop
+async def test_a_topic_is_copied_with_its_subscriptions_and_a_subscription_with_its_rules() -> None:
+    red = RuleDescription(name="red", filter_type="Sql", sql_filter="colour = 'red'", sql_action="SET a = 1")
+    billing = SubscriptionDescription(name="billing", lock_duration_ms=30_000, rules=(red,))
+    async with console(topics=[TopicDescription(name="events", subscriptions=(billing,))]) as client:
+        form = fields_in((await client.get("/create/topic?copy=events")).text)
+        assert (form["name"], form["copied"]) == ("events-copy", "events")
+        assert (await client.post("/create/topic", form | {"with_inner": "true"})).status == 303
+        assert (await client.post("/create/topic", form | {"name": "bare"})).status == 303
+        form = fields_in((await client.get(f"/create/subscription/events?copy={BILLING}")).text)
+        assert (await client.post("/create/subscription/events", form | {"with_inner": "true"})).status == 303
+        topics = {topic["name"]: topic for topic in (await client.get("/topology/export")).json["topics"]}
+        assert topics["bare"]["subscriptions"] == []
+        assert topics["events-copy"]["subscriptions"] == topics["events"]["subscriptions"][:1]
+        one, other = topics["events"]["subscriptions"]
+        assert (other["name"], other["rules"], other["lockDuration"]) == ("billing-copy", one["rules"], "PT30S")
+
+
+@in_loop
 async def test_topics_and_subscriptions_are_created_and_changed_by_forms() -> None:
     async with console(topics=[EVENTS]) as client:
         for address, path in (
@@ -616,6 +636,22 @@ async def test_an_import_that_the_broker_refuses_stops_and_says_what_was_done() 
         assert (told["state"], told["done"]) == ("failed", {"create": 1})
         assert "LockDuration" in told["failure"]["text"]
         assert "Done: 1 create" in (await client.get("/topology")).words
+
+
+@in_loop
+async def test_an_entity_with_a_part_in_a_lost_store_says_so_and_a_change_that_is_refused_is_not_lost() -> None:
+    async with console(QueueDescription(name="orders")) as client:
+        form = fields_in((await client.get("/edit/orders")).text)
+        for store in (1, 2):
+            await namespace_of(client).operation("POST", f"/$duobus/stores/{store}/fail")
+        # The server notices the loss when a message is sent.
+        with pytest.raises(NamespaceError):
+            await namespace_of(client).operation("POST", "/orders/messages", body="lost")
+        refused = await client.post("/edit/orders", form | {"lockDuration": "2m"})
+        assert (refused.status, fields_in(refused.text)["lockDuration"]) == (422, "2m")
+        page = await client.get("/entities/orders")
+        assert "A store that holds a part of this queue is away" in page.words
+        assert "Store away" in (await client.get("/entities")).words
 
 
 # -- restart ----------------------------------------------------------------------------------------------------

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from duobus.console.formats import entity_path, entity_url
 from duobus.console.namespace.failures import NamespaceError
-from duobus.console.screens.entities.calls import change_entity, create_entity, read_entity
+from duobus.console.screens.entities.calls import change_entity, create_entity, read_entity, read_rules
 from duobus.console.screens.entities.entity import tier
 from duobus.console.screens.entities.fields import (
     Difference,
@@ -25,14 +25,20 @@ from duobus.console.screens.entities.fields import (
 )
 from duobus.console.screens.entities.inventory import forget_rows
 from duobus.console.screens.entities.paths import EntityPath, parse_path
+from duobus.console.screens.entities.topology import make, read_subscriptions
 from duobus.console.visits import Outcome, Redirect, Refusal, Screen, View, Visit
 from duobus.model.properties import QUEUE, SUBSCRIPTION, TOPIC
+from duobus.model.topology.changes import TopologyChanges
 
 screen: Final = Screen("entities")
 
 _TEMPLATE: Final = "entities/form.html"
 #: Longest of what a form may say was shown.
 _SHOWN_MAX: Final = 64 << 10
+#: Rules that go with a copy of a subscription, as many as a topic may have.
+_RULES_COPIED: Final = 100_000
+#: How long the subscriptions and rules of a copy may take, in seconds.
+_COPY_S: Final = 300.0
 
 
 class _Sheet(NamedTuple):
@@ -48,8 +54,10 @@ class _Sheet(NamedTuple):
         faults: What is wrong, by the name of the field.
         failure: What is wrong otherwise: a sentence and a tracking id.
         shown: What the fields held when the form was shown first.
-        conflict: What somebody else has changed since.
         cancel: Where to go without a change.
+        conflict: What somebody else has changed since.
+        copied: Path of the entity that is copied.
+        with_inner: Whether its subscriptions and rules are copied as well.
     """
 
     kind: str
@@ -63,6 +71,8 @@ class _Sheet(NamedTuple):
     failure: tuple[str, str | None] | None = None
     shown: Mapping[str, str] = {}
     conflict: tuple[Difference, ...] = ()
+    copied: str = ""
+    with_inner: bool = True
 
 
 async def _view(visit: Visit, sheet: _Sheet, status: int = HTTPStatus.OK) -> View:
@@ -112,7 +122,7 @@ async def _new_sheet(visit: Visit, kind: str, topic: str) -> _Sheet:
         title = f"Copy {copied}"
     action = f"/create/{kind}" if kind != SUBSCRIPTION else f"/create/subscription/{entity_path(topic)}"
     cancel = entity_url(copied) if copied else entity_url(topic, tab="subscriptions") if topic else "/entities"
-    return _Sheet(kind, action, title, {"name": ""} | texts, topic, True, cancel)
+    return _Sheet(kind, action, title, {"name": ""} | texts, topic, True, cancel, copied=copied)
 
 
 @screen.post("/create/queue", right="manage")
@@ -135,16 +145,52 @@ async def _create(visit: Visit, kind: str, topic: str) -> Outcome:
         faults["name"] = "A name is needed."
     action = f"/create/{kind}" if kind != SUBSCRIPTION else f"/create/subscription/{entity_path(topic)}"
     cancel = entity_url(topic, tab="subscriptions") if topic else "/entities"
-    sheet = _Sheet(kind, action, f"Create a {kind}", texts, topic, True, cancel)
+    copied, with_inner = visit.form.get("copied", ""), visit.form.get("with_inner") == "true"
+    title = f"Copy {copied}" if copied else f"Create a {kind}"
+    sheet = _Sheet(kind, action, title, texts, topic, True, cancel, copied=copied, with_inner=with_inner)
     if faults:
         return await _view(visit, sheet._replace(faults=faults), HTTPStatus.UNPROCESSABLE_ENTITY)
     path = EntityPath(topic, texts["name"]) if topic else EntityPath(texts["name"])
+    inner: list[dict[str, Any]] = []
     try:
+        if copied and with_inner and kind != QUEUE:
+            inner = await _inner_of(visit, parse_path(copied))
         await create_entity(visit.namespace, kind, path, form)
     except NamespaceError as error:
         return await _refused(visit, sheet, error)
     forget_rows(visit)
-    return Redirect(entity_url(path.text), notice=f"The {kind} {path.text} is created.")
+    notice = f"The {kind} {path.text} is created."
+    try:
+        await _copy_inner(visit, path, inner)
+    except NamespaceError as error:
+        told = f"{notice} Not everything that belongs to {copied} was copied: {plain_sentence(error.text)}"
+        return Redirect(entity_url(path.text), notice=told, kind="warning")
+    return Redirect(entity_url(path.text), notice=notice)
+
+
+async def _inner_of(visit: Visit, path: EntityPath) -> list[dict[str, Any]]:
+    """The subscriptions of a topic with their rules, or the rules of a subscription, for the copy."""
+    if path.subscription is not None:
+        return await read_rules(visit.namespace, path, _RULES_COPIED)
+    async with visit.namespace.telling(f"topic {path.text}", _COPY_S):
+        return await read_subscriptions(visit.namespace.administration, path.parent)
+
+
+async def _copy_inner(visit: Visit, path: EntityPath, inner: list[dict[str, Any]]) -> None:
+    """Make subscriptions and rules below an entity that was just created."""
+    if not inner:
+        return
+    present: dict[str, Any] = {"name": path.parent, "subscriptions": []}
+    wanted: dict[str, Any] = {"name": path.parent, "subscriptions": inner}
+    is_topic = path.subscription is None
+    if not is_topic:
+        # A new subscription comes with a rule, which goes unless the other one has it, too.
+        present["subscriptions"] = [{"name": path.subscription, "rules": [{"name": "$Default"}]}]
+        wanted["subscriptions"] = [{"name": path.subscription, "rules": inner}]
+    changes = TopologyChanges({"topics": [present]}, {"topics": [wanted]}, prunes=not is_topic)
+    async with visit.namespace.telling(f"{path.text} and what belongs to it", _COPY_S):
+        for step in changes.steps():
+            await make(step, visit.namespace.administration)
 
 
 def _typed_texts(visit: Visit, kind: str) -> dict[str, str]:

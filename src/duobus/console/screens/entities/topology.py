@@ -127,12 +127,13 @@ async def read_topology(namespace: NamespaceClient, *, with_keys: bool) -> dict[
         topics = []
         async for topic in administration.list_topics():
             form = entity_form("topic", topic, with_keys=with_keys)
-            form["subscriptions"] = await _subscriptions(administration, topic.name)
+            form["subscriptions"] = await read_subscriptions(administration, topic.name)
             topics.append(form)
     return document(queues, topics)
 
 
-async def _subscriptions(administration: Any, topic: str) -> list[dict[str, Any]]:
+async def read_subscriptions(administration: Any, topic: str) -> list[dict[str, Any]]:
+    """The subscriptions of a topic with their rules, as the document has them."""
     found = []
     async for one in administration.list_subscriptions(topic):
         form = entity_form("subscription", one, with_keys=False)

@@ -92,8 +92,8 @@ async def test_each_place_has_its_own_messages() -> None:
         dead = await client.get("/messages/orders?place=deadletter&number=1")
         assert "Dead-letter reason TooOld" in dead.words
         assert "It was late." in dead.words
-        topic = await client.get("/messages/orders/$DeadLetterQueue")
-        assert topic.status == 200
+        missing = await client.get("/messages/none")
+        assert (missing.status, "There is no entity none." in missing.words) == (404, True)
 
 
 @in_loop

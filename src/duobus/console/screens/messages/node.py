@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.console.namespace.failures import clean, told
+from azure.servicebus.aio._async_utils import create_authentication
+
+from duobus.console.namespace.failures import NamespaceError, clean, told
 from duobus.console.screens.messages.places import MEMORY, entity_of
 from duobus.ha.sdk import release_thread
 from duobus.model.json.deliveries import Delivery
@@ -33,6 +36,8 @@ _REMOVED_MAX: Final = 4_000
 _PEEK: Final = b"com.microsoft:peek-message"
 _DELETE: Final = b"com.microsoft:batch-delete-messages"
 _PURGE: Final = b"duobus:purge-messages"
+#: How often an opening connection is looked at, in seconds.
+_STEP_S: Final = 0.002
 _EMPTY: Final = (HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT)
 
 
@@ -62,29 +67,41 @@ class Node:
         Raises:
             NamespaceError: The namespace refuses, or does not answer.
         """
-        async with self._lock:
-            now_ms = self._namespace.clock.monotonic_ms()
-            if self._handler is not None and now_ms - self._used_ms > _IDLE_MS:
-                await self.close()
-            async with self._namespace.telling(entity_of(self.path).what, _REQUEST_S):
-                if self._handler is None:
-                    # Neither the maker nor the handler has types.
-                    messaging: Any = self._namespace.messaging
-                    self._handler = messaging._create_session_browser(self.path)
-                handler = self._handler
-                send = handler._mgmt_request_response if is_once else handler._mgmt_request_response_with_retry
-                try:
-                    status, found, text = await send(operation, body, _answer_of, keep_alive_associated_link=False)
-                except BaseException:
-                    # Whatever was on its way would be taken for the answer of the next request.
-                    await self.close()
-                    raise
-            self._used_ms = self._namespace.clock.monotonic_ms()
+        namespace = self._namespace
+        try:
+            async with self._lock, namespace.telling(entity_of(self.path).what, _REQUEST_S):
+                status, found, text = await self._ask(operation, body, is_once=is_once)
+        except NamespaceError as error:
+            # The service refuses the token for an entity that is not there; one with Manage is good for all that are.
+            if error.status == HTTPStatus.FORBIDDEN and namespace.rights.manage and not namespace.entity:
+                raise NamespaceError(HTTPStatus.NOT_FOUND, f"There is no {entity_of(self.path).what}.") from error
+            raise
         if status in _EMPTY:
             return {}
         if status != HTTPStatus.OK:
             raise told(status, clean(text) or f"The namespace answered {status}.")
         answer: Mapping[bytes, Any] = found or {}
+        return answer
+
+    async def _ask(self, operation: bytes, body: Mapping[str, Any], *, is_once: bool) -> tuple[int, Any, str]:
+        clock = self._namespace.clock
+        if self._handler is not None and clock.monotonic_ms() - self._used_ms > _IDLE_MS:
+            await self.close()
+        if self._handler is None:
+            # Neither the maker nor the handler has types.
+            messaging: Any = self._namespace.messaging
+            self._handler = messaging._create_session_browser(self.path)
+        handler = self._handler
+        send = partial(_send_once, handler) if is_once else handler._mgmt_request_response_with_retry
+        try:
+            if not handler._running:
+                await _open(handler)
+            answer: tuple[int, Any, str] = await send(operation, body, _answer_of, keep_alive_associated_link=False)
+        except BaseException:
+            # Whatever was on its way would be taken for the answer of the next request.
+            await self.close()
+            raise
+        self._used_ms = clock.monotonic_ms()
         return answer
 
     async def peek(
@@ -132,6 +149,28 @@ class Node:
         if handler is not None:
             release_thread(handler._handler)
             await handler.close()
+
+
+async def _send_once(handler: Any, *request: Any, **options: Any) -> Any:
+    """Send a request that is not sent again when its answer is lost; what fails is told as the SDK tells it."""
+    try:
+        return await handler._mgmt_request_response(*request, **options)
+    except Exception as error:
+        raise await handler._handle_exception(error) from error
+
+
+async def _open(handler: Any) -> None:
+    """Open a handler of the SDK as the SDK does, which looks every 50 ms whether the next step is possible."""
+    try:
+        authenticate: Any = create_authentication
+        handler._create_handler(await authenticate(handler))
+        await handler._handler.open_async(connection=handler._connection)
+        while not await handler._handler.client_ready_async():  # noqa: ASYNC110 - the SDK has no event for this
+            await asyncio.sleep(_STEP_S)
+    except Exception as error:
+        # As the SDK tells this; some errors it raises itself, and returns the others.
+        raise await handler._handle_exception(error) from error
+    handler._running = True
 
 
 class _Nodes:

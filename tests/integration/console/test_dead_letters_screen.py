@@ -91,6 +91,7 @@ async def test_entities_are_listed_by_their_dead_letters_and_grouped_by_cause(tm
             ("orders", 9),
             ("prices/Subscriptions/alerts", 3),
         ]
+        assert (found["looked"], found["total"]) == (3, 24)
         causes = (await client.data("/dead-letter-causes"))["groups"]
         assert len(causes) == 9
         assert {one["count"] for one in causes} == {4, 3, 1}

@@ -43,7 +43,7 @@ async def show_selection(visit: Visit, jobs: Jobs, selection: Selection, form: R
         record = await looks.in_thread(jobs.lookers, partial(looks.sample, namespace, selection, chosen, None))
     if record is None and found.records:
         record = found.records[0]
-    data = {
+    data: dict[str, Any] = {
         "selection": selection.data(),
         "path": selection.path,
         "subscription": selection.subscription,

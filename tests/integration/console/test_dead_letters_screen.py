@@ -91,6 +91,7 @@ async def test_entities_are_listed_by_their_dead_letters_and_grouped_by_cause(tm
             ("orders", 9),
             ("prices/Subscriptions/alerts", 3),
         ]
+        assert (found["looked"], found["total"]) == (3, 24)
         causes = (await client.data("/dead-letter-causes"))["groups"]
         assert len(causes) == 9
         assert {one["count"] for one in causes} == {4, 3, 1}
@@ -198,7 +199,12 @@ async def test_chosen_messages_move_and_what_does_not_fit_is_left_with_its_reaso
         numbers = [one["sequenceNumber"] for one in (await client.data("/dead-letters/orders?all=1"))["messages"]]
         chosen = [("number", str(number)) for number in (numbers[0], numbers[1], numbers[4])]
         fields = [("path", "orders"), ("action", "move"), *chosen]
-        assert "Name the queue or topic" in (await client.post("/dead-letter-runs", FormData(fields))).words
+        sample = ("sample", str(numbers[0]))
+        refused = await client.post("/dead-letter-runs", FormData([*fields, sample, ("set", "nonsense = kept\nwrong")]))
+        assert refused.status == 422
+        assert "Name the queue or topic" in refused.words
+        assert "Line 2 is not of the form" in refused.words
+        assert "nonsense = kept" in refused.words
         patch = ("patch", '[{"op": "add", "path": "/ok", "value": true}]')
         found = await ended(client, await begun(client, [*fields, ("target", "parked"), patch]))
         assert (found["done"], found["left"]) == (2, 1)
@@ -393,3 +399,37 @@ async def test_hostile_texts_are_shown_as_texts_and_their_groups_are_found(tmp_p
         assert wrong.status == 400
         assert (await client.get("/dead-letter-runs/0123456789abcdef")).status == 404
         assert (await client.get("/dead-letter-runs/..%2F..%2Fx")).status == 404
+
+
+@in_loop
+async def test_messages_that_are_too_large_to_be_read_are_listed_all_the_same(tmp_path: Path, monkeypatch: Any) -> None:
+    async with console(QueueDescription(name="orders"), profiles=tmp_path / "p") as client:
+        await bury(client, [orders(1)[0] | {"message": {"body": {"data": ["x" * 9_000]}}}])
+        monkeypatch.setattr("duobus.dead_letters.client.ANSWER_BYTES_MAX", 2_000)
+        page = await client.get("/dead-letters/orders?all=1")
+        assert page.status == 200
+        assert "so large that the console does not read them" in page.words
+        assert "Order 0 has no currency" in page.words
+
+
+@in_loop
+async def test_transfer_dead_letters_have_a_page_of_their_own(tmp_path: Path) -> None:
+    queues = [
+        QueueDescription(name="orders", forward_to="visits"),
+        QueueDescription(name="visits", requires_session=True),
+    ]
+    async with console(*queues, profiles=tmp_path / "p") as client:
+        messaging = client.console.sessions.all()[0].namespace.messaging
+        async with messaging.get_queue_sender("orders") as sender:
+            await sender.send_messages([ServiceBusMessage(f"no session {n}") for n in range(3)])
+        while True:
+            rows = (await client.data("/dead-letters"))["entities"]
+            if rows and rows[0]["transferDeadLetter"] == 3:
+                break
+        (group,) = (await client.data("/dead-letter-causes"))["groups"]
+        assert (group["isTransfer"], group["reason"], group["count"]) == (True, "SessionIdIsNull", 3)
+        assert "No dead letters" in (await client.get("/dead-letters/orders")).words
+        assert "Transfer dead letters" in (await client.get(group["url"])).words
+        found = await tried(client, transfer="1", action="purge")
+        assert (await done(client, found, confirm="orders"))["done"] == 3
+        assert (await client.data("/dead-letters"))["total"] == 0

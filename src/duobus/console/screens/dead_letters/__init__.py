@@ -78,7 +78,7 @@ async def show_runs(visit: Visit) -> View:
 
 
 @screen.post("/dead-letter-runs", right="listen")
-async def begin(visit: Visit) -> Redirect:
+async def begin(visit: Visit) -> Redirect | View:
     """Begin a dry run."""
     return await run_pages.begin(visit, jobs_of(visit))
 

@@ -113,6 +113,7 @@ class Found:
         is_complete: Whether everything was looked at, so that the count is whole.
         records: The first ones.
         following: Sequence number behind these; None when there are no more.
+        is_too_large: The messages are too large to be read here, so that only what is known of them was.
     """
 
     def __init__(self) -> None:
@@ -120,6 +121,7 @@ class Found:
         self.is_complete = True
         self.records: list[dict[str, Any]] = []
         self.following: int | None = None
+        self.is_too_large = False
 
 
 def find(namespace: WorkNamespace, selection: Selection, clock: Clock, *, first: int, number: int) -> Found:
@@ -131,13 +133,23 @@ def find(namespace: WorkNamespace, selection: Selection, clock: Clock, *, first:
         if found.count >= LOOK_MAX or clock.monotonic_ms() >= until_ms:
             found.is_complete = False
             break
-    for page in pages_of(namespace, work_for(selection, first=first, chunk=number + 1)):
+    try:
+        _take(found, pages_of(namespace, work_for(selection, first=first, chunk=number + 1)), number)
+    except DeadLetterError:
+        # Messages so large that their text is more than the console reads: what is known of them is enough for a list.
+        found.records = []
+        found.is_too_large = True
+        _take(found, pages_of(namespace, work_for(selection, first=first, chunk=number + 1, heads=True)), number)
+    return found
+
+
+def _take(found: Found, pages: Iterator[list[dict[str, Any]]], number: int) -> None:
+    for page in pages:
         found.records += page
         if len(found.records) > number:
             found.following = found.records[number]["sequenceNumber"]
             del found.records[number:]
             break
-    return found
 
 
 def group(namespace: WorkNamespace, places: list[Selection], clock: Clock, most: int = LOOK_MAX) -> Groups:

@@ -12,6 +12,30 @@ BODY_MAX: Final = 64 << 10
 _LAID_OUT_MAX: Final = 1 << 20
 
 
+#: What people call the fields of a message.
+_LABELS: Final = {
+    "messageId": "Message id",
+    "userId": "User id",
+    "to": "To",
+    "subject": "Subject",
+    "replyTo": "Reply to",
+    "correlationId": "Correlation id",
+    "contentType": "Content type",
+    "contentEncoding": "Content encoding",
+    "absoluteExpiryTime": "Absolute expiry time",
+    "creationTime": "Creation time",
+    "groupId": "Session id",
+    "groupSequence": "Group sequence",
+    "replyToGroupId": "Reply to session id",
+    "partitionKey": "Partition key",
+    "viaPartitionKey": "Via partition key",
+    "scheduledEnqueueTime": "Scheduled enqueue time",
+    "timeToLive": "Time to live",
+    "priority": "Priority",
+    "durable": "Durable",
+}
+
+
 class Body(NamedTuple):
     """The body of a message.
 
@@ -89,11 +113,12 @@ def fields_of(form: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What a message has beside the body: pairs of a name and a text, in an order that stays."""
     found: list[tuple[str, str]] = []
     for name, value in (form.get("properties") or {}).items():
-        found.append((name, _plain(value)))
+        found.append((_LABELS.get(name, name), _plain(value)))
     for name in ("partitionKey", "viaPartitionKey", "scheduledEnqueueTime"):
         if form.get(name) is not None:
-            found.append((name, _plain(form[name])))
-    for part in ("header", "annotations", "footer"):
+            found.append((_LABELS[name], _plain(form[name])))
+    found += [(_LABELS.get(name, name), _plain(value)) for name, value in (form.get("header") or {}).items()]
+    for part in ("annotations", "footer"):
         found += [(f"{part}: {name}", _plain(value)) for name, value in (form.get(part) or {}).items()]
     return found
 

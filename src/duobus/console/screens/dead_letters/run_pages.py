@@ -13,11 +13,11 @@ from duobus.clock import Entropy
 from duobus.console.events import Event
 from duobus.console.namespace.thread_client import namespace_of
 from duobus.console.screens.dead_letters import job_record as states
-from duobus.console.screens.dead_letters import looks
+from duobus.console.screens.dead_letters import looks, selection_pages
 from duobus.console.screens.dead_letters.entity_pages import address_of
 from duobus.console.screens.dead_letters.job_record import JobRecord
 from duobus.console.screens.dead_letters.jobs import Jobs, work_of
-from duobus.console.screens.dead_letters.repairs import read_repair, summary_of
+from duobus.console.screens.dead_letters.repairs import RepairForm, read_repair, summary_of
 from duobus.console.screens.dead_letters.selection import Selection
 from duobus.console.visits import Redirect, Refusal, View
 from duobus.errors import ServiceBusError
@@ -104,7 +104,7 @@ def _rate(record: JobRecord, now_ms: int) -> float | None:
     return None if took_ms < 200 or record.is_dry else record.done / took_ms * 1000
 
 
-async def begin(visit: Visit, jobs: Jobs) -> Redirect:
+async def begin(visit: Visit, jobs: Jobs) -> Redirect | View:
     """Begin a dry run of what the form of a selection says."""
     selection = selection_of(visit)
     action = visit.form.get("action", states.RESUBMIT)
@@ -112,28 +112,31 @@ async def begin(visit: Visit, jobs: Jobs) -> Redirect:
         raise Refusal(422, "Choose what is to be done: resubmit, move or delete.")
     _demand_rights(visit, action)
     to = visit.form.get("target", "").strip().strip("/")
-    if action == states.MOVE and not to:
-        raise Refusal(422, "Name the queue or topic to move the messages to.")
     repair = None
     if action != states.PURGE:
-        repair = await _repair_of(visit, jobs, selection)
+        form = await _repair_of(visit, jobs, selection)
+        if action == states.MOVE and not to:
+            form.errors["target"] = "Name the queue or topic to move the messages to."
+        if form.errors:
+            # Nothing that was typed is lost.
+            return await selection_pages.show_selection(visit, jobs, selection, form)
+        repair = form.repair
     record = _record(visit, action, selection)
+    expected = visit.form.get("expected", "")
+    record.expected = int(expected) if expected.isdecimal() and len(expected) < 10 else 0
     record.to = to if action == states.MOVE else ""
     record.repair = repair
     record.is_dry = True
     return await _started(visit, jobs, record)
 
 
-async def _repair_of(visit: Visit, jobs: Jobs, selection: Selection) -> dict[str, Any] | None:
+async def _repair_of(visit: Visit, jobs: Jobs, selection: Selection) -> RepairForm:
     number = int(visit.form.get("sample") or 0)
     original = None
     if number:
         look = partial(looks.sample, namespace_of(visit), selection, number, None)
         original = await looks.in_thread(jobs.lookers, look)
-    form = read_repair(visit.form, None if original is None else original["message"])
-    if form.errors:
-        raise Refusal(422, " ".join(form.errors.values()))
-    return form.repair
+    return read_repair(visit.form, None if original is None else original["message"])
 
 
 async def run(visit: Visit, jobs: Jobs) -> Redirect:
@@ -241,11 +244,19 @@ async def events(visit: Visit, jobs: Jobs) -> AsyncIterator[Event]:
     record = jobs.record(visit.namespace.name, visit.match["run"])
     shown = None
     while True:
-        version = (jobs.version(record.id), record.has_ended)
-        if version != shown:
-            shown = version
-            html = visit.render("dead_letters/parts/run.html", {"run": data_of(visit, record, jobs)})
+        version = jobs.version(record.id)
+        data = data_of(visit, record, jobs)
+        state = (record.state, data["is_paused"], record.note, record.undone_by)
+        if shown is None or shown[1] != state:
+            html = visit.render("dead_letters/parts/run.html", {"run": data})
             yield Event("html", {"target": "#run", "swap": "innerHTML", "html": html})
+            said = f"{record.state}: {record.done} {data['past']}, {record.left} left"
+            yield Event("html", {"target": "#run-said", "swap": "textContent", "html": said})
+        elif shown[0] != version:
+            # The buttons stay as they are, so that the focus does.
+            html = visit.render("dead_letters/parts/run_figures.html", {"run": data})
+            yield Event("html", {"target": "#run-figures", "swap": "innerHTML", "html": html})
+        shown = (version, state)
         if record.has_ended:
             return
         await asyncio.sleep(_LOOK_S)

@@ -23,20 +23,27 @@ if TYPE_CHECKING:
 _ROWS: Final = 50
 
 
-async def show_selection(visit: Visit, jobs: Jobs, selection: Selection) -> View:
-    """The messages of a selection, one of them as a sample, and the form of the repair."""
+async def show_selection(visit: Visit, jobs: Jobs, selection: Selection, form: RepairForm | None = None) -> View:
+    """The messages of a selection, one of them as a sample, and the form of the repair.
+
+    Args:
+        visit: The request.
+        jobs: The runs of the console.
+        selection: Which messages are meant.
+        form: What a person has typed that makes no sense yet.
+    """
     namespace = namespace_of(visit)
     first = visit.number("from", 0)
     look = partial(looks.find, namespace, selection, visit.clock, first=first, number=_ROWS)
     found = await looks.in_thread(jobs.lookers, look)
-    chosen = visit.number("sample", 0)
+    chosen = visit.number("sample", 0) if form is None else int(visit.form.get("sample") or 0)
     numbers = [record["sequenceNumber"] for record in found.records]
     record = next((one for one in found.records if one["sequenceNumber"] == chosen), None)
     if record is None and chosen:
         record = await looks.in_thread(jobs.lookers, partial(looks.sample, namespace, selection, chosen, None))
     if record is None and found.records:
         record = found.records[0]
-    data = {
+    data: dict[str, Any] = {
         "selection": selection.data(),
         "path": selection.path,
         "subscription": selection.subscription,
@@ -44,6 +51,7 @@ async def show_selection(visit: Visit, jobs: Jobs, selection: Selection) -> View
         "is_group": selection.reason is not None,
         "count": found.count,
         "is_complete": found.is_complete,
+        "is_too_large": found.is_too_large,
         "messages": [_row(one, selection, first) for one in found.records],
         "next": None if found.following is None else address_of(selection, **{"from": found.following}),
         "first": address_of(selection) if first else None,
@@ -53,12 +61,10 @@ async def show_selection(visit: Visit, jobs: Jobs, selection: Selection) -> View
         "repair_url": entity_url(selection.path, "dead-letter-repairs"),
         "numbers": numbers,
     }
-    form = read_repair({}, None)
-    return View(
-        "dead_letters/selection.html",
-        _title(selection),
-        data | sample_data(record, form) | {"difference": None, "repair_fields": FIELDS},
-    )
+    typed = form or read_repair({}, None)
+    data |= {"repair_fields": FIELDS, "action": visit.form.get("action", ""), "target": visit.form.get("target", "")}
+    status = 422 if typed.errors else 200
+    return View("dead_letters/selection.html", _title(selection), data | sample_data(record, typed), status)
 
 
 def _title(selection: Selection) -> str:
@@ -68,7 +74,7 @@ def _title(selection: Selection) -> str:
 
 def _row(record: dict[str, Any], selection: Selection, first: int) -> dict[str, Any]:
     number = record["sequenceNumber"]
-    properties = record["message"].get("properties") or {}
+    properties = record.get("message", {}).get("properties") or {}
     message_id = properties.get("messageId")
     return {
         "sequenceNumber": number,
@@ -85,7 +91,7 @@ def _row(record: dict[str, Any], selection: Selection, first: int) -> dict[str, 
 
 def sample_data(record: dict[str, Any] | None, form: RepairForm) -> dict[str, Any]:
     """The sample and the form of the repair, as the templates need both."""
-    if record is None:
+    if record is None or "message" not in record:
         return {"sample": None, "body": None, "values": form.values, "errors": form.errors, "summary": []}
     message = record["message"]
     body = body_of(message)

@@ -85,7 +85,7 @@ async def test_sessions_of_one_namespace_share_what_was_counted_and_other_keys_d
         data = await client.data("/")
         assert (data["queues"], data["stores"]) == (1, None)
         assert len(client.console.shared["observers"]) == 2
-        assert observer.watchers == 0
+        assert (observer.watchers, observer.reading) == (0, None)
 
 
 @in_loop

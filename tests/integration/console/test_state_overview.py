@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import AsyncExitStack
 
 from azure.servicebus import ServiceBusMessage
@@ -85,7 +86,7 @@ async def test_sessions_of_one_namespace_share_what_was_counted_and_other_keys_d
         data = await client.data("/")
         assert (data["queues"], data["stores"]) == (1, None)
         assert len(client.console.shared["observers"]) == 2
-        assert observer.watchers == 0
+        assert (observer.watchers, observer.reading) == (0, None)
 
 
 @in_loop
@@ -188,3 +189,19 @@ async def test_ten_thousand_entities_are_counted_and_the_busiest_ten_are_named()
         data = await client.data("/")
         assert (data["queues"], data["active"]) == (10_000, sum(range(10_000)))
         assert [one["path"] for one in data["busiest"]] == [f"queue-{9_999 - index:05}" for index in range(10)]
+
+
+@in_loop
+async def test_an_open_page_gets_what_has_changed_and_nothing_else() -> None:
+    async with console(QueueDescription(name="orders")) as client:
+        number = (await client.data("/"))["number"]
+        async with client.session.get(f"{client.url}/overview/events?seen={number}") as stream:
+            assert await stream.content.readuntil(b"\n\n") == b"retry: 3000\n\n"
+            await send(client, "orders", "1")
+            await look_again(client)
+            text = b""
+            while b"overview-busy" not in text:
+                text += await stream.content.readuntil(b"\n\n")
+            targets = [json.loads(line[6:])["target"] for line in text.decode().splitlines() if line[:5] == "data:"]
+            assert targets[-2:] == ["#overview-figures", "#overview-busy"]
+            assert 'href=\\"/entities/orders\\"' in text.decode()

@@ -130,3 +130,16 @@ async def test_keys_without_manage_see_neither_stores_nor_log_and_azure_has_neit
     async with console(options={"http": HttpOptions(operations=False)}) as client:
         for path in ("/stores", "/audit"):
             assert (await client.get(path)).status == 404, path
+
+
+@in_loop
+async def test_the_page_of_an_entity_hears_how_far_a_move_is() -> None:
+    async with console(PARTITIONED) as client:
+        first = (await client.data("/stores/fragments/orders"))["fragments"][0]
+        target = 1 if first["store"] == 2 else 2
+        await client.post("/stores/moves/orders", {"fragment": str(first["fragment"]), "to": str(target)})
+        async with client.session.get(f"{client.url}/stores/moves/events/orders") as stream:
+            await stream.content.readuntil(b"\n\n")
+            text = await stream.content.readuntil(b"\n\n")
+            assert b"#stores-moves" in text
+            assert f"from store {first['store']} to {target}".encode() in text

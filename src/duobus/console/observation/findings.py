@@ -132,7 +132,7 @@ def _of_server(server: Mapping[str, Any]) -> list[Finding]:
         text = f"{share:.0%} of the memory for incoming messages is taken: the stores are slower than the senders."
         found.append(Finding(WARNING, "Memory for messages is near its limit", text))
     if server and server.get("uptimeMs", _NEW_MS) < _NEW_MS:
-        text = f"It runs for {short_duration(server['uptimeMs'])}. Its counters begin at its start."
+        text = "That was less than ten minutes ago. Its counts of sent and received messages begin there."
         found.append(Finding(INFO, "The server was started", text))
     return found
 

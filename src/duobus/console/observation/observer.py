@@ -90,11 +90,20 @@ class Observer:
                 await asyncio.sleep(max(0.1, (self._due_ms - self._clock.monotonic_ms()) / _SECOND_MS))
         finally:
             self.watchers -= 1
+            if not self.watchers:
+                self._forget()
+
+    def _forget(self) -> None:
+        """Keep the points only: counts of thousands of entities are for those who look."""
+        self.reading = self._before = None
+        self.rates, self._errors = UNKNOWN_RATES, {}
+        self._dead.clear()
 
     async def refresh(self, namespace: NamespaceClient) -> None:
         """Look if it is time to look."""
         async with self._looking:
-            if self.number and self._clock.monotonic_ms() < self._due_ms:
+            is_fresh = self.reading is not None or bool(self.failure)
+            if is_fresh and self._clock.monotonic_ms() < self._due_ms:
                 return
             try:
                 if self._is_duobus:

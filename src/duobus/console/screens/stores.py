@@ -230,8 +230,6 @@ async def show_fragments(visit: Visit) -> View:
     data = {
         "entity": entity,
         "fragments": fragments,
-        "heat": heat_rows(fragments, [store["store"] for store in stores], 1),
-        "deepest": max((fragment["messages"] or 0 for fragment in fragments), default=0),
         "stores": [store["store"] for store in stores if store["state"] == "open"],
         "moves": [move for move in moves if move["entity"].lower() == entity.lower()],
     }

@@ -150,6 +150,7 @@ class ServerDeadLetters:
             # The instant of the first order: what dies again later is not gone through again.
             plan = replace(plan, before_ms=answer["before"])
             first = answer["next"]
+            self._work.unavailable.update(answer.get("unavailable", ()))
             yield answer
 
     def _ordered(self, plan: DeadLetterPlan, **members: Any) -> dict[str, Any]:

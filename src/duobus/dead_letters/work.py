@@ -68,6 +68,7 @@ class Work:
         path: Of the queue or subscription.
         address: Where the messages are.
         named: The path as a person says it.
+        unavailable: Numbers of the fragments that a partial plan has passed over so far.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Work:
         self.chunk = chunk
         self.is_client_side = is_client_side
         self.takes = takes
+        self.unavailable: set[int] = set()
 
     @classmethod
     def of_members(cls, members: dict[str, Any], entity: str, subscription: str | None = None, **options: Any) -> Self:

@@ -433,3 +433,29 @@ async def test_transfer_dead_letters_have_a_page_of_their_own(tmp_path: Path) ->
         found = await tried(client, transfer="1", action="purge")
         assert (await done(client, found, confirm="orders"))["done"] == 3
         assert (await client.data("/dead-letters"))["total"] == 0
+
+
+@in_loop
+async def test_dead_letters_of_the_stores_that_are_there_are_shown_while_another_store_is_away(tmp_path: Path) -> None:
+    queue = QueueDescription(name="orders", enable_partitioning=True)
+    options = {"stores": 2, "allow_drills": True}
+    async with console(queue, profiles=tmp_path / "p", options=options) as client:
+        items = orders(60)
+        for number, item in enumerate(items):
+            item["message"]["partitionKey"] = f"k{number}"
+        await bury(client, items)
+        (session,) = client.console.sessions.all()
+        await session.namespace.operation("POST", "/$duobus/stores/2/fail")
+        fragments: list[dict[str, Any]] = []
+        while all(one["available"] for one in fragments):
+            # Who asks how the server is has it look at stores that have nothing to do.
+            await session.namespace.operation("GET", "/health")
+            fragments = await session.namespace.operation("GET", "/$duobus/fragments", query={"entity": "orders"})
+        away = sum(not one["available"] for one in fragments)
+        page = await client.get("/dead-letters/orders")
+        assert f"{away} fragments are in a store that is away" in page.words
+        found = await client.data("/dead-letters/orders")
+        assert (0 < found["looked"] < 60, found["away"]) == (True, away)
+        listed = await client.data("/dead-letters/orders?all=1")
+        assert (listed["count"], listed["away"], listed["is_complete"]) == (found["looked"], away, False)
+        await session.namespace.operation("POST", "/$duobus/stores/2/heal")

@@ -71,6 +71,7 @@ async def show_causes(visit: Visit, jobs: Jobs) -> View:
         "groups": [_linked(group) for group in groups.data()[:50]],
         "looked": groups.looked,
         "others": groups.others,
+        "away": groups.away,
         "is_complete": groups.is_complete and len(found.places or []) <= _PLACES_MAX,
     }
     template = "dead_letters/parts/causes.html" if visit.wants_fragment else "dead_letters/causes.html"
@@ -89,6 +90,7 @@ async def show_entity(visit: Visit, jobs: Jobs, selection: Selection) -> View:
         "groups": [_linked(group) for group in groups.data()],
         "looked": groups.looked,
         "others": groups.others,
+        "away": groups.away,
         "is_complete": groups.is_complete,
         "url": address_of(selection),
         "all_url": address_of(selection, all="1"),

@@ -90,13 +90,15 @@ class Groups:
     Attributes:
         looked: How many messages were looked at.
         others: How many belong to groups beyond the bound.
-        is_complete: Whether everything was looked at.
+        is_complete: Whether everything was looked at, but for fragments that are away.
+        away: How many fragments were passed over, because their store is away.
     """
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, bool, str | None, str], Group] = {}
         self.looked = 0
         self.others = 0
+        self.away = 0
         self.is_complete = True
 
     def add(self, path: str, is_transfer: bool, record: dict[str, Any]) -> None:

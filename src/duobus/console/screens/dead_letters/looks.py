@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from duobus.clock import Clock
@@ -59,6 +60,7 @@ def work_for(
     chunk: int = _PAGE,
     first: int = 0,
     heads: bool = False,
+    is_new: bool = True,
 ) -> Work:
     """Looking at a selection, or trying what a repair would make of it."""
     members = {
@@ -69,7 +71,9 @@ def work_for(
         "numbers": list(selection.numbers) or None,
         "repair": repair if action != "list" else None,
         "first": first,
-        "heads": heads,
+        "heads": is_new and heads,
+        # A store that is away must not hide what the others have.
+        "partial": is_new,
     }
     return Work.of_members(
         members,
@@ -89,20 +93,25 @@ def pages_of(namespace: WorkNamespace, work: Work) -> Iterator[list[dict[str, An
         yield from runs.executor_of(namespace, link, work).pages(is_dry=work.action != "list")
 
 
-def heads_of(namespace: WorkNamespace, selection: Selection) -> Iterator[list[dict[str, Any]]]:
-    """What is known of the messages of a selection, by pages; whether with what they hold is not said."""
-    pages = pages_of(namespace, work_for(selection, heads=True))
+def told(
+    namespace: WorkNamespace, selection: Selection, away: set[int], **options: Any
+) -> Iterator[list[dict[str, Any]]]:
+    """The messages of a selection by pages, as ``work_for`` says; ``away`` gets the fragments that were passed over."""
+    work = work_for(selection, **options)
+    pages = pages_of(namespace, work)
     try:
         page = next(pages, None)
     except NamespaceError as error:
-        if error.status != 400 or "heads" not in error.text:
+        if error.status != HTTPStatus.BAD_REQUEST or "There is no member" not in error.text:
             raise
-        # A server of an earlier version tells whole messages only.
-        pages = pages_of(namespace, work_for(selection))
+        # A server of an earlier version tells whole messages only, and those of all stores or none.
+        pages = pages_of(namespace, work_for(selection, **options, is_new=False))
         page = next(pages, None)
-    if page is not None:
+    while page is not None:
+        away |= work.unavailable
         yield page
-        yield from pages
+        page = next(pages, None)
+    away |= work.unavailable
 
 
 class Found:
@@ -114,6 +123,7 @@ class Found:
         records: The first ones.
         following: Sequence number behind these; None when there are no more.
         is_too_large: The messages are too large to be read here, so that only what is known of them was.
+        away: Fragments that were passed over, because their store is away.
     """
 
     def __init__(self) -> None:
@@ -122,24 +132,26 @@ class Found:
         self.records: list[dict[str, Any]] = []
         self.following: int | None = None
         self.is_too_large = False
+        self.away: set[int] = set()
 
 
 def find(namespace: WorkNamespace, selection: Selection, clock: Clock, *, first: int, number: int) -> Found:
     """Count the messages of a selection, and take so many from a sequence number on."""
     found = Found()
     until_ms = clock.monotonic_ms() + _LOOK_MS
-    for page in heads_of(namespace, selection):
+    for page in told(namespace, selection, found.away, heads=True):
         found.count += len(page)
         if found.count >= LOOK_MAX or clock.monotonic_ms() >= until_ms:
             found.is_complete = False
             break
     try:
-        _take(found, pages_of(namespace, work_for(selection, first=first, chunk=number + 1)), number)
+        _take(found, told(namespace, selection, found.away, first=first, chunk=number + 1), number)
     except DeadLetterError:
         # Messages so large that their text is more than the console reads: what is known of them is enough for a list.
         found.records = []
         found.is_too_large = True
-        _take(found, pages_of(namespace, work_for(selection, first=first, chunk=number + 1, heads=True)), number)
+        _take(found, told(namespace, selection, found.away, first=first, chunk=number + 1, heads=True), number)
+    found.is_complete = found.is_complete and not found.away
     return found
 
 
@@ -157,12 +169,15 @@ def group(namespace: WorkNamespace, places: list[Selection], clock: Clock, most:
     groups = Groups()
     until_ms = clock.monotonic_ms() + _LOOK_MS
     for selection in places:
-        for page in heads_of(namespace, selection):
+        away: set[int] = set()
+        for page in told(namespace, selection, away, heads=True):
             for record in page:
                 groups.add(selection.path, selection.is_transfer, record)
             if groups.looked >= most or clock.monotonic_ms() >= until_ms:
                 groups.is_complete = False
+                groups.away += len(away)
                 return groups
+        groups.away += len(away)
     return groups
 
 
@@ -171,5 +186,5 @@ def sample(
 ) -> dict[str, Any] | None:
     """One message, with what a repair would make of it (``repaired`` or ``refused``); None when it has gone."""
     one = selection._replace(numbers=(number,), reason=None, cause="", sql="", json="")
-    work = work_for(one, action="resubmit", repair=repair, limit=1)
-    return next((record for page in pages_of(namespace, work) for record in page), None)
+    pages = told(namespace, one, set(), action="resubmit", repair=repair, limit=1)
+    return next((record for page in pages for record in page), None)

@@ -52,6 +52,7 @@ async def show_selection(visit: Visit, jobs: Jobs, selection: Selection, form: R
         "count": found.count,
         "is_complete": found.is_complete,
         "is_too_large": found.is_too_large,
+        "away": len(found.away),
         "messages": [_row(one, selection, first) for one in found.records],
         "next": None if found.following is None else address_of(selection, **{"from": found.following}),
         "first": address_of(selection) if first else None,

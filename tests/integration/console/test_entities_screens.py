@@ -154,6 +154,8 @@ async def test_entities_of_another_server_of_the_same_namespace_are_listed_as_we
 
         async def operation(method: str, path: str, **options: Any) -> Any:
             # Servers that share a catalog tell of themselves alone.
+            if path == "/$duobus/fragments":
+                raise NamespaceError(404, "There is no queue 'far' at this server.")
             found = await ask(method, path, **options)
             return [one for one in found if one["entity"] == "near"] if path == "/$duobus/entities" else found
 
@@ -164,6 +166,7 @@ async def test_entities_of_another_server_of_the_same_namespace_are_listed_as_we
         assert (await client.data("/entities/far"))["numbers"]["active"] == 0
         subscriptions = await client.data("/entities/events?tab=subscriptions")
         assert [row["path"] for row in subscriptions["subscriptions"]] == [BILLING]
+        assert "Another server holds them" in (await client.get("/entities/far?tab=fragments")).words
 
 
 @in_loop

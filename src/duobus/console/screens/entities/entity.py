@@ -143,9 +143,21 @@ async def _contents(visit: Visit, entity: Entity, tab: str) -> dict[str, Any]:
     if tab == "access":
         return {"access_rules": access_rules_of(entity), "shown": None}
     if tab == "fragments":
-        found = await visit.namespace.operation("GET", "/$duobus/fragments", query={"entity": path.text})
-        return {"fragments": found}
+        return {"fragments": await _fragments(visit, path)}
     return {}
+
+
+async def _fragments(visit: Visit, path: EntityPath) -> list[dict[str, Any]]:
+    try:
+        found: list[dict[str, Any]] = await visit.namespace.operation(
+            "GET", "/$duobus/fragments", query={"entity": path.text}
+        )
+    except NamespaceError as error:
+        # The entity is there, at another server of the same namespace.
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        return []
+    return found
 
 
 def access_rules_of(entity: Entity) -> list[dict[str, Any]]:

@@ -190,6 +190,15 @@ async def test_two_people_settle_the_same_message_and_one_of_them_is_told() -> N
 
 
 @in_loop
+async def test_what_comes_after_a_request_to_receive_is_not_locked_by_that_request() -> None:
+    async with console(ORDERS) as client, console_of(client.server) as other:
+        await other.post("/receive/orders", {"do": "receive", "count": "10", "wait": "1"})
+        await sent(client, ServiceBusMessage("a"))
+        await client.post("/receive/orders", {"do": "receive", "wait": "1"})
+        assert [row["number"] for row in await held(client)] == [1]
+
+
+@in_loop
 async def test_receive_and_delete_needs_the_name_and_shows_the_messages_whole() -> None:
     async with console(ORDERS) as client:
         await sent(client, ServiceBusMessage("one", message_id="a"), ServiceBusMessage("two"))

@@ -11,6 +11,7 @@ from typing import Any
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
+from duobus.console.screens.messages.node import NODES_MAX, node_for
 from duobus.model.descriptions import QueueDescription, TopicDescription
 from duobus.model.options import HttpOptions
 from duobus.model.tiers import PREMIUM_PARTITIONED
@@ -73,6 +74,7 @@ async def test_a_search_says_how_far_it_looked_and_a_wrong_filter_is_told_at_its
         assert 'aria-invalid="true"' in wrong.text
         columns = await client.get("/messages/orders?columns=number,body,property:colour&property=n&count=1")
         assert "Number Body colour n 1" in columns.words
+        assert (await client.data("/messages/orders?columns=id&count=1"))["rows"][0]["size"] is None
 
 
 @in_loop
@@ -121,6 +123,20 @@ async def test_a_message_is_shown_with_the_types_of_amqp_and_downloaded_whole() 
         gone = await client.get("/messages/orders?number=2")
         assert gone.status == 404
         assert "no message 2" in gone.words
+
+
+@in_loop
+async def test_a_management_node_tells_messages_with_and_without_bodies_and_of_one_session() -> None:
+    async with console(QueueDescription(name="visits", requires_session=True)) as client:
+        await sent(client, *(ServiceBusMessage("body", session_id=name) for name in "abb"), to="visits")
+        (session,) = client.console.sessions.all()
+        node = await node_for(session, "visits")
+        assert [one.body_kind for one in await node.peek(0, 10)] == ["data"] * 3
+        assert [one.body_kind for one in await node.peek(0, 10, with_bodies=False)] == [""] * 3
+        assert len(await node.peek(0, 10, session_id="b")) == 2
+        for number in range(NODES_MAX + 1):
+            await node_for(session, f"q{number}")
+        assert await node_for(session, "visits") is not node
 
 
 @in_loop

@@ -154,9 +154,15 @@ async def test_a_door_that_does_not_answer_in_time_ends_with_a_sentence() -> Non
 
 @in_loop
 async def test_a_broker_that_is_gone_is_a_sentence_and_the_session_goes_on() -> None:
-    async with console(QueueDescription(name="orders")) as client:
+    screen = Screen("trial")
+
+    @screen.get("/trial")
+    async def show(visit: Visit) -> View:
+        return View("failure.html", "Trial", {"stores": await visit.namespace.operation("GET", "/$duobus/stores")})
+
+    async with console(QueueDescription(name="orders"), screens=(screen,)) as client:
         await client.server.stop()
-        page = await client.get("/")
+        page = await client.get("/trial")
         assert page.status == 502
         assert "does not answer" in page.words
         assert (await client.get("/namespaces")).status == 200

@@ -440,3 +440,19 @@ async def test_transfer_dead_letters_have_a_page_of_their_own(tmp_path: Path) ->
         found = await tried(client, transfer="1", action="purge")
         assert (await done(client, found, confirm="orders"))["done"] == 3
         assert (await client.data("/dead-letters"))["total"] == 0
+
+
+@in_loop
+async def test_pages_of_messages_follow_each_other_and_have_every_message_once(tmp_path: Path) -> None:
+    async with console(QueueDescription(name="orders"), profiles=tmp_path / "p") as client:
+        await bury(client, orders(330))
+        url: str | None = f"/dead-letters/orders?{urlencode({'reason': GROUP['reason'], 'cause': CAUSE})}"
+        numbers, sizes = [], []
+        while url:
+            page = await client.data(url)
+            assert (page["count"], page["is_complete"]) == (110, True)
+            sizes.append(len(page["messages"]))
+            numbers += [one["sequenceNumber"] for one in page["messages"]]
+            url = page["next"]
+        assert sizes == [50, 50, 10]
+        assert numbers == sorted(set(numbers))

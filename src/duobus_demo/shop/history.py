@@ -31,6 +31,8 @@ _REMINDERS: Final = 24
 _INVOICES: Final = 15
 _DEFERRED: Final = 6
 _AT_ONCE: Final = 100
+#: Messages without a key go to one fragment a batch; so few are in one that they lie in all fragments.
+_WITHOUT_KEY: Final = 8
 _WAIT_S: Final = 10
 
 
@@ -55,7 +57,7 @@ def write_history(client: ServiceBusClient, till: Till, clock: Clock) -> None:
 
 
 def send(client: ServiceBusClient, queue: str, messages: Iterable[ServiceBusMessage]) -> None:
-    """Send messages to a queue, a hundred at a time; each has a key of its own or none."""
+    """Send messages to a queue, some at a time; each has a key or none."""
     left = iter(messages)
     with client.get_queue_sender(queue) as sender:
         while some := list(islice(left, _AT_ONCE)):
@@ -63,8 +65,10 @@ def send(client: ServiceBusClient, queue: str, messages: Iterable[ServiceBusMess
             for message in some:
                 by_key.setdefault(message.partition_key, []).append(message)
             # The messages of one batch go to one fragment, so that they have one key.
-            for alike in by_key.values():
-                sender.send_messages(alike)
+            for key, alike in by_key.items():
+                size = _WITHOUT_KEY if key is None else _AT_ONCE
+                for start in range(0, len(alike), size):
+                    sender.send_messages(alike[start : start + size])
 
 
 def _fail_payments(client: ServiceBusClient, till: Till, failure: Failure) -> None:

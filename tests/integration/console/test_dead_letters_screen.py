@@ -239,6 +239,9 @@ async def test_a_run_pauses_goes_on_and_stops_and_loses_nothing(tmp_path: Path) 
         assert run["state"] == "stopped"
         assert run["done"] < 12
         assert await counts(client) == (run["done"], 12 - run["done"])
+        rest = await ended(client, await begun(client, {}, f"{url}/again"))
+        assert (rest["is_dry"], rest["done"]) == (True, 12 - run["done"])
+        assert (await client.post(f"{rest['url']}/again")).status == 409
         assert "The run had ended already." in (await client.post(f"{url}/stop", Accept="application/json")).text
 
 
@@ -398,6 +401,10 @@ async def test_hostile_texts_are_shown_as_texts_and_their_groups_are_found(tmp_p
         wrong = await client.get(f"/dead-letters/orders?{urlencode({'sql': 'a = ('})}")
         assert wrong.status == 400
         assert (await client.get("/dead-letter-runs/0123456789abcdef")).status == 404
+        strange = {"path": "orders", "sample": "x", "expected": "-1", "number": "1e5", "action": "resubmit"}
+        assert (await client.post("/dead-letter-repairs/orders", strange)).status == 409
+        assert (await client.post("/dead-letter-runs", strange | {"action": "burn"})).status == 422
+        assert (await client.post("/dead-letter-runs", strange)).status == 303
         assert (await client.get("/dead-letter-runs/..%2F..%2Fx")).status == 404
 
 
@@ -459,3 +466,18 @@ async def test_dead_letters_of_the_stores_that_are_there_are_shown_while_another
         listed = await client.data("/dead-letters/orders?all=1")
         assert (listed["count"], listed["away"], listed["is_complete"]) == (found["looked"], away, False)
         await session.namespace.operation("POST", "/$duobus/stores/2/heal")
+
+
+async def test_pages_of_messages_follow_each_other_and_have_every_message_once(tmp_path: Path) -> None:
+    async with console(QueueDescription(name="orders"), profiles=tmp_path / "p") as client:
+        await bury(client, orders(330))
+        url: str | None = f"/dead-letters/orders?{urlencode({'reason': GROUP['reason'], 'cause': CAUSE})}"
+        numbers, sizes = [], []
+        while url:
+            page = await client.data(url)
+            assert (page["count"], page["is_complete"]) == (110, True)
+            sizes.append(len(page["messages"]))
+            numbers += [one["sequenceNumber"] for one in page["messages"]]
+            url = page["next"]
+        assert sizes == [50, 50, 10]
+        assert numbers == sorted(set(numbers))

@@ -107,6 +107,12 @@ async def steer(visit: Visit) -> Redirect:
     return await run_pages.steer(visit, jobs_of(visit), visit.match["what"])
 
 
+@screen.post("/dead-letter-runs/{run}/again", right="listen")
+async def try_again(visit: Visit) -> Redirect:
+    """Try what a run has not come to."""
+    return await run_pages.try_again(visit, jobs_of(visit))
+
+
 @screen.post("/dead-letter-runs/{run}/undo", right="manage", only_duobus=True)
 async def undo(visit: Visit) -> Redirect:
     """Undo a run."""

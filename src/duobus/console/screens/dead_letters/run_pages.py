@@ -18,7 +18,7 @@ from duobus.console.screens.dead_letters.entity_pages import address_of
 from duobus.console.screens.dead_letters.job_record import JobRecord
 from duobus.console.screens.dead_letters.jobs import Jobs, work_of
 from duobus.console.screens.dead_letters.repairs import RepairForm, read_repair, summary_of
-from duobus.console.screens.dead_letters.selection import Selection
+from duobus.console.screens.dead_letters.selection import Selection, number_of
 from duobus.console.visits import Redirect, Refusal, View
 from duobus.errors import ServiceBusError
 
@@ -86,6 +86,9 @@ def data_of(visit: Visit, record: JobRecord, jobs: Jobs) -> dict[str, Any]:
         "is_paused": job is not None and job.is_paused,
         "can_pause": can_do and not record.is_dry and record.state != states.STOPPING,
         "can_stop": can_do and record.state != states.STOPPING,
+        "can_try_again": not record.is_dry
+        and record.state in {states.STOPPED, states.FAILED, states.INTERRUPTED}
+        and record.action in {states.RESUBMIT, states.MOVE, states.PURGE},
         "can_undo": record.can_be_undone(now_ms) and visit.namespace.rights.manage and visit.namespace.is_duobus,
         "undo_until": record.undo_until_ms,
         "handled": handled,
@@ -122,8 +125,7 @@ async def begin(visit: Visit, jobs: Jobs) -> Redirect | View:
             return await selection_pages.show_selection(visit, jobs, selection, form)
         repair = form.repair
     record = _record(visit, action, selection)
-    expected = visit.form.get("expected", "")
-    record.expected = int(expected) if expected.isdecimal() and len(expected) < 10 else 0
+    record.expected = number_of(visit.form.get("expected"))
     record.to = to if action == states.MOVE else ""
     record.repair = repair
     record.is_dry = True
@@ -131,7 +133,7 @@ async def begin(visit: Visit, jobs: Jobs) -> Redirect | View:
 
 
 async def _repair_of(visit: Visit, jobs: Jobs, selection: Selection) -> RepairForm:
-    number = int(visit.form.get("sample") or 0)
+    number = number_of(visit.form.get("sample"))
     original = None
     if number:
         look = partial(looks.sample, namespace_of(visit), selection, number, None)
@@ -151,6 +153,17 @@ async def run(visit: Visit, jobs: Jobs) -> Redirect:
     record.to, record.repair = tried.to, tried.repair
     record.expected = tried.done + tried.left
     record.rate = _read_rate(visit.form.get("rate", ""))
+    return await _started(visit, jobs, record)
+
+
+async def try_again(visit: Visit, jobs: Jobs) -> Redirect:
+    """Begin a dry run for what a run has not come to."""
+    ended = jobs.record(visit.namespace.name, visit.match["run"])
+    if ended.is_dry or not ended.has_ended or ended.action not in {states.RESUBMIT, states.MOVE, states.PURGE}:
+        raise Refusal(409, "Only a run that has ended before its time can be taken up again.")
+    _demand_rights(visit, ended.action)
+    record = _record(visit, ended.action, ended.meant)
+    record.to, record.repair, record.is_dry = ended.to, ended.repair, True
     return await _started(visit, jobs, record)
 
 

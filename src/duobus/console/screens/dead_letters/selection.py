@@ -122,5 +122,10 @@ class Selection(NamedTuple):
         )
 
 
+def number_of(text: str | None) -> int:
+    """A sequence number as a form brings it; 0 for anything else."""
+    return int(text) if text is not None and _NUMBER.fullmatch(text) else 0
+
+
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"

@@ -13,7 +13,7 @@ from duobus.console.screens.dead_letters.entity_pages import address_of
 from duobus.console.screens.dead_letters.jobs import Jobs
 from duobus.console.screens.dead_letters.message_texts import body_of, fields_of, properties_of, text_of
 from duobus.console.screens.dead_letters.repairs import FIELDS, RepairForm, read_repair, summary_of
-from duobus.console.screens.dead_letters.selection import Selection
+from duobus.console.screens.dead_letters.selection import Selection, number_of
 from duobus.console.visits import Refusal, View
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ async def show_selection(visit: Visit, jobs: Jobs, selection: Selection, form: R
     first = visit.number("from", 0)
     look = partial(looks.find, namespace, selection, visit.clock, first=first, number=_ROWS)
     found = await looks.in_thread(jobs.lookers, look)
-    chosen = visit.number("sample", 0) if form is None else int(visit.form.get("sample") or 0)
+    chosen = visit.number("sample", 0) if form is None else number_of(visit.form.get("sample"))
     numbers = [record["sequenceNumber"] for record in found.records]
     record = next((one for one in found.records if one["sequenceNumber"] == chosen), None)
     if record is None and chosen:
@@ -119,7 +119,7 @@ def sample_data(record: dict[str, Any] | None, form: RepairForm) -> dict[str, An
 
 async def show_difference(visit: Visit, jobs: Jobs, selection: Selection) -> View:
     """What the repair of the form would make of the sample."""
-    number = int(visit.form.get("sample") or 0)
+    number = number_of(visit.form.get("sample"))
     namespace = namespace_of(visit)
     original = await looks.in_thread(jobs.lookers, partial(looks.sample, namespace, selection, number, None))
     if original is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 from collections.abc import AsyncIterator
 from http import HTTPStatus
@@ -128,6 +129,19 @@ async def first_of(client: ConsoleClient, path: str) -> Any:
     """The headers of an answer whose body may have no end."""
     async with client.session.get(client.url + path, allow_redirects=False) as response:
         return dict(response.headers)
+
+
+@in_loop
+async def test_a_file_is_kept_by_browsers_as_long_as_its_contents_are_the_same() -> None:
+    async with console(QUEUE, right=None) as client:
+        marks = dict(re.findall(r'"/static/([\w./]+)\?v=([0-9a-f]{16})"', (await client.get("/sign-in")).text))
+        assert {"console.css", "console.js", "icon.svg", "vendor/htmx.min.js"} <= set(marks)
+        for name, mark in marks.items():
+            kept = await client.get(f"/static/{name}?v={mark}")
+            assert hashlib.sha256(kept.text.encode()).hexdigest().startswith(mark)
+            assert "immutable" in kept.headers["Cache-Control"]
+            assert (await client.get(f"/static/{name}")).headers["Cache-Control"] == "no-cache"
+        assert (await client.get("/static/missing.js?v=1")).headers["Cache-Control"] == "no-cache"
 
 
 @in_loop

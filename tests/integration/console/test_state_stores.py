@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
+from aiohttp import ClientResponse
+
+from duobus.console.screens import stores
 from duobus.model.descriptions import QueueDescription
 from duobus.model.options import HttpOptions
-from kits.console import ConsoleClient, console
+from kits.console import ConsoleClient, broker, console, console_of
 from kits.gateway import in_loop
 
 PARTITIONED = QueueDescription(name="orders", enable_partitioning=True)
@@ -143,3 +148,26 @@ async def test_the_page_of_an_entity_hears_how_far_a_move_is() -> None:
             text = await stream.content.readuntil(b"\n\n")
             assert b"#stores-moves" in text
             assert f"from store {first['store']} to {target}".encode() in text
+
+
+@in_loop
+async def test_an_open_page_tells_that_the_broker_is_away_and_goes_on_after_its_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stores, "_CALM_S", 0.02)
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(broker(PARTITIONED))
+        client = await stack.enter_async_context(console_of(first))
+        stream = await stack.enter_async_context(client.session.get(f"{client.url}/stores/events"))
+        await stream.content.readuntil(b"\n\n")
+        await first.stop()
+        assert b"does not answer" in await heard(stream, "#stores-failure")
+        await stack.enter_async_context(broker(PARTITIONED, port=first.port("amqp")))
+        assert b'"html":""' in await heard(stream, "#stores-failure")
+
+
+async def heard(stream: ClientResponse, target: str) -> bytes:
+    """The next event for a part of the page."""
+    while f'"{target}"'.encode() not in (event := await stream.content.readuntil(b"\n\n")):
+        assert event, "the stream has ended"
+    return event

@@ -39,6 +39,8 @@ _PARTS: Final = (
     ("#stores-moves", "stores/moves.html"),
     ("#stores-backup", "stores/backup.html"),
 )
+#: Where the page tells that the server does not answer.
+_FAILURE: Final = "#stores-failure"
 
 
 class _Seen(NamedTuple):
@@ -64,23 +66,32 @@ async def events(visit: Visit) -> web.StreamResponse:
 
 
 async def _changes(visit: Visit) -> AsyncIterator[Event]:
-    seen = await _look(visit)
-    shown = _rendered(visit, seen)
+    seen: _Seen | None = None
+    # What the page has shown itself is not sent again.
+    shown = {_FAILURE: ""}
     number = 0
     while True:
-        await asyncio.sleep(_BUSY_S if _is_busy(seen) else _CALM_S)
-        number += 1
-        seen = await _look(visit, None if number % _FRAGMENTS_EVERY == 0 else seen.fragments)
-        parts = _rendered(visit, seen)
+        is_due = seen is None or number % _FRAGMENTS_EVERY == 0
+        try:
+            seen = await _look(visit, None if is_due or seen is None else seen.fragments)
+        except NamespaceError as error:
+            if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise
+            # The server may be on its way back from a restart.
+            parts = {_FAILURE: visit.render("parts/failure.html", {"failure": error})}
+        else:
+            parts = _rendered(visit, seen)
         for target, text in parts.items():
-            if text != shown[target]:
+            if text != shown.get(target, text):
                 yield Event("html", {"target": target, "html": text})
-        shown = parts
+        shown |= parts
+        number += 1
+        await asyncio.sleep(_BUSY_S if seen is not None and _is_busy(seen) else _CALM_S)
 
 
 def _rendered(visit: Visit, seen: _Seen) -> dict[str, str]:
     data = _data(seen)
-    return {target: visit.render(template, data) for target, template in _PARTS}
+    return {_FAILURE: ""} | {target: visit.render(template, data) for target, template in _PARTS}
 
 
 def _is_busy(seen: _Seen) -> bool:

@@ -468,6 +468,7 @@ async def test_dead_letters_of_the_stores_that_are_there_are_shown_while_another
         await session.namespace.operation("POST", "/$duobus/stores/2/heal")
 
 
+@in_loop
 async def test_pages_of_messages_follow_each_other_and_have_every_message_once(tmp_path: Path) -> None:
     async with console(QueueDescription(name="orders"), profiles=tmp_path / "p") as client:
         await bury(client, orders(330))

@@ -11,11 +11,10 @@ from azure.servicebus import ServiceBusMessage
 
 from duobus.clock import Clock
 from duobus.console.observation.backlogs import Sample, backlogs_of, merged, primaries_among, readers_of, sample_of
-from duobus.console.observation.pair_states import states_of
 from duobus.console.observation.readings import EntityCounts
 from duobus.console.observation.syphon_runs import IDLE_S, SyphonRun
 from duobus.ha.events import SyphonDeadLettered, Syphoned, SyphonPolled, SyphonSkipped
-from duobus.ha.reports.message import EntityState, Report
+from duobus.ha.reports.message import EntityState, Report, states_of
 from duobus.ha.transfer import to_backlog
 
 QUEUE = EntityCounts("queue", True, 3, 1, 0, 0, 0, 0, 0, 0)

@@ -22,7 +22,6 @@ from duobus.console.observation.backlogs import (
     readers_of,
     sample_of,
 )
-from duobus.console.observation.pair_states import states_of
 from duobus.console.observation.readings import EntityCounts, counts_of_queue, entities_of
 from duobus.console.observation.syphon_runs import SyphonRun
 from duobus.console.visits import Redirect, Refusal, Screen, View, Visit
@@ -30,7 +29,7 @@ from duobus.ha.aio.backlog_queues import Found, name_of
 from duobus.ha.aio.syphon import Syphon
 from duobus.ha.events import Reporter
 from duobus.ha.options import BACKLOG_QUEUES_DEFAULT, BACKLOG_QUEUES_MAX
-from duobus.ha.reports.message import Report, read_report, state_queue, wish_message
+from duobus.ha.reports.message import Report, read_report, state_queue, states_of, wish_message
 from duobus.ha.sdk_errors import explained
 
 if TYPE_CHECKING:

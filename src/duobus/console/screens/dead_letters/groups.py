@@ -35,7 +35,7 @@ def _without_ids(word: re.Match[str]) -> str:
     return MARK if _DIGIT.search(word[0]) else word[0]
 
 
-class Group:
+class CauseGroup:
     """Dead letters of one entity with one reason and one cause.
 
     Attributes:
@@ -95,7 +95,7 @@ class Groups:
     """
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[str, bool, str | None, str], Group] = {}
+        self._groups: dict[tuple[str, bool, str | None, str], CauseGroup] = {}
         self.looked = 0
         self.others = 0
         self.away = 0
@@ -110,7 +110,7 @@ class Groups:
             if len(self._groups) >= GROUPS_MAX:
                 self.others += 1
                 return
-            group = self._groups[key] = Group(path, is_transfer, record)
+            group = self._groups[key] = CauseGroup(path, is_transfer, record)
         group.add(record)
 
     def data(self) -> list[dict[str, Any]]:

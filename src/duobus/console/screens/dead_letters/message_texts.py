@@ -36,7 +36,7 @@ _LABELS: Final = {
 }
 
 
-class Body(NamedTuple):
+class BodyText(NamedTuple):
     """The body of a message.
 
     Attributes:
@@ -52,11 +52,11 @@ class Body(NamedTuple):
     can_patch: bool
 
 
-def body_of(form: Mapping[str, Any]) -> Body:
+def body_of(form: Mapping[str, Any]) -> BodyText:
     """The body of a message in the JSON form."""
     body = form.get("body")
     if not isinstance(body, dict):
-        return _cut("binary", str(form["raw"])) if "raw" in form else Body("none", "", False, False)
+        return _cut("binary", str(form["raw"])) if "raw" in form else BodyText("none", "", False, False)
     kind, content = next(iter(body.items()), ("none", None))
     if kind == "data" and isinstance(content, list) and len(content) == 1:
         content = content[0]
@@ -67,7 +67,7 @@ def body_of(form: Mapping[str, Any]) -> Body:
     return _cut(kind, _pretty(content))
 
 
-def _text(content: str) -> Body:
+def _text(content: str) -> BodyText:
     if len(content) <= _LAID_OUT_MAX:
         try:
             document = json.loads(content)
@@ -75,13 +75,13 @@ def _text(content: str) -> Body:
         except (ValueError, RecursionError):
             return _cut("text", content)
         if len(text) <= BODY_MAX:
-            return Body("json", text, False, True)
-        return Body("json", text[:BODY_MAX], True, True)
+            return BodyText("json", text, False, True)
+        return BodyText("json", text[:BODY_MAX], True, True)
     return _cut("text", content)
 
 
-def _cut(kind: str, text: str) -> Body:
-    return Body(kind, text[:BODY_MAX], len(text) > BODY_MAX, False)
+def _cut(kind: str, text: str) -> BodyText:
+    return BodyText(kind, text[:BODY_MAX], len(text) > BODY_MAX, False)
 
 
 def _pretty(value: Any) -> str:

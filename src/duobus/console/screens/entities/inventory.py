@@ -24,7 +24,7 @@ _FRESH_MS: Final = 2_000
 _MEMORY: Final = "entities"
 #: How long a session relies on having found out whether other servers have a part of the namespace.
 _KNOWN_MS: Final = 60_000
-_JOINED: Final = "entities_joined"
+_OTHERS: Final = "entities_others"
 #: In the path of a part of a queue, as servers call such parts among themselves.
 _SHARE: Final = "/~share/"
 
@@ -160,10 +160,10 @@ async def wants_sdk(visit: Visit) -> bool:
     if not visit.namespace.rights.manage or visit.namespace.entity:
         return False
     now_ms = visit.clock.monotonic_ms()
-    known = visit.session.memory.get(_JOINED)
+    known = visit.session.memory.get(_OTHERS)
     if known is None or not 0 <= now_ms - known[0] < _KNOWN_MS:
         known = (now_ms, await _has_others(visit, await all_rows(visit)))
-        visit.session.memory[_JOINED] = known
+        visit.session.memory[_OTHERS] = known
     return bool(known[1])
 
 

@@ -161,7 +161,7 @@ def chosen(rows: Iterable[Row], choice: Choice) -> list[Row]:
     return found
 
 
-class Node(NamedTuple):
+class TreeNode(NamedTuple):
     """A line of the tree.
 
     Attributes:
@@ -181,7 +181,7 @@ class Node(NamedTuple):
     dead_letters: int
 
 
-def level_of(rows: Iterable[Row], under: str) -> list[Node]:
+def level_of(rows: Iterable[Row], under: str) -> list[TreeNode]:
     """The lines of the tree directly below a beginning of paths, by name: ``""``, ``"eu/"`` or ``"topic/"``.
 
     Subscriptions stand directly below their topic.
@@ -200,11 +200,11 @@ def _steps(row: Row) -> list[str]:
     return path.parent.split("/") + ([] if path.subscription is None else [path.subscription])
 
 
-def _node(under: str, depth: int, rows: Sequence[Row]) -> Node:
+def _node(under: str, depth: int, rows: Sequence[Row]) -> TreeNode:
     label = _steps(rows[0])[depth]
     own = next((row for row in rows if len(_steps(row)) == depth + 1), None)
     has_more = len(rows) > (own is not None)
-    return Node(
+    return TreeNode(
         label=label,
         under=f"{under}{label}/" if has_more else "",
         row=own,

@@ -193,6 +193,7 @@ async def test_sessions_are_listed_and_looked_at_one_by_one() -> None:
         assert "<b>" not in (await client.get("/sessions/visits")).text
         looked = await client.data("/messages/visits?place=session&session=c-2")
         assert [row["session"] for row in looked["rows"]] == ["c-2", "c-2"]
+        assert "There is no entity missing." in (await client.get("/sessions/missing")).words
         none = await client.get("/sessions/orders")
         assert none.status == 200
         assert "There are no sessions here" in none.words or "No session yet" in none.words

@@ -86,13 +86,14 @@ async def _table(visit: Visit, entity: MessageEntity) -> View | web.StreamRespon
     columns = columns_of(visit)
     first, count = visit.number("from", 0), visit.number("count", _SIZE, least=1, most=_SIZES[-1])
     kept = {**_kept(visit), "place": None if place == ACTIVE else place, "session": session or None}
+    fault = search.fault_of(query)
     data: dict[str, Any] = {
         "entity": entity.path,
         "place": place,
         "label": PLACES[place],
         "session": session,
         "query": query._asdict(),
-        "fault": search.fault_of(query),
+        "fault": None if fault is None else fault._asdict(),
         "columns": columns,
         "count": count,
         "from": first,
@@ -102,7 +103,7 @@ async def _table(visit: Visit, entity: MessageEntity) -> View | web.StreamRespon
         "is_cut": False,
         "subscriptions": None,
     }
-    if data["fault"] is None:
+    if fault is None:
         try:
             data |= await _found(visit, entity, place, session=session, query=query, columns=columns)
         except NamespaceError as error:
@@ -113,7 +114,7 @@ async def _table(visit: Visit, entity: MessageEntity) -> View | web.StreamRespon
     if visit.wants_json:
         return View("messages/list.html", entity.path, data)
     frame = _frame(visit, entity, data, kept)
-    status = HTTPStatus.OK if data["fault"] is None else HTTPStatus.UNPROCESSABLE_ENTITY
+    status = HTTPStatus.OK if fault is None else HTTPStatus.UNPROCESSABLE_ENTITY
     return View("messages/list.html", entity.path, data | frame, status)
 
 

@@ -168,7 +168,9 @@ async def _open(handler: Any) -> None:
         while not await handler._handler.client_ready_async():  # noqa: ASYNC110 - the SDK has no event for this
             await asyncio.sleep(_STEP_S)
     except Exception as error:
-        # As the SDK tells this; some errors it raises itself, and returns the others.
+        # As the SDK tells this; some errors it raises itself, and returns the others. It closes the connection as well,
+        # and would wait a second for its own task.
+        release_thread(handler._handler)
         raise await handler._handle_exception(error) from error
     handler._running = True
 

@@ -14,7 +14,7 @@ from duobus.console.visits import View, Visit
 #: Sessions on a page, and sessions that are listed of a namespace that gives no pages.
 PAGE_SIZE: Final = 100
 LISTED_MAX: Final = 1_000
-_UNKNOWN: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
+_UNKNOWN: Final = (HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 
 
 @screen.get("/sessions/{path:.+}", right="listen")
@@ -51,8 +51,10 @@ async def _page_of_server(visit: Visit, entity: MessageEntity) -> dict[str, Any]
         if error.status == HTTPStatus.BAD_REQUEST:
             return {"sessions": [], "next": None, "has_counts": True, "fault": error.text}
         if error.status in _UNKNOWN:
-            # An older duobus; or there is no such entity, which the other way tells as well.
+            # An older duobus.
             return None
+        if error.status == HTTPStatus.NOT_FOUND:
+            raise NamespaceError(error.status, f"There is no {entity.what}.", error.tracking_id) from error
         raise
     return {"sessions": found["sessions"], "next": found.get("next"), "has_counts": True, "fault": ""}
 

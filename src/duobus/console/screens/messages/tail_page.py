@@ -51,7 +51,7 @@ async def show(visit: Visit) -> View | web.StreamResponse:
         "entity": entity.path,
         "place": place,
         "query": query._asdict(),
-        "fault": fault,
+        "fault": None if fault is None else fault._asdict(),
         "places": [(name, PLACES[name]) for name in _TAILED],
         "tabs": tabs_of(entity, may_listen=rights.listen, may_send=rights.send),
         "events": entity_url(entity.path, "tail", events="1", place=place, **given),

@@ -7,12 +7,14 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from html import unescape
 from typing import Any
 
 import pytest
 from aiohttp import FormData
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.management import SqlRuleFilter
 
 from duobus.console.namespace.client import NamespaceClient
 from duobus.console.namespace.failures import NamespaceError
@@ -180,6 +182,7 @@ async def test_a_key_with_listen_sees_numbers_and_nothing_that_changes_anything(
         assert "Delete" not in entity.words
         assert "Properties" not in entity.words
         assert (await client.get("/entities/none")).status == 404
+        assert f'href="/try-rule/{BILLING}"' in (await client.get(f"/entities/{BILLING}")).text
         for path in ("/create/queue", "/edit/orders", "/topology", f"/rules/{BILLING}/Rules/$Default"):
             assert (await client.get(path)).status == 403, path
         for path in (
@@ -455,6 +458,10 @@ async def test_a_rule_is_created_changed_and_guarded_against_somebody_else() -> 
         assert (conflict.status, "Subject (label) = order AND size = 5" in conflict.words) == (409, True)
         assert fields_in(conflict.text)["sql"] == "1=0"
         assert (await client.get(f"/rules/{BILLING}/Rules/none")).status == 404
+        # What a form cannot write is told before it is lost.
+        late = SqlRuleFilter("sys.EnqueuedTimeUtc > @day", {"@day": datetime(2026, 1, 1, tzinfo=UTC)})
+        await namespace_of(client).administration.create_rule("events", "billing", "late", filter=late)
+        assert "The value of @day is a time" in (await client.get(f"/rules/{BILLING}/Rules/late")).words
 
 
 @in_loop
@@ -639,6 +646,25 @@ async def test_an_import_that_the_broker_refuses_stops_and_says_what_was_done() 
         assert (told["state"], told["done"]) == ("failed", {"create": 1})
         assert "LockDuration" in told["failure"]["text"]
         assert "Done: 1 create" in (await client.get("/topology")).words
+
+
+@in_loop
+async def test_a_document_with_values_that_cannot_be_meant_stops_with_a_sentence() -> None:
+    wrong = [
+        {"queues": [{"name": "a", "authorizationRules": [{}]}]},
+        {"queues": [{"name": "a", "forwardTo": 5}]},
+        {"queues": [{"name": "a", "lockDuration": "x"}]},
+        {"topics": [{"name": "t", "subscriptions": [{"name": "s", "rules": [{"name": "r", "filter": 5}]}]}]},
+    ]
+    async with console() as client:
+        for entities in wrong:
+            document = {"kind": "duobus-topology", "version": 1, "queues": [], "topics": []} | entities
+            assert (await client.post("/topology/plan", uploaded(document))).status == 303
+            assert (await client.post("/topology/apply")).status == 303
+            told = await finished(client)
+            assert told["state"] == "failed"
+            assert told["failure"]["text"], entities
+            assert (await client.post("/topology/discard")).status == 303
 
 
 @in_loop

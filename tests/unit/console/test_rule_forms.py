@@ -74,7 +74,9 @@ def test_a_rule_that_cannot_be_meant_is_told_at_its_field() -> None:
     assert set(typed_rule("r", {"filter": "sql"})[1]) == {"sql"}
     assert set(typed_rule("r", {"filter": "correlation"})[1]) == {"filter"}
     assert set(typed_rule("r", {"filter": "other"})[1]) == {"filter"}
-    assert set(typed_rule("r", {"filter": "sql", "sql": "1=1", "parameters": "[1]"})[1]) == {"parameters"}
+    for text in ("[1]", '{"@x": [1]}', '{"@x": null}', '{"@x": 1e999}', '{"@x": 99999999999999999999999}'):
+        assert set(typed_rule("r", {"filter": "sql", "sql": "1=1", "parameters": text})[1]) == {"parameters"}, text
+    assert set(typed_rule("r", {"filter": "correlation", "properties": '{"a": {}}'})[1]) == {"properties"}
 
 
 def test_a_rule_is_told_in_a_line() -> None:

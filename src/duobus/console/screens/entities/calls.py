@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from duobus.console.namespace.sdk_forms import entity_form, rule_form, sdk_properties, sdk_rule
@@ -99,10 +100,30 @@ async def read_rules(namespace: NamespaceClient, path: EntityPath, most: int) ->
     return found
 
 
-async def read_rule(namespace: NamespaceClient, path: EntityPath) -> dict[str, Any]:
-    """A rule as the topology document has it."""
+class ReadRule(NamedTuple):
+    """A rule.
+
+    Attributes:
+        form: As the topology document has it.
+        times: Names of the values that are times or durations, which the form has as texts.
+    """
+
+    form: dict[str, Any]
+    times: tuple[str, ...]
+
+
+async def read_rule(namespace: NamespaceClient, path: EntityPath) -> ReadRule:
+    """Read a rule."""
     async with namespace.telling(f"rule {path.text}"):
-        return rule_form(await namespace.administration.get_rule(*path.names))
+        rule: Any = await namespace.administration.get_rule(*path.names)
+    times: list[str] = []
+    for values in (
+        getattr(rule.filter, "parameters", None),
+        getattr(rule.filter, "properties", None),
+        getattr(rule.action, "parameters", None),
+    ):
+        times += [str(name) for name, value in (values or {}).items() if isinstance(value, datetime | timedelta)]
+    return ReadRule(rule_form(rule), tuple(times))
 
 
 async def create_rule(namespace: NamespaceClient, path: EntityPath, form: Mapping[str, Any]) -> None:

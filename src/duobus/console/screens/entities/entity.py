@@ -64,13 +64,16 @@ async def _show_numbers(visit: Visit, path: EntityPath) -> View:
     if row is None and visit.namespace.is_duobus and not visit.namespace.entity:
         raise Refusal(HTTPStatus.NOT_FOUND, f"There is no entity {path.text}.")
     kind = row.kind if row is not None else SUBSCRIPTION if path.subscription is not None else QUEUE
+    entries = [("overview", "Overview", entity_url(path.text)), *_message_tabs(kind, path)]
+    if kind == SUBSCRIPTION and visit.namespace.is_duobus:
+        entries.append(("rules", "Try the rules", entity_url(path.text, "try-rule")))
     data = {
         "entity": path.text,
         "name": path.name,
         "kind": kind,
         "topic": path.parent if path.subscription is not None else "",
         "tab": "overview",
-        "tabs_of_entity": [("overview", "Overview", entity_url(path.text)), *_message_tabs(kind, path)],
+        "tabs_of_entity": entries,
         "numbers": None if row is None else row._asdict(),
         "form": None,
         "statuses": [],

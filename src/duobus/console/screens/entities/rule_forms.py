@@ -37,6 +37,7 @@ MESSAGE_FIELDS: Final = (
     ("replyToGroupId", "Reply to session id"),
     ("contentType", "Content type"),
 )
+_WHOLE_MAX: Final = 1 << 63
 _POSITION: Final = re.compile(r"at position (\d{1,9})", re.ASCII)
 _LINE: Final = re.compile(r"^\s*([^=:]{1,200}?)\s*[=:]\s*(.*?)\s*$")
 _WHOLE: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
@@ -163,11 +164,20 @@ def _read(texts: Mapping[str, str], name: str, faults: dict[str, str]) -> dict[s
     text = texts.get(name, "").strip()
     try:
         if name == "properties":
-            return typed_properties(text)
-        return _object(text, "The parameters") if text else {}
+            return _scalars(typed_properties(text))
+        return _scalars(_object(text, "The parameters")) if text else {}
     except ArgumentInvalid as error:
         faults[name] = str(error)
         return {}
+
+
+def _scalars(values: dict[str, Any]) -> dict[str, Any]:
+    """The same values; a rule compares texts, numbers and booleans only."""
+    for name, value in values.items():
+        is_number = isinstance(value, int | float) and -_WHOLE_MAX <= value < _WHOLE_MAX
+        if not (isinstance(value, str | bool) or is_number):
+            raise ArgumentInvalid(f"{name[:64]}: a value is a text, a number, true or false.")
+    return values
 
 
 def rule_words(rule: Mapping[str, Any]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -95,6 +95,7 @@ async def _view(
     mistake: Mistake | None = None,
     shown: Mapping[str, Any] | None = None,
     now: Mapping[str, Any] | None = None,
+    times: Sequence[str] = (),
 ) -> View:
     """The form of a rule; ``path`` is the rule's, or that of the subscription for a new one."""
     is_new = path.rule is None
@@ -120,6 +121,7 @@ async def _view(
         "shown": "" if shown is None else json.dumps(shown),
         "now": None if now is None else rule_words(now),
         "can_try": await can_try(visit),
+        "times": list(times),
     }
     return View(_TEMPLATE, f"Create a rule of {subscription}" if is_new else f"Rule {path.rule}", data, status)
 
@@ -140,7 +142,7 @@ async def new(visit: Visit) -> View:
     if not copied:
         return await _view(visit, path, dict.fromkeys(FIELDS, "") | {"filter": "sql"})
     rule = await read_rule(visit.namespace, EntityPath(path.parent, path.subscription, copied))
-    return await _view(visit, path, rule_texts(rule), name=f"{copied}-copy")
+    return await _view(visit, path, rule_texts(rule.form), name=f"{copied}-copy", times=rule.times)
 
 
 @screen.post("/create/rule/{path:.+}", right="manage")
@@ -210,7 +212,7 @@ async def edit(visit: Visit) -> View:
     """The form of a rule that is there."""
     path = _rule_in(visit.match["path"])
     rule = await read_rule(visit.namespace, path)
-    return await _view(visit, path, rule_texts(rule), shown=rule)
+    return await _view(visit, path, rule_texts(rule.form), shown=rule.form, times=rule.times)
 
 
 @screen.post("/rules/{path:.+}", right="manage")
@@ -224,7 +226,7 @@ async def change(visit: Visit) -> Outcome:
         status = HTTPStatus.UNPROCESSABLE_ENTITY
         return await _view(visit, path, texts, status=status, faults=faults, shown=shown)
     try:
-        now = json.loads(json.dumps(await read_rule(visit.namespace, path)))
+        now = json.loads(json.dumps((await read_rule(visit.namespace, path)).form))
         if now != shown:
             return await _view(visit, path, texts, status=HTTPStatus.CONFLICT, shown=now, now=now)
         await change_rule(visit.namespace, path, rule)

@@ -16,7 +16,7 @@ from duobus.console.namespace.failures import NamespaceError
 from duobus.console.namespace.sdk_forms import entity_form, rule_form, sdk_properties, sdk_rule
 from duobus.console.screens.entities.inventory import forget_rows
 from duobus.console.visits import Outcome, Redirect, Refusal, Screen, View, Visit
-from duobus.errors import ConfigurationError
+from duobus.errors import ConfigurationError, ServiceBusError
 from duobus.model.topology.changes import CONFLICT, CREATE, DELETE, FORWARDS, Step, TopologyChanges
 from duobus.model.topology.document import NAMESPACE, document, parse_document, to_config, with_parameters
 
@@ -28,6 +28,8 @@ _READ_S: Final = 300.0
 #: Steps that a page shows.
 _STEPS_SHOWN: Final = 500
 _MEMORY: Final = "topology"
+#: What the SDK and the forms raise for a value of another type than a property has.
+_NOT_MEANT: Final = (ServiceBusError, LookupError, AttributeError)
 
 
 class _Import:
@@ -65,6 +67,13 @@ class _Import:
         found, self.warnings = parse_document(zlib.decompress(self.packed), self.source)
         return found
 
+    def deletes(self) -> int:
+        """Number of steps that delete what somebody has made: a new subscription's first rule is none."""
+        made = {record["path"] for record in self.records if record["operation"] == CREATE}
+        return sum(
+            record["operation"] == DELETE and record["path"].rpartition("/")[0] not in made for record in self.records
+        )
+
     def told(self) -> dict[str, Any]:
         """What a page says of it."""
         counts: dict[str, int] = {}
@@ -74,6 +83,7 @@ class _Import:
             "steps": self.records[:_STEPS_SHOWN],
             "total": len(self.records),
             "counts": counts,
+            "deletes": self.deletes(),
             "warnings": list(self.warnings),
             "prunes": self.prunes,
             "state": self.state,
@@ -190,7 +200,7 @@ async def discard(visit: Visit) -> Redirect:
 async def apply(visit: Visit) -> Redirect:
     """Make the changes that were shown, which delete nothing."""
     current = _planned(visit)
-    if any(record["operation"] == DELETE for record in current.records):
+    if current.deletes():
         raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, "This deletes entities: type the name of the namespace.")
     return await _begin(visit, current)
 
@@ -230,8 +240,7 @@ async def _begin(visit: Visit, current: _Import) -> Redirect:
 async def _run(visit: Visit, current: _Import, steps: list[Step]) -> None:
     try:
         for step in steps:
-            async with visit.namespace.telling(f"{step.kind} {'/'.join(step.names)}"):
-                await make(step, visit.namespace.administration)
+            await _made(visit.namespace, step)
             current.counts[step.operation] = current.counts.get(step.operation, 0) + 1
         current.state = "done"
     except NamespaceError as error:
@@ -240,6 +249,16 @@ async def _run(visit: Visit, current: _Import, steps: list[Step]) -> None:
         if current.state == "running":
             current.state = "failed"
         forget_rows(visit)
+
+
+async def _made(namespace: NamespaceClient, step: Step) -> None:
+    what = f"{step.kind} {'/'.join(step.names)}"
+    try:
+        async with namespace.telling(what):
+            await make(step, namespace.administration)
+    except _NOT_MEANT as error:
+        text = f"The document is wrong about {what}: {type(error).__name__} {error}."
+        raise NamespaceError(HTTPStatus.UNPROCESSABLE_ENTITY, text) from error
 
 
 async def make(step: Step, administration: Any) -> None:

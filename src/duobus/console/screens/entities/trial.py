@@ -55,7 +55,7 @@ async def run(visit: Visit) -> View:
     if faults:
         return _view(path, texts, unsaved, faults=faults, status=HTTPStatus.UNPROCESSABLE_ENTITY)
     if rule is None and texts["rule"]:
-        rule = await read_rule(visit.namespace, EntityPath(path.parent, path.subscription, texts["rule"]))
+        rule = (await read_rule(visit.namespace, EntityPath(path.parent, path.subscription, texts["rule"]))).form
     if rule is None:
         query = {"entity": path.text}
         found = await visit.namespace.operation("POST", "/$duobus/try-rule", query=query, body={"message": message})

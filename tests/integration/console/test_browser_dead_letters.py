@@ -61,7 +61,7 @@ async def test_those_of_one_cause_are_found_repaired_resubmitted_and_brought_bac
     await page.get_by_role("button", name="Dry run").click()
     await page.get_by_role("button", name="Resubmit 1,667").click()
     await page.get_by_role("button", name="Undo").click()
-    await expect(page.get_by_text("Undone")).to_be_visible()
+    await expect(page.get_by_text("Undone", exact=True)).to_be_visible()
     await expect(page.locator("#run .badge").first).to_have_text("done")
     await expect(page.locator(".figure").first).to_contain_text("1,667")
     await page.get_by_role("link", name="The run that this one undoes").click()

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 from aiohttp import FormData
 from azure.servicebus import ServiceBusMessage
 
+from duobus.console.screens.dead_letters.job_files import JobFiles
 from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from duobus.model.options import HttpOptions
 from kits.console import ConsoleClient, broker, console, console_of
@@ -186,6 +187,11 @@ async def test_messages_are_deleted_only_when_the_name_is_typed_and_come_back_by
         assert await counts(client) == (0, 6)
         gone = await done(client, found, confirm="orders")
         assert await counts(client) == (0, 0)
+        other_console = JobFiles(tmp_path / "p.dead-letters")
+        assert other_console.hold(gone["id"])
+        refused = await ended(client, await begun(client, {}, f"{gone['url']}/undo"))
+        assert (refused["state"], refused["note"]) == ("failed", "Another console of this machine is undoing this run.")
+        other_console.release(gone["id"])
         await ended(client, await begun(client, {}, f"{gone['url']}/undo"))
         assert await counts(client) == (0, 6)
 

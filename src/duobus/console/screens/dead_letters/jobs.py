@@ -398,6 +398,17 @@ def _look(job: Job, pages: Iterator[list[dict[str, Any]]]) -> None:
 
 
 def _undo(job: Job, link: DeadLetterClient, records: dict[str, JobRecord]) -> None:
+    undoes = job.record.undoes
+    # A deletion that two consoles undo at the same time would bring every message back twice.
+    if not job.files.hold(undoes):
+        raise DeadLetterError("Another console of this machine is undoing this run.")
+    try:
+        _bring_back(job, link, records)
+    finally:
+        job.files.release(undoes)
+
+
+def _bring_back(job: Job, link: DeadLetterClient, records: dict[str, JobRecord]) -> None:
     record = job.record
     undone = read_undo(job.files.undo_path(record.undoes))
     record.expected = len(undone) + len(undone.unknown)

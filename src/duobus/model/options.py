@@ -95,10 +95,12 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tier: Whose defaults and limits hold for descriptions.
         strict_api_version: Demand ``api-version`` 2013-10 or later for partitioned entities (PE7).
+        operations: Answer what Azure does not have: ``/$duobus`` and the dead-letter service.
     """
 
     tier: Tier = ALL
     strict_api_version: bool = False
+    operations: bool = True
 
     def demand_version(self, query: Mapping[str, str], is_partitioned: bool) -> None:
         """Raise ArgumentInvalid when the request's api-version is too old for what it is about."""

@@ -31,6 +31,12 @@ from duobus.server.config_file import NamespaceConfig
 from duobus.server.monitoring.key_skew import SkewWatch
 from duobus.server.monitoring.metric_samples import running_version, samples, samples_of_process
 from duobus.server.monitoring.overview import ServerOverview
+from duobus.server.operations.audit import AuditReader
+from duobus.server.operations.events import EventFeed, ReportingTrail
+from duobus.server.operations.history import History
+from duobus.server.operations.inspection import Inspection
+from duobus.server.operations.metering import MeteringReader
+from duobus.server.operations.rule_trials import RuleTrials
 from duobus.server.server_record import ServerRecord, managing_rule
 from duobus.server.settings import EMULATOR_KEY, Settings, ready_members
 from duobus.server.store_plan import PlannedStore, plan_stores, postgres_store
@@ -102,7 +108,10 @@ class Server:
         self.backups: Backups | None = None
         self.spans: SpanRecorder | None = None
         # Beside the catalog, whose changes it tells of.
-        self.audit = AuditTrail() if settings.data is None or settings.ephemeral else AuditLog(settings.data / "audit")
+        in_memory = settings.data is None or settings.ephemeral
+        trail = AuditTrail() if settings.data is None or in_memory else AuditLog(settings.data / "audit")
+        self._events = EventFeed(clock)
+        self.audit: AuditTrail = ReportingTrail(trail, self._events)
         self._configured = ConfigApplication(settings, self.audit, clock, self.log)
         self.metering = MeteringCounts(str(entropy.uuid()))
         self._clock = clock
@@ -130,6 +139,7 @@ class Server:
         self.unit.idle_watch.journal = self._idle_ends
         self._skew = SkewWatch(self.unit, self._keys_skewed)
         self._probes = StoreProbes(self.unit.brokers)
+        self._history: History | None = None
 
     def _make_catalog(self) -> Catalog:
         if self.settings.ephemeral:
@@ -201,6 +211,8 @@ class Server:
             self._lock.tell_address(f"{host}:{self.port('amqp')}")
         self._write_record()
         self._skew.begin()
+        if self.settings.http.operations and self._history is not None:
+            self._history.begin()
         self._see_to_clock()
         self._probes.begin()
         self.is_ready = True
@@ -539,9 +551,12 @@ class Server:
         settings = self.settings
         tls = self.certificates = self._certificates()
         from duobus.gateway.rest.api import HttpApi
+        from duobus.gateway.rest.operations.registry import Operations
         from duobus.gateway.rest.server import RestServer
         from duobus.gateway.websocket import WebSocketServer
 
+        self._history = History(self.unit, self.amqp, self._clock)
+        self._events.watch(self.unit, self.amqp)
         started_ms = self._clock.now_ms()
         metrics = Metrics(lambda: self._samples(started_ms))
         websocket = WebSocketServer(self.amqp, self._own_hosts(), Log("websocket"))
@@ -569,7 +584,15 @@ class Server:
                 audit=self.audit,
                 changed=self._rules_changed,
             ),
-            overview=ServerOverview(self.unit, self.amqp, self._clock, started_ms, self._time),
+            overview=ServerOverview(self.unit, self.amqp, self._clock, started_ms, self._time, self.audit),
+            operations=Operations(
+                inspection=Inspection(self.unit, self.amqp),
+                trials=RuleTrials(self.unit),
+                audit=AuditReader(self.audit, self._clock),
+                history=self._history,
+                events=self._events,
+                metering=MeteringReader(None if settings.ephemeral else settings.data, self._clock),
+            ),
             **self._sends(),
         )
         self.amqp.audit = self.audit
@@ -674,12 +697,7 @@ class Server:
     async def stop(self) -> None:
         """Stop accepting, detach and close every peer, finish the commits, close the stores (I63)."""
         self.is_ready = False
-        self._skew.stop()
-        if self._clock_record is not None:
-            self._clock_record.stop()
-        self._probes.stop()
-        if self._record is not None:
-            self._record.remove()
+        self._stop_watching()
         for listener in self.listeners.values():
             await listener.close()
         if hasattr(self, "amqp"):
@@ -697,6 +715,17 @@ class Server:
             await self.backups.stop()
         await self.unit.stop()
         await self._close_files()
+
+    def _stop_watching(self) -> None:
+        self._skew.stop()
+        self._events.close()
+        if self._history is not None:
+            self._history.stop()
+        if self._clock_record is not None:
+            self._clock_record.stop()
+        self._probes.stop()
+        if self._record is not None:
+            self._record.remove()
 
     async def _close_files(self) -> None:
         loop = asyncio.get_running_loop()
@@ -723,6 +752,8 @@ class Server:
         write = self.log.info if what in ("opened", "deleted") else self.log.error
         # Number 0 is no store: it is an entity that this is about.
         write(f"store {what}" if store_id else f"entity {what}", store=store_id, reason=why)
+        if store_id:
+            self._events.tell("store", store=store_id, what=what, reason=why)
 
     def _idle_ends(self, queue: Queue) -> Callable[[str | None], None]:
         """Nobody asked for it: a queue was idle for as long as its creator allowed, and is about to go."""

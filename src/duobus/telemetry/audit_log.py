@@ -71,7 +71,13 @@ class Change:
 
 
 class AuditTrail:
-    """Where changes are told; this one keeps nothing, as a server without a data folder."""
+    """Where changes are told; this one keeps nothing, as a server without a data folder.
+
+    Attributes:
+        folder: Where the log is, or None.
+    """
+
+    folder: Path | None = None
 
     def begin(self, change: Change, now_ms: int) -> None:
         """A change is about to be made.
@@ -91,7 +97,7 @@ class AuditLog(AuditTrail):
     """Appends to numbered files in a folder, mode 0600 and 0700. Every call blocks for a write."""
 
     def __init__(self, folder: Path, *, file_bytes_max: int = FILE_BYTES_MAX, files_max: int = FILES_MAX) -> None:
-        self._folder = folder
+        self._folder = self.folder = folder
         self._file_bytes_max = file_bytes_max
         self._files_max = files_max
         self._file: BinaryIO | None = None
@@ -191,7 +197,7 @@ def read_audit(folder: Path) -> Iterator[dict[str, Any]]:
     for _, path in files_of(folder):
         with path.open("rb") as file:
             for text in file:
-                line = _parsed(text)
+                line = parse_line(text)
                 if line is None:
                     continue
                 if "ended" in line:
@@ -217,7 +223,8 @@ def read_audit(folder: Path) -> Iterator[dict[str, Any]]:
 _OPEN_MAX: Final = 1_000
 
 
-def _parsed(text: bytes) -> dict[str, Any] | None:
+def parse_line(text: bytes) -> dict[str, Any] | None:
+    """Return what a line says; None for one that is torn or altered."""
     try:
         line = json.loads(text)
     except ValueError:

@@ -7,7 +7,6 @@ minute are kept in a journal that survives the process (``metering_journal.py``)
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import zlib
@@ -33,6 +32,7 @@ FILES_MAX = 100
 COUNTS_MAX: Final = 100_000
 
 _MINUTE_MS = 60_000
+_DECODER: Final = msgspec.json.Decoder(MeteringRecord)
 _FILE_NAME = re.compile(r"metering-(\d{8})\.jsonl")
 
 
@@ -134,15 +134,15 @@ class MeteringLog:
     def read(self) -> Iterator[MeteringRecord]:
         """Yield all records, oldest first; a line that is torn or altered is left out, a repeated record too."""
         seen: set[tuple[str, int]] = set()
-        for _, path in self._files():
+        for _, path in self.files():
             for line in path.read_bytes().splitlines():
-                record = _record(line)
+                record = parse_record(line)
                 if record is not None and (record.server, record.number) not in seen:
                     seen.add((record.server, record.number))
                     yield record
 
     def _append(self, content: bytes) -> None:
-        files = self._files()
+        files = self.files()
         number = files[-1][0] if files else 1
         if files and files[-1][1].stat().st_size + len(content) > self._file_bytes_max:
             number += 1
@@ -158,7 +158,8 @@ class MeteringLog:
             file.flush()
             sync_file(file.fileno())
 
-    def _files(self) -> list[tuple[int, Path]]:
+    def files(self) -> list[tuple[int, Path]]:
+        """The files with their numbers, the oldest first."""
         if not self._folder.is_dir():
             return []
         found = ((_FILE_NAME.fullmatch(path.name), path) for path in self._folder.iterdir())
@@ -170,9 +171,10 @@ def _line(record: MeteringRecord) -> bytes:
     return text[:-1] + b',"sum":%d}\n' % zlib.crc32(text)
 
 
-def _record(line: bytes) -> MeteringRecord | None:
+def parse_record(line: bytes) -> MeteringRecord | None:
+    """Return the record of a line; None for one that is torn or altered."""
     body, separator, rest = line.rpartition(b',"sum":')
     text = body + b"}"
     if not separator or rest != b"%d}" % zlib.crc32(text):
         return None
-    return MeteringRecord(**json.loads(text))
+    return _DECODER.decode(text)

@@ -154,6 +154,11 @@ SIGTERM or Ctrl-C drains and stops; a second one ends --drain-delay, or stops at
     help="Seconds to go on serving after SIGTERM while /health/ready says 503, so that a balancer takes it out.",
 )
 @click.option("--allow-drills", is_flag=True, help="Let duobus store fail and stall the messaging stores.")
+@click.option(
+    "--no-operations",
+    is_flag=True,
+    help="Answer nothing over HTTP that Azure does not have: neither /$duobus nor /{entity}/$desk.",
+)
 @click.option("--backup-to", type=_FOLDER, help="Folder in which duobus backup makes backups while the server runs.")
 @click.option(
     "--join",
@@ -223,6 +228,7 @@ def command(
     store_timeout_s: float,
     drain_delay: float,
     allow_drills: bool,
+    no_operations: bool,
     backup_to: Path | None,
     join: str | None,
     advertise: str | None,
@@ -263,6 +269,7 @@ def command(
         http=HttpOptions(
             tier=tier_named(tier, partition_by_default=partition_by_default),
             strict_api_version=strict_api_version,
+            operations=not no_operations,
         ),
         bearer_tokens=bearer_tokens,
         metrics_token_file=metrics_token_file,

@@ -70,6 +70,15 @@ class DeliveryRun:
         start = first_lock - self.first_lock
         return links if number == len(links) else links[start : start + number]
 
+    def unsettled(self) -> Iterator[tuple[OutgoingLink, int]]:
+        """(link, number of deliveries) of what no disposition has named."""
+        if self.links is None:
+            yield self.link, self.left
+        else:
+            for owner, mark in zip(self.links, self.marks, strict=True):
+                if not mark:
+                    yield owner, 1
+
     def take(self, link: OutgoingLink) -> list[tuple[int, int]]:
         """Mark the deliveries of one of several links: (offset, number) of those that no disposition has named."""
         assert self.links is not None
@@ -122,6 +131,10 @@ class Deliveries:
     def __len__(self) -> int:
         """Number of runs that still wait."""
         return len(self._runs)
+
+    def runs(self) -> list[DeliveryRun]:
+        """What still waits, as it is now."""
+        return list(self._runs)
 
     def add(
         self,

@@ -31,6 +31,26 @@ CLOSING = 5
 ASKED_MAX, ASKED_FIRST = 1000, 32
 
 
+class StepBudget:
+    """Lets everybody else have their turns while somebody looks through much.
+
+    Args:
+        size: Steps of one slice; so many take half a millisecond.
+    """
+
+    __slots__ = ("_left", "_size")
+
+    def __init__(self, size: int) -> None:
+        self._size = self._left = size
+
+    async def spend(self, steps: int = 1) -> None:
+        """Say how many steps were done."""
+        self._left -= steps
+        if self._left <= 0:
+            self._left = self._size
+            await asyncio.sleep(REST_S)
+
+
 class SlowStart:
     """How many messages a receiving link asks for at a time: twice as many whenever its client shows that it reads.
 

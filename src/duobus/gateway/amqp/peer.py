@@ -51,6 +51,7 @@ from duobus.gateway.amqp.revocation import detach_unauthorized
 from duobus.gateway.amqp.transactions.transactions import Transactions
 
 if TYPE_CHECKING:
+    from duobus.gateway.amqp.deliveries import DeliveryRun
     from duobus.gateway.amqp.links.link import Endpoint
     from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
     from duobus.gateway.amqp.links.session_writer import SessionWriter
@@ -319,6 +320,13 @@ class Peer(asyncio.Protocol):
         self.engine.close(described.condition, described.description, described.info)
         self.write_soon()
 
+    def end_for_operator(self) -> None:
+        """Somebody who runs the server does not want this connection any more."""
+        if not self.engine.is_open:
+            self.abort()
+        elif not self._is_closing:
+            self._close(ConnectionForced("An operator asked the server to close this connection. Connect again."))
+
     def end_login(self) -> None:
         """The key of its login was taken away, and it has nothing else."""
         self._close(Unauthorized("The key of the login was taken away. Connect again with one that is good."))
@@ -479,6 +487,11 @@ class Peer(asyncio.Protocol):
         if found is None:
             found = self._deliveries[session] = Deliveries()
         return found
+
+    def unsettled_runs(self) -> Iterator[DeliveryRun]:
+        """The deliveries that the client has not settled; sessions that end meanwhile are passed over."""
+        for deliveries in list(self._deliveries.values()):
+            yield from deliveries.runs()
 
     # -- events -------------------------------------------------------------------------------------------------
 

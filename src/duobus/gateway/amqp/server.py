@@ -137,6 +137,10 @@ class AmqpServer:
         self._connections[namespace] = number + 1
         peer.counted_in = namespace
 
+    def connections_of(self, namespace: str) -> int:
+        """How many connections to a namespace have shown who they are."""
+        return self._connections.get(namespace, 0)
+
     def know(self, peer: Peer) -> None:
         """A connection has shown a good token or login."""
         self._strangers.pop(peer, None)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from duobus.auth.authorizer import Authorizer
+from duobus.auth.authorizer import Authorizer, NamespaceRules
 from duobus.broker import ScaleUnit
 from duobus.clock import Clock, Entropy
 from duobus.errors import ArgumentInvalid, ServiceBusError
-from duobus.gateway.rest import operations as operating
 from duobus.gateway.rest.atom.management import Management
 from duobus.gateway.rest.atom.request_origin import RequestOrigin
 from duobus.gateway.rest.authorization import Guard
 from duobus.gateway.rest.dead_letters.endpoint import DeadLetterEndpoint, is_dead_letter_request
 from duobus.gateway.rest.error_responses import Answers
 from duobus.gateway.rest.keys.endpoint import AccessRules, KeyEndpoint, is_key_request
-from duobus.gateway.rest.operations import Drill
+from duobus.gateway.rest.operations import endpoint as operating
+from duobus.gateway.rest.operations.endpoint import Drill
+from duobus.gateway.rest.operations.registry import Operations, endpoints_of
 from duobus.gateway.rest.request_bodies import BodyBudget
-from duobus.gateway.rest.request_target import HOST, parse_target
+from duobus.gateway.rest.request_target import HOST, Target, parse_target
 from duobus.gateway.rest.runtime.messages import Messages
 from duobus.gateway.rest.runtime.routes import call_of
 from duobus.gateway.rest.runtime.sends import Meter, Sends
@@ -50,14 +51,20 @@ class HttpApi:
         backups: operating.Backups | None = None,
         audit: AuditTrail | None = None,
         overview: operating.Overview | None = None,
+        operations: Operations | None = None,
         rules: AccessRules | None = None,
         sends: type[Sends] = Sends,
     ) -> None:
         self._guard = Guard(authorizer, clock)
         self._answers = Answers(clock, entropy, log, errors)
-        self._operating = operating.AdminOperations(unit, self._guard, drills, backups, overview)
-        self._keys = None if rules is None else KeyEndpoint(rules, self._guard)
         room = BodyBudget()
+        others = () if operations is None else tuple(endpoints_of(operations, self._guard, room))
+        trail = audit or AuditTrail()
+        self._operating = operating.AdminOperations(
+            unit, self._guard, drills, backups, overview, others, audit=trail, now_ms=clock.now_ms
+        )
+        self._has_operations = options.operations
+        self._keys = None if rules is None else KeyEndpoint(rules, self._guard)
         self._management = Management(
             unit,
             self._guard,
@@ -66,7 +73,7 @@ class HttpApi:
             options=options,
             started_ms=started_ms,
             room=room,
-            audit=audit or AuditTrail(),
+            audit=trail,
         )
         self._service = DeadLetterEndpoint(unit, self._guard, room, meter)
         self.sends = sends(unit, self._guard, self._answers, entropy=entropy, options=options, meter=meter, room=room)
@@ -90,20 +97,17 @@ class HttpApi:
             namespace = self._guard.namespace_of(host)
             name = namespace.name
             target = parse_target(text)
-            own = host.partition("]")[0].strip("[") if host.startswith("[") else host.partition(":")[0]
+            own_host = host.partition("]")[0].strip("[") if host.startswith("[") else host.partition(":")[0]
             place = RequestOrigin(
                 "https" if request.secure else "http",
                 host,
                 name,
-                lambda other: other.lower() == own.lower() or self._guard.knows(other, namespace),
+                lambda other: other.lower() == own_host.lower() or self._guard.knows(other, namespace),
             )
-            if is_dead_letter_request(request.method, target):
-                return await self._service.answer(request, target, namespace)
+            own = await self._own_answer(request, target, namespace)
+            if own is not None:
+                return own
             call = call_of(request.method, target)
-            if self._keys is not None and is_key_request(target):
-                return await self._keys.answer(request, target, namespace)
-            if call is None and target.lower[:1] == (operating.PREFIX,):
-                return await self._operating.answer(request, target, namespace)
             if call is not None:
                 return await self._messages.answer(call, request, target, place, namespace)
             return await self._management.answer(request, target, place, namespace)
@@ -111,6 +115,20 @@ class HttpApi:
             return self._answers.refusal(error, name, text.partition("?")[0])
         except Exception as error:  # noqa: BLE001 - nothing of ours is to show outside
             return self._answers.fault(error, name, text.partition("?")[0])
+
+    async def _own_answer(
+        self, request: web.Request, target: Target, namespace: NamespaceRules
+    ) -> web.StreamResponse | None:
+        """The answer to a request that Azure does not have; None to any other, or when these are switched off."""
+        if not self._has_operations:
+            return None
+        if is_dead_letter_request(request.method, target):
+            return await self._service.answer(request, target, namespace)
+        if self._keys is not None and is_key_request(target):
+            return await self._keys.answer(request, target, namespace)
+        if target.lower[:1] == (operating.PREFIX,) and call_of(request.method, target) is None:
+            return await self._operating.answer(request, target, namespace)
+        return None
 
 
 async def expect_nothing(request: web.Request) -> None:

@@ -7,10 +7,12 @@ from typing import Final
 
 from duobus.broker import Queue, ScaleUnit, transfer_message_count
 from duobus.clock import BrokerTime, Clock
-from duobus.gateway.amqp.connection_list import list_connections
+from duobus.errors import EntityNotFound
+from duobus.gateway.amqp.connection_list import find_connection, list_connections, summary_of
 from duobus.gateway.amqp.server import AmqpServer
 from duobus.model.metering import RECEIVE, SEND, SETTLE
 from duobus.server.monitoring.metric_samples import memory_in_use, running_version
+from duobus.telemetry.audit_log import DELETE, DONE, AuditTrail, Change
 
 #: Entities that one answer names.
 ENTITIES_MAX: Final = 20_000
@@ -29,16 +31,24 @@ class ServerOverview:
         clock: Time.
         started_ms: Wall clock time of the server's start.
         time: Broker time.
+        audit: Is told of connections that are closed.
     """
 
     def __init__(
-        self, unit: ScaleUnit, amqp: AmqpServer, clock: Clock, started_ms: int, time: BrokerTime | None = None
+        self,
+        unit: ScaleUnit,
+        amqp: AmqpServer,
+        clock: Clock,
+        started_ms: int,
+        time: BrokerTime | None = None,
+        audit: AuditTrail | None = None,
     ) -> None:
         self._unit = unit
         self._amqp = amqp
         self._clock = clock
         self._started_ms = started_ms
         self._time = time
+        self._audit = audit or AuditTrail()
         self._began_ms = clock.monotonic_ms()
 
     def server(self) -> dict[str, object]:
@@ -74,9 +84,31 @@ class ServerOverview:
             found += map(self._entity, chosen[start : start + _AT_ONCE])
         return found
 
-    def connections(self, namespace: str) -> list[dict[str, object]]:
+    async def connections(self, namespace: str) -> list[dict[str, object]]:
         """Return the AMQP connections to a namespace."""
-        return list_connections(self._amqp, namespace)
+        return await list_connections(self._amqp, namespace)
+
+    def disconnect(self, namespace: str, connection: str, *, who: str, origin: str) -> dict[str, object]:
+        """Close a connection as an operator asks for, which the audit log tells, and return whose it was.
+
+        Raises:
+            EntityNotFound: There is no such connection to the namespace.
+            ServerBusy: The audit log cannot be written, and the connection stays.
+        """
+        peer = find_connection(self._amqp, namespace, connection)
+        if peer is None:
+            raise EntityNotFound(
+                f"There is no connection {connection[:100]!r} to this namespace (any more). GET /$duobus/connections "
+                "lists them."
+            )
+        found = summary_of(peer)
+        path = str(found["connection"])
+        change = Change(DELETE, "connection", namespace, path, who=who, origin=origin, interface="http")
+        self._audit.begin(change, self._clock.now_ms())
+        peer.end_for_operator()
+        told = {"from": [found["from"], None], "client": [found["client"], None]}
+        self._audit.end(change, self._clock.now_ms(), DONE, told)
+        return found
 
     def _entity(self, entity: Queue) -> dict[str, object]:
         (active, dead, transfer_dead, deferred, scheduled), size = entity.numbers()

@@ -20,6 +20,8 @@ from duobus.model.descriptions import AccessRule, Right
 
 #: The first segments of all addresses here.
 KEYS: Final = ("$duobus", "keys")
+#: What else is asked where the entity is that ``?entity=`` names.
+_OF_ENTITIES: Final = (KEYS, ("$duobus", "locks"), ("$duobus", "sessions"), ("$duobus", "try-rule"))
 #: Keys are kept nowhere on their way.
 _HEADERS: Final = {"Cache-Control": "no-store"}
 
@@ -45,9 +47,9 @@ def is_key_request(target: Target) -> bool:
 
 
 def entity_of(target: Target) -> tuple[str, ...] | None:
-    """Lower-case segments of the entity whose rules a request is about; None for those of the namespace."""
-    entity = target.query.get("entity", "")
-    return tuple(entity.strip("/").lower().split("/")) if is_key_request(target) and entity.strip("/") else None
+    """Lower-case segments of the entity that a request for ``/$duobus`` is about; None when it is about all of them."""
+    entity = target.query.get("entity", "").strip("/")
+    return tuple(entity.lower().split("/")) if target.lower[:2] in _OF_ENTITIES and entity else None
 
 
 class KeyEndpoint:

@@ -6,27 +6,41 @@ but for what a key that may listen everywhere could find out by itself: how much
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-import msgspec
 from aiohttp import web
 
 from duobus.auth.authorizer import NamespaceRules
 from duobus.broker import MessageBroker, ScaleUnit
-from duobus.errors import ArgumentInvalid, EntityNotFound, NotAllowed
+from duobus.errors import ArgumentInvalid, EntityNotFound, NotAllowed, ServiceBusError
 from duobus.gateway.rest.authorization import Guard
+from duobus.gateway.rest.operations.json_bodies import json_response
+from duobus.gateway.rest.operations.registry import OperationEndpoint
 from duobus.gateway.rest.request_target import MethodUnknown, Target
 from duobus.model.descriptions import Right
+from duobus.telemetry.audit_log import DONE, UPDATE, AuditTrail, Change
 
 #: First segment of all addresses here.
 PREFIX: Final = "$duobus"
 #: What a store can be told, and what it is after that.
 DRILLS: Final = {"fail": "failing", "stall": "stalling", "heal": "healthy"}
-#: What is answered by whoever has the overview; and what of that a key with Listen on the namespace may ask, too.
-OVERVIEW: Final = (("GET", "server"), ("GET", "entities"), ("GET", "connections"))
-LISTENING: Final = OVERVIEW[:2]
+#: What a key with Listen on the namespace may ask, too.
+LISTENING: Final = (("GET", "server"), ("GET", "entities"))
+#: Method, and segments below ``/$duobus``, of a request for one connection.
+CONNECTION_PARTS: Final = 3
 #: Fragments that one answer names; ``?entity=`` asks for those of one.
 FRAGMENTS_MAX: Final = 20_000
+#: What can be asked, and what can be ordered, for whoever asked for something else.
+READ: Final = (
+    *("server", "entities", "connections", "locks", "sessions", "history", "audit", "stores", "fragments"),
+    *("moves", "backup", "events", "metering"),
+)
+WRITTEN: Final = ("try-rule", "audit", "moves", "backup")
+#: What is told in the audit log, by the segment below ``/$duobus``, and as what.
+AUDITED: Final = {"stores": "store", "moves": "move", "backup": "backup"}
+#: Characters of a path that the audit log tells.
+PATH_LENGTH_MAX: Final = 512
 #: Digits of the number of a store or fragment in a request; no server has as many as that.
 DIGITS_MAX: Final = 9
 
@@ -61,8 +75,11 @@ class Overview(Protocol):
     async def entities(self, namespace: str, prefix: str) -> list[dict[str, object]]:
         """The entities of a namespace whose paths begin so, with what is in them and what was done with them."""
 
-    def connections(self, namespace: str) -> list[dict[str, object]]:
+    async def connections(self, namespace: str) -> list[dict[str, object]]:
         """The AMQP connections to a namespace, with their links."""
+
+    def disconnect(self, namespace: str, connection: str, *, who: str, origin: str) -> dict[str, object]:
+        """Close a connection, and tell whose it was."""
 
 
 class AdminOperations:
@@ -74,6 +91,9 @@ class AdminOperations:
         drills: Store id to the store under drill; empty where drills are not allowed.
         backups: None where everything is kept in memory.
         overview: Tells what is going on.
+        others: Answer what they know; everything else is answered here.
+        audit: Is told of drills, moves and backups.
+        now_ms: Wall clock time.
     """
 
     def __init__(
@@ -83,25 +103,54 @@ class AdminOperations:
         drills: dict[int, Drill],
         backups: Backups | None,
         overview: Overview | None = None,
+        others: Sequence[OperationEndpoint] = (),
+        *,
+        audit: AuditTrail,
+        now_ms: Callable[[], int],
     ) -> None:
         self._unit = unit
         self._guard = guard
         self._drills = drills
         self._backups = backups
         self._overview = overview
+        self._others = others
+        self._audit = audit
+        self._now_ms = now_ms
 
-    async def answer(self, request: web.Request, target: Target, namespace: NamespaceRules) -> web.Response:
+    async def answer(self, request: web.Request, target: Target, namespace: NamespaceRules) -> web.StreamResponse:
         """Answer one request.
 
         Raises:
             ServiceBusError: It is refused; the caller says so.
         """
+        for endpoint in self._others:
+            answer = await endpoint.answer(request, target, namespace)
+            if answer is not None:
+                return answer
         call = (request.method, *target.lower[1:])
-        self._guard.demand(request, target, namespace, Right.LISTEN if call in LISTENING else Right.MANAGE)
-        if self._overview is not None and call in OVERVIEW:
-            found = await _seen(self._overview, call[1], namespace.name, target.query.get("prefix", ""))
-            # Entities may be many, and this encoder is some seventy times as quick as the other.
-            return web.Response(body=msgspec.json.encode(found), content_type="application/json")
+        who = self._guard.demand(request, target, namespace, Right.LISTEN if call in LISTENING else Right.MANAGE)
+        seen = None if self._overview is None else await _seen(self._overview, call, target, namespace.name)
+        if seen is not None:
+            return json_response(seen)
+        if self._overview is not None and call[:2] == ("DELETE", "connections") and len(call) == CONNECTION_PARTS:
+            origin = request.remote or ""
+            return json_response(self._overview.disconnect(namespace.name, call[2], who=who, origin=origin))
+        kind = AUDITED.get(call[1]) if call[0] == "POST" and len(call) > 1 else None
+        if kind is None:
+            return self._of_stores(call, target, namespace)
+        path = "/".join(filter(None, [*target.segments[2:], target.query.get("entity", "")]))[:PATH_LENGTH_MAX]
+        change = Change(UPDATE, kind, namespace.name, path, who=who, origin=request.remote or "", interface="http")
+        self._audit.begin(change, self._now_ms())
+        outcome = DONE
+        try:
+            return self._of_stores(call, target, namespace)
+        except ServiceBusError as error:
+            outcome = str(error)
+            raise
+        finally:
+            self._audit.end(change, self._now_ms(), outcome)
+
+    def _of_stores(self, call: tuple[str, ...], target: Target, namespace: NamespaceRules) -> web.Response:
         match call:
             case "GET", "stores":
                 return web.json_response([self._store(broker) for broker in self._unit.brokers.values()])
@@ -118,10 +167,8 @@ class AdminOperations:
             case "GET", "backup":
                 return web.json_response(self._backing_up().status())
         raise MethodUnknown(
-            f"{request.method} means nothing for this address. GET /$duobus/server, /$duobus/entities, "
-            "/$duobus/connections, /$duobus/stores, /$duobus/fragments, /$duobus/moves, /$duobus/backup or "
-            "/$duobus/keys; POST /$duobus/moves, /$duobus/backup or "
-            "/$duobus/stores/<number>/fail, .../stall or .../heal."
+            f"{call[0]} means nothing for this address. GET {_listed(READ)} or /$duobus/keys; POST {_listed(WRITTEN)} "
+            "or /$duobus/stores/<number>/fail, .../stall or .../heal; DELETE /$duobus/connections/<connection>."
         )
 
     def _broker(self, number: str) -> MessageBroker:
@@ -197,10 +244,19 @@ class AdminOperations:
         return found
 
 
-async def _seen(overview: Overview, what: str, namespace: str, prefix: str) -> object:
-    if what == "server":
-        return overview.server()
-    return await overview.entities(namespace, prefix) if what == "entities" else overview.connections(namespace)
+async def _seen(overview: Overview, call: tuple[str, ...], target: Target, namespace: str) -> object:
+    match call:
+        case "GET", "server":
+            return overview.server()
+        case "GET", "entities":
+            return await overview.entities(namespace, target.query.get("prefix", ""))
+        case "GET", "connections":
+            return await overview.connections(namespace)
+    return None
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"/{PREFIX}/{name}" for name in names)
 
 
 def _is_number(text: str) -> bool:

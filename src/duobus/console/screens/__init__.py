@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from duobus.console.screens import overview
+from duobus.console.screens import audit, connections, overview, pairs, stores, usage
 from duobus.console.visits import Screen
 
-SCREENS: Final[tuple[Screen, ...]] = (overview.screen,)
+SCREENS: Final[tuple[Screen, ...]] = (
+    overview.screen,
+    connections.screen,
+    stores.screen,
+    pairs.screen,
+    audit.screen,
+    usage.screen,
+)

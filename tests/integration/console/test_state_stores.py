@@ -112,6 +112,8 @@ async def test_what_people_do_here_is_in_the_audit_log(tmp_path: Path) -> None:
         assert "Nothing like this" in (await client.get("/audit?who=nobody")).words
         page = await client.get("/audit")
         assert "2/stall" in page.words
+        assert "the server" in page.words
+        assert 'path="></a>' not in page.text
         state = (await client.data("/stores"))["backup"]["state"]
         assert state in {"running", "done"}
 

@@ -100,6 +100,11 @@ async def test_htmx_changes_a_part_with_the_token_and_a_refusal_becomes_a_notice
     await page.evaluate("htmx.ajax('POST', '/namespaces/open', {target: '#content', values: {name: 'nowhere'}})")
     await expect(page.get_by_role("alert")).to_contain_text("The console knows no namespace nowhere.")
     await expect(page.get_by_role("heading", name="Open now")).to_be_visible()
+    # Of a form that is wrong, too, unless the screen shows the form again.
+    wrong = "{target: '#content', values: {name: 'x', connection_string: 'nonsense'}}"
+    await page.evaluate(f"htmx.ajax('POST', '/namespaces/add', {wrong})")
+    await expect(page.get_by_role("alert")).to_contain_text("This is no connection string.")
+    await expect(page.get_by_role("heading", name="Open now")).to_be_visible()
     await page.get_by_role("button", name="Close this notice").click()
     await expect(page.get_by_role("alert")).to_be_hidden()
     await page.evaluate("(name) => htmx.ajax('POST', '/namespaces/open', {values: {name}})", client.place)

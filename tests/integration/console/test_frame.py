@@ -317,3 +317,38 @@ async def test_a_live_source_that_fails_tells_the_page_and_is_closed() -> None:
         text = (await response.read()).decode()
         assert 'event: failed\ndata: {"status":503,"text":"The store is away.","trackingId":"abc"}' in text
         assert closed.is_set()
+
+
+@in_loop
+async def test_what_a_screen_shares_and_what_a_session_has_open_ends_with_the_console() -> None:
+    screen = Screen("trial")
+    ended: list[str] = []
+
+    class Shared:
+        async def close(self) -> None:
+            ended.append("shared")
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("work")
+
+    async def release() -> None:
+        ended.append("resource")
+
+    @screen.get("/trial")
+    async def show(visit: Visit) -> View:
+        visit.shared["trial"] = Shared()
+        visit.shared["plain"] = {"a": 1}
+        visit.session.start(work(), "trial")
+        visit.session.resources.push_async_callback(release)
+        visit.session.memory["trial"] = 1
+        return View("failure.html", "T", {"failure": {"text": "x", "tracking_id": None}})
+
+    async with console(screens=(screen,)) as client:
+        assert (await client.get("/trial")).status == 200
+        (session,) = client.console.sessions.all()
+        assert ended == []
+    assert sorted(ended) == ["resource", "shared", "work"]
+    assert session.memory == {}

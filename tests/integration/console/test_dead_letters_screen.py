@@ -13,7 +13,7 @@ from aiohttp import FormData
 from azure.servicebus import ServiceBusMessage
 
 from duobus.console.screens.dead_letters.job_files import JobFiles
-from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
+from duobus.model.descriptions import AccessRule, QueueDescription, Right, SubscriptionDescription, TopicDescription
 from duobus.model.options import HttpOptions
 from kits.console import ConsoleClient, broker, console, console_of
 from kits.gateway import in_loop
@@ -488,3 +488,22 @@ async def test_pages_of_messages_follow_each_other_and_have_every_message_once(t
             url = page["next"]
         assert sizes == [50, 50, 10]
         assert numbers == sorted(set(numbers))
+
+
+@in_loop
+async def test_a_key_of_one_queue_leads_to_its_dead_letters_and_resubmits_them(tmp_path: Path) -> None:
+    rule = AccessRule(name="own", primary_key="own" * 9, secondary_key="two" * 9, rights=int(Right.LISTEN | Right.SEND))
+    async with (
+        broker(QueueDescription(name="orders", authorization_rules=(rule,))) as server,
+        console_of(server, profiles=tmp_path / "a") as manager,
+        console_of(server, right=None, profiles=tmp_path / "b") as client,
+    ):
+        await bury(manager, orders(3))
+        text = (
+            f"Endpoint=sb://localhost:{server.port('amqp')};SharedAccessKeyName=own;SharedAccessKey={'own' * 9};"
+            "UseDevelopmentEmulator=true;EntityPath=orders"
+        )
+        await client.sign_in_with(kind="connection", connection_string=text)
+        assert (await client.get("/dead-letters")).headers["Location"] == "/dead-letters/orders"
+        run = await done(client, await tried(client))
+        assert (run["done"], run["can_undo"], await counts(manager)) == (3, False, (3, 0))

@@ -119,6 +119,15 @@ def test_what_is_unwell_is_told_worst_first() -> None:
     assert any("7 messages wait here for the namespace contoso" in finding.text for finding in told_of)
 
 
+def test_a_clock_of_the_server_that_is_far_from_that_of_the_console_is_told() -> None:
+    (found,) = findings(reading(0)._replace(apart_ms=-3 * 60_000), {}, None, "")
+    assert (found.kind, found.text.split(":")[0]) == (
+        "warning",
+        "The clock of the server is 3 m behind that of the console",
+    )
+    assert findings(reading(0)._replace(apart_ms=59_000), {}, None, "") == []
+
+
 def test_nothing_is_told_of_a_namespace_that_is_well() -> None:
     well = reading(0, stores=(store(1, drill="healthy"),), orders={"dead": 5, "active": 100})
     assert findings(well, {}, 5, "") == []

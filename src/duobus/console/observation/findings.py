@@ -15,6 +15,8 @@ _NAMED_MAX: Final = 5
 _INCOMING_HIGH: Final = 0.8
 #: How far the clock may be from broker time: slewing brings a second back in seven minutes.
 _CLOCK_APART_MS: Final = 60_000
+#: How far two clocks may differ before tokens, which are good for minutes, are in danger.
+_CLOCKS_APART_MS: Final = 60_000
 #: For how long a start of the server is worth a line.
 _NEW_MS: Final = 10 * 60_000
 _BACKLOG: Final = re.compile(r"(?i)(.+)/x-servicebus-transfer/(\d{1,9})")
@@ -57,6 +59,7 @@ def findings(reading: Reading, errors: Mapping[str, int], dead_before: int | Non
         *_of_entities(reading),
         *_of_dead_letters(reading, dead_before, growing),
         *_of_server(reading.server),
+        *_of_clocks(reading.apart_ms),
         *_of_errors(errors),
         *_of_backlogs(reading),
     ]
@@ -135,6 +138,15 @@ def _of_server(server: Mapping[str, Any]) -> list[Finding]:
         text = "That was less than ten minutes ago. Its counts of sent and received messages begin there."
         found.append(Finding(INFO, "The server was started", text))
     return found
+
+
+def _of_clocks(apart_ms: int) -> list[Finding]:
+    if abs(apart_ms) <= _CLOCKS_APART_MS:
+        return []
+    side = "ahead of" if apart_ms > 0 else "behind"
+    apart = short_duration(abs(apart_ms) // 60_000 * 60_000)
+    text = f"The clock of the server is {apart} {side} that of the console: tokens may be refused."
+    return [Finding(WARNING, "Two clocks differ", text)]
 
 
 def _of_errors(errors: Mapping[str, int]) -> list[Finding]:

@@ -182,6 +182,7 @@ async def read_duobus(namespace: NamespaceClient, *, with_stores: bool) -> Readi
         NamespaceError: It does not answer, or refuses.
     """
     server = await namespace.operation("GET", "/$duobus/server")
+    asked_ms = namespace.clock.now_ms()
     entities = await namespace.operation("GET", "/$duobus/entities")
     stores = tuple(await namespace.operation("GET", "/$duobus/stores")) if with_stores else None
     return Reading(
@@ -192,6 +193,7 @@ async def read_duobus(namespace: NamespaceClient, *, with_stores: bool) -> Readi
         entities=entities_of(entities),
         stores=stores,
         is_cut=len(entities) >= _LISTED_MAX,
+        apart_ms=int(server["nowMs"]) - asked_ms,
     )
 
 

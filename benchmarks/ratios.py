@@ -123,6 +123,21 @@ def of_before(samples: Samples) -> dict[str, dict[str, dict[str, list[float]]]]:
     return found
 
 
+WATCHED = {"duobus-consoles": "duobus-plain"}
+"""Configurations that differ in nothing but the consoles that are open."""
+
+
+def of_watched(samples: Samples) -> dict[str, dict[str, dict[str, list[float]]]]:
+    """Compare a broker that people look at with the same one alone, as `of_before` does."""
+    found: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for own, other in WATCHED.items():
+        for workload, mine in samples.get(own, {}).items():
+            theirs = samples.get(other, {}).get(workload, ())
+            figures = {name: rounds(mine, theirs, name) for name in ("cpu", "rate")}
+            found.setdefault(own, {})[workload] = {name: each for name, each in figures.items() if each}
+    return {own: loads for own, loads in found.items() if any(loads.values())}
+
+
 def paired_table(found: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]], earlier: str) -> str:
     """Lay out the result of `of_before`: the median of the rounds' ratios, their range, and each of them.
 
@@ -178,15 +193,15 @@ def _row(own: str, peer: str, workload: str, figures: Mapping[str, Mapping[str, 
     return (
         own,
         workload,
-        *_sharded_queue(rate),
+        *_spread(rate),
         "" if wanted is None else f"{wanted:.2f}",
         verdict,
-        *_sharded_queue(figures.get("cpu")),
-        _sharded_queue(figures.get("send_p50"))[0],
+        *_spread(figures.get("cpu")),
+        _spread(figures.get("send_p50"))[0],
     )
 
 
-def _sharded_queue(figure: Mapping[str, float] | None) -> tuple[str, str]:
+def _spread(figure: Mapping[str, float] | None) -> tuple[str, str]:
     if figure is None:
         return "-", ""
     return f"{figure['median']:.2f}", f"[{figure['min']:.2f}..{figure['max']:.2f}]"

@@ -5,6 +5,7 @@
     python benchmarks/run.py --workloads A100,C1x1 --configurations plain
     python benchmarks/run.py --configurations plain,compiled      the compiled twin beside pure Python: make compile
     python benchmarks/run.py --configurations plain,postgres      a store in PostgreSQL beside one in a file
+    python benchmarks/run.py --configurations plain,consoles --rounds 9      three open consoles, and none
     python benchmarks/run.py --peer rabbitmq     the same rounds with RabbitMQ among them, and the ratios to it
     python benchmarks/run.py --beside HEAD~1 --configurations plain --rounds 9      an earlier commit among them
 
@@ -30,6 +31,7 @@ if not __package__:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import rabbitmq, ratios, report, usage
+from benchmarks.consoles import WatchedPeer
 from benchmarks.load import workloads
 from benchmarks.load.exchange import Limits
 from benchmarks.load.wire import LoadError
@@ -39,7 +41,7 @@ from tools import compile_twin
 ROOT = Path(__file__).resolve().parents[1]
 ALL = ("A100", "A1000", "B", "C1x1", "C4x4", "S4x4", "D", "E10")
 STARTUPS = 5
-_CONFIGURATIONS_HELP = "plain, parted, postgres, compiled, compiled-parted, compiled-postgres"
+_CONFIGURATIONS_HELP = "plain, parted, postgres, consoles, compiled, compiled-parted, compiled-postgres"
 
 
 class _Meter(workloads.Observer):
@@ -120,7 +122,8 @@ class Runner:
         """Run one workload; after a failure start the broker afresh, since its queue may hold anything now."""
         try:
             meter = _Meter(peer.pid)
-            result = workloads.run(peer.target, workload, meter)
+            with peer.measured():
+                result = workloads.run(peer.target, workload, meter)
             return {**result.as_dict(), **meter.sample(result.messages)}
         except (LoadError, OSError, PeerError) as error:
             self.failures.append(f"{peer.name} {workload.name}: {error}")
@@ -154,6 +157,7 @@ def make_peers(options: argparse.Namespace) -> list[Peer]:
     # stores, whether the queue is spread over them, whether the compiled twin runs, whether they are in PostgreSQL
     known = {
         "plain": (1, False, False, False),
+        "consoles": (1, False, False, False),
         "parted": (4, True, False, False),
         "compiled": (1, False, True, False),
         "compiled-parted": (4, True, True, False),
@@ -173,7 +177,7 @@ def make_peers(options: argparse.Namespace) -> list[Peer]:
                 raise ValueError("an earlier commit is measured in plain Python only: leave --beside or compiled away")
             sources[f"{ratios.BEFORE}{name}"] = report.sources_of(ROOT, options.beside)
         peers += [
-            DuobusPeer(
+            (WatchedPeer if name == "consoles" else DuobusPeer)(
                 called,
                 shlex.split(options.duobus),
                 stores=stores,
@@ -301,6 +305,9 @@ def main(arguments: list[str] | None = None) -> int:
     earlier = ratios.of_before(runner.samples)
     if earlier:
         document["beside_ratios"] = earlier
+    watched = ratios.of_watched(runner.samples)
+    if watched:
+        document["consoles"] = watched
     stored = ratios.of_postgres(runner.samples)
     if stored:
         document["postgres"] = stored
@@ -310,6 +317,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"\n{ratios.table(twins, 'the same in plain Python')}\n")
     if earlier:
         print(f"\n{ratios.paired_table(earlier, circumstances['beside'])}\n")
+    if watched:
+        print(f"\n{ratios.paired_table(watched, 'the same without consoles')}\n")
     if stored:
         print(f"\n{ratios.table(stored, 'the same with a store in a file')}\n")
     if rabbit is not None:

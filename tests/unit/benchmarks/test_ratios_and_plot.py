@@ -34,6 +34,16 @@ def test_an_earlier_commit_is_compared_round_by_round() -> None:
     assert "duobus-plain  rate  mean   2.500" in shown
 
 
+def test_a_broker_that_people_look_at_is_compared_with_the_same_one_alone() -> None:
+    samples = {
+        "duobus-plain": {"C1x1": [sample(1, 10.0, 4.0), sample(2, 10.0, 2.0)]},
+        "duobus-consoles": {"C1x1": [sample(1, 9.0, 5.0), sample(2, 11.0, 2.0)]},
+    }
+    found = ratios.of_watched(samples)
+    assert found == {"duobus-consoles": {"C1x1": {"cpu": [1.25, 1.0], "rate": [0.9, 1.1]}}}
+    assert ratios.of_watched({"duobus-plain": samples["duobus-plain"]}) == {}
+
+
 def test_a_ratio_is_of_medians_with_the_range_of_the_rounds() -> None:
     own = [sample(1, 20.0), sample(2, 60.0), sample(3, 40.0)]
     peer = [sample(1, 10.0), sample(2, 12.0), sample(3, 16.0)]

@@ -35,29 +35,20 @@ class Shop(NamedTuple):
     Attributes:
         url: The console's address, which signs in.
         ready: The members of the console's ready file.
-        shop: The broker of the shop.
-        spare: The broker to which its messages go when a store is away.
     """
 
     url: str
     ready: dict[str, Any]
-    shop: ServerProcess
-    spare: ServerProcess
-
-    def lose_store(self) -> None:
-        """Take one of the shop's stores away."""
-        operate(self.shop, "fail", LOST_STORE)
 
 
 @contextmanager
-def open_shop(folder: Path, clock: Clock, *, port: int = 0, loses_store: bool = True) -> Iterator[Shop]:
-    """Start brokers and console, fill the shop, and keep its programs running until the end.
+def open_shop(folder: Path, clock: Clock, *, port: int = 0) -> Iterator[Shop]:
+    """Start brokers and console, fill the shop, take a store away, and keep the shop's programs running until the end.
 
     Args:
         folder: For the data and the logs.
         clock: Time.
         port: Of the console; 0 for a free one.
-        loses_store: Whether one of three stores is taken away when everything is filled.
 
     Raises:
         DemoFailed: Something did not start; the text says what to do.
@@ -71,10 +62,8 @@ def open_shop(folder: Path, clock: Clock, *, port: int = 0, loses_store: bool = 
         with first.client() as client:
             write_history(client, Till(SEED), clock)
         with _running_console(folder, shop, spare, port, clock) as ready, Business(first, second, SEED + 1):
-            found = Shop(f"{ready['url']}sign-in#code={ready['code']}", ready, shop, spare)
-            if loses_store:
-                found.lose_store()
-            yield found
+            operate(shop, "fail", LOST_STORE)
+            yield Shop(f"{ready['url']}sign-in#code={ready['code']}", ready)
 
 
 @contextmanager

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus.aio._async_utils import create_authentication
 
-from duobus.console.namespace.failures import NamespaceError, clean, told
+from duobus.console.namespace.failures import TOLD, NamespaceError, clean, told
 from duobus.console.screens.messages.places import MEMORY, entity_of
 from duobus.ha.sdk import release_thread
 from duobus.model.json.deliveries import Delivery
@@ -150,7 +150,10 @@ class Node:
         handler, self._handler = self._handler, None
         if handler is not None:
             release_thread(handler._handler)
-            await handler.close()
+            # Of a connection that is broken nothing has to be waited for.
+            with suppress(*TOLD):
+                async with asyncio.timeout(_FINISH_S):
+                    await handler.close()
 
 
 async def _send_once(handler: Any, *request: Any, **options: Any) -> Any:

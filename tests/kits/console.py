@@ -206,10 +206,11 @@ def routes(client: ConsoleClient, method: str) -> list[Route]:
 
 
 def address_of(route: Route, value: str = "orders") -> str:
-    """An address that a route answers: the parts that vary are this value, or 1 where the route wants a number."""
+    """An address that a route answers: the parts that vary are this value, or what else the route takes."""
 
     def part(found: re.Match[str]) -> str:
-        return value if re.fullmatch(found[2] or "[^/]+", value) else "1"
+        pattern = found[2] or "[^/]+"
+        return next(one for one in (value, "1", *pattern.split("|"), "0" * 32) if re.fullmatch(pattern, one))
 
     return re.sub(r"{(\w+)(?::([^{}]*(?:{[^{}]*}[^{}]*)*))?}", part, route.path)
 

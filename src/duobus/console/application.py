@@ -28,9 +28,9 @@ from duobus.console.security import (
     protection,
 )
 from duobus.console.sessions import Session, Sessions
-from duobus.console.settings import ConsoleSettings
+from duobus.console.settings import SETTINGS, ConsoleSettings
 from duobus.console.sign_in import SignIn
-from duobus.console.visits import CONFIRM_FIELD, Redirect, Refusal, Route, Screen, View, Visit
+from duobus.console.visits import CONFIRM_FIELD, Closable, Redirect, Refusal, Route, Screen, View, Visit
 from duobus.errors import ServiceBusError
 
 _COOKIE_BITS: Final = 32
@@ -50,7 +50,7 @@ class Console:
         access_code: Opens the namespaces whose keys the console has; for the terminal.
         sessions: Who has signed in.
         screens: What people see.
-        shared: What screens keep for all sessions, by the name of the screen.
+        shared: What screens keep for all sessions, by the name of the screen; what is closable is closed at the end.
     """
 
     def __init__(self, settings: ConsoleSettings, screens: tuple[Screen, ...], clock: Clock, entropy: Entropy) -> None:
@@ -88,12 +88,16 @@ class Console:
                 else:
                     router.add_post(route.path, answer)
         application[CONSOLE] = self
+        application[SETTINGS] = self.settings
         return application
 
     async def _start(self, _application: web.Application) -> None:
         self.sessions.start()
 
     async def _stop(self, _application: web.Application) -> None:
+        for shared in self.shared.values():
+            if isinstance(shared, Closable):
+                await shared.close()
         await self.sessions.close()
 
     # -- one request ------------------------------------------------------------------------------------------------

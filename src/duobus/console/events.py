@@ -76,7 +76,7 @@ class _Queue:
 
 
 async def stream_events(visit: Visit, source: AsyncIterator[Event]) -> web.StreamResponse:
-    """Answer a request with the events of a source, which is closed at the end.
+    """Answer a request with the events of a source, which is cancelled when the page goes.
 
     An error of the namespace ends the stream with an event ``failed`` that tells the error.
     """
@@ -109,9 +109,6 @@ async def _read(source: AsyncIterator[Event], queue: _Queue) -> None:
         queue.put(Event("failed", {"status": error.status, "text": error.text, "trackingId": error.tracking_id}))
     finally:
         queue.end()
-        close = getattr(source, "aclose", None)
-        if close is not None:
-            await close()
 
 
 async def _end(visit: Visit, queue: _Queue) -> None:

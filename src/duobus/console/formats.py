@@ -18,6 +18,8 @@ _KIB: Final = 1024
 #: Durations of this length and above mean "without end": Azure writes its longest one.
 _ENDLESS: Final = timedelta(days=10_000_000)
 _DURATION: Final = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
+#: Azure and the broker write an instant that never was as the first of all instants.
+_NEVER_YEAR: Final = 1
 _DAY_S: Final = 86_400
 
 
@@ -116,8 +118,10 @@ def as_datetime(value: Any) -> datetime | None:
 def time(value: Any) -> Markup:
     """An instant; a script writes it in the viewer's zone, and the exact one is the title."""
     found = as_datetime(value)
+    if value in (None, "", 0) or (found is not None and found.year <= _NEVER_YEAR):
+        return Markup(UNKNOWN)
     if found is None:
-        return Markup(UNKNOWN) if value in (None, "", 0) else escape(str(value))
+        return escape(str(value))
     exact = found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, exact, found.strftime("%Y-%m-%d %H:%M:%S"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.resources
 import json
 from collections.abc import Mapping
@@ -41,6 +42,8 @@ HTMX_SETTINGS: Final = {
     ],
 }
 
+#: Characters of the mark of a file's contents.
+_MARK_LENGTH: Final = 16
 #: The CSRF token of the page that is being made, for the macro of forms.
 _csrf: ContextVar[str] = ContextVar("duobus_console_csrf", default="")
 
@@ -73,6 +76,7 @@ class Pages:
     def __init__(self) -> None:
         self._screens: tuple[Screen, ...] = ()
         self._version = version("duobus")
+        self._marks: dict[str, str] = {}
         self._environment = Environment(
             loader=PackageLoader("duobus.console", "templates"),
             autoescape=True,
@@ -162,7 +166,12 @@ class Pages:
         return found
 
     def _static_url(self, name: str) -> str:
-        return f"/static/{quote(name)}?v={quote(self._version)}"
+        """The address of a file, with a mark of its contents: browsers keep the file until the contents change."""
+        mark = self._marks.get(name)
+        if mark is None:
+            contents = static_folder().joinpath(name).read_bytes()
+            mark = self._marks[name] = hashlib.sha256(contents).hexdigest()[:_MARK_LENGTH]
+        return f"/static/{quote(name)}?v={mark}"
 
 
 _NO_RIGHTS: Final = Rights(send=False, listen=False, manage=False)

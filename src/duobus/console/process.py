@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -18,6 +19,7 @@ from duobus.clock import Clock, Entropy
 from duobus.console.application import CONSOLE, build_app
 from duobus.console.settings import ConsoleSettings
 from duobus.errors import ConfigurationError
+from duobus.telemetry.logs import set_up_logs
 
 #: How long requests that are under way are given at the stop, in seconds.
 _SHUTDOWN_S: Final = 3.0
@@ -88,12 +90,21 @@ async def run_console(
         started = _started(settings, runner.addresses[0][1], application[CONSOLE].access_code)
         if ready_file is not None:
             _write_ready_file(ready_file, started)
+        _set_up_logs(clock or Clock())
         announce(started)
         await _until_told(stdin_ends)
     finally:
         await runner.cleanup()
         if ready_file is not None:
             _remove(ready_file)
+
+
+def _set_up_logs(clock: Clock) -> None:
+    set_up_logs("text", clock, sys.stderr)
+    # The SDK logs what it raises as well, and its retries; the console tells people of the errors.
+    sdk = logging.getLogger("azure")
+    sdk.addHandler(logging.NullHandler())
+    sdk.propagate = False
 
 
 def _started(settings: ConsoleSettings, port: int, code: str) -> Started:

@@ -78,9 +78,14 @@ async def add_headers_to_stream(request: web.Request, response: web.StreamRespon
 def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Add the headers that every answer has."""
     response.headers.update(HEADERS)
-    # Pages hold messages, and sometimes keys: no copy stays in the browser. Files of the console are asked for anew.
-    is_static = request.path.startswith("/static/")
-    response.headers.setdefault("Cache-Control", "no-cache" if is_static else "no-store")
+    if request.path.startswith("/static/"):
+        # With a mark of its contents in the address, a file is never another one. Whether there is such a file shows
+        # late, so that an answer that was marked before may lose the mark here.
+        is_kept = "v" in request.query and response.status in {HTTPStatus.OK, HTTPStatus.NOT_MODIFIED}
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if is_kept else "no-cache"
+    else:
+        # Pages hold messages, and sometimes keys: no copy stays in the browser.
+        response.headers.setdefault("Cache-Control", "no-store")
     response.headers.pop("Server", None)
 
 

@@ -150,15 +150,21 @@ class Sessions:
         self._sessions[session.id] = session
         return session
 
-    async def find(self, identifier: str | None) -> Session | None:
-        """The session of this name, used from now on; None when there is none or it has ended."""
+    async def find(self, identifier: str | None, *, is_use: bool = True) -> Session | None:
+        """The session of this name; None when there is none or it has ended.
+
+        Args:
+            identifier: As of the cookie.
+            is_use: Whether a person is there, so that the session does not end for want of use.
+        """
         session = self._sessions.get(identifier or "")
         if session is None:
             return None
         if self._has_ended(session):
             await self.end(session.id)
             return None
-        session.used_ms = self._now_ms()
+        if is_use:
+            session.used_ms = self._now_ms()
         return session
 
     async def end(self, identifier: str) -> None:

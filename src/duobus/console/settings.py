@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from aiohttp import web
+
 from duobus.errors import ConfigurationError
 
 #: Port of the console unless the operator chooses another one.
@@ -80,6 +82,10 @@ class ConsoleSettings:
     def is_secure(self) -> bool:
         """Whether browsers reach the console by HTTPS only, so that cookies are for HTTPS only."""
         return self.public_url is not None and self.public_url.lower().startswith("https:")
+
+
+#: Where an application holds the settings.
+SETTINGS: Final = web.AppKey("settings", ConsoleSettings)
 
 
 def _public_host(url: str) -> str:

@@ -33,6 +33,8 @@ EMULATOR: Final = (
     "UseDevelopmentEmulator=true;"
 )
 
+#: A page that asks while nobody is there says so in this header.
+UNATTENDED_HEADER: Final = "X-Unattended"
 #: How the form says what the person brings.
 _BY_KEY: Final = "key"
 _BY_CODE: Final = "code"
@@ -73,7 +75,7 @@ class SignIn:
 
     async def session_of(self, request: web.Request) -> Session | None:
         """The session of a request; None when the person has not signed in, or not for too long."""
-        return await self._sessions.find(request.cookies.get(self._cookie))
+        return await self._sessions.find(request.cookies.get(self._cookie), is_use=not _is_unattended(request))
 
     def demand(self, request: web.Request) -> web.StreamResponse:
         """What somebody gets who has to sign in first."""
@@ -230,6 +232,16 @@ class SignIn:
 
     def _set_cookie(self, response: web.StreamResponse, name: str, value: str) -> None:
         response.set_cookie(name, value, path="/", httponly=True, samesite="Strict", secure=self._settings.is_secure)
+
+
+def _is_unattended(request: web.Request) -> bool:
+    """Whether a page asks by itself, as it does from time to time while nobody looks at it.
+
+    The script of the page says so when no key was pressed and no pointer moved for a while; live events come without
+    anybody's doing in any case.
+    """
+    is_stream = request.headers.get("Accept", "") == "text/event-stream"
+    return is_stream or request.headers.get(UNATTENDED_HEADER) == "true"
 
 
 def _with_next(url: str, place: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from aiohttp import web
 from multidict import MultiDict, MultiDictProxy
@@ -36,6 +36,14 @@ class Refusal(Exception):
         super().__init__(text)
         self.status = int(status)
         self.text = text
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """What a screen keeps for all sessions and has to end with the console."""
+
+    async def close(self) -> None:
+        """End it."""
 
 
 class View(NamedTuple):

@@ -150,8 +150,11 @@ class ConsoleProcess:
         try:
             line = await process.stdout.readline()
             if line:
-                self.url = str(json.loads(line)["url"])
-                self._log.info("console ready", url=self.url)
+                told = json.loads(line)
+                self.url = str(told["url"])
+                # With a key that is public, the code that opens the console is no secret either.
+                is_public = "SharedAccessKey=" in self._options.connection_string
+                self._log.info("console ready", url=f"{self.url}sign-in#code={told['code']}" if is_public else self.url)
             status = await process.wait()
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(reader), 1.0)

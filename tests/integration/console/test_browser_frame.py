@@ -100,10 +100,29 @@ async def test_htmx_changes_a_part_with_the_token_and_a_refusal_becomes_a_notice
     await page.evaluate("htmx.ajax('POST', '/namespaces/open', {target: '#content', values: {name: 'nowhere'}})")
     await expect(page.get_by_role("alert")).to_contain_text("The console knows no namespace nowhere.")
     await expect(page.get_by_role("heading", name="Open now")).to_be_visible()
+    # Of a form that is wrong, too, unless the screen shows the form again.
+    wrong = "{target: '#content', values: {name: 'x', connection_string: 'nonsense'}}"
+    await page.evaluate(f"htmx.ajax('POST', '/namespaces/add', {wrong})")
+    await expect(page.get_by_role("alert")).to_contain_text("This is no connection string.")
+    await expect(page.get_by_role("heading", name="Open now")).to_be_visible()
     await page.get_by_role("button", name="Close this notice").click()
     await expect(page.get_by_role("alert")).to_be_hidden()
     await page.evaluate("(name) => htmx.ajax('POST', '/namespaces/open', {values: {name}})", client.place)
     await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
+@in_browser
+async def test_a_page_says_when_nobody_has_touched_it_for_a_minute(client: ConsoleClient, page: Any) -> None:
+    await page.goto(f"{client.url}/sign-in")
+    said = """(later) => {
+      const real = Date.now, detail = { headers: {} };
+      Date.now = () => real() + later;
+      document.dispatchEvent(new CustomEvent("htmx:configRequest", { detail }));
+      Date.now = real;
+      return detail.headers["X-Unattended"] ?? null;
+    }"""
+    assert await page.evaluate(said, 59_000) is None
+    assert await page.evaluate(said, 61_000) == "true"
 
 
 @in_browser

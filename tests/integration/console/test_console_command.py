@@ -119,3 +119,20 @@ def test_where_the_packages_are_missing_the_command_says_what_to_install() -> No
     said = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, timeout=30)
     assert said.returncode == 1
     assert "pip install 'duobus[console]'" in said.stderr
+
+
+@pytest.mark.slow
+def test_the_log_tells_of_a_failure_of_the_console_and_nothing_of_the_sdk() -> None:
+    program = """
+import asyncio, logging, sys
+from duobus.console import process
+process._set_up_logs(process.Clock())
+logging.getLogger("azure.servicebus").error("noise of the SDK")
+try:
+    raise RuntimeError("broken screen")
+except RuntimeError:
+    logging.getLogger("duobus.console").exception("failed")
+"""
+    said = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, timeout=30).stderr
+    assert "broken screen" in said
+    assert "noise of the SDK" not in said

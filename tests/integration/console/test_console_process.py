@@ -33,9 +33,9 @@ MEMBERS = {
 }
 
 
-def process(program: str, **options: Any) -> ConsoleProcess:
+def process(program: str, place: str = "Endpoint=sb://x", **options: Any) -> ConsoleProcess:
     return ConsoleProcess(
-        ConsoleOptions((), "Endpoint=sb://x"), Clock(), Log("test"), command=(sys.executable, "-c", program), **options
+        ConsoleOptions((), place), Clock(), Log("test"), command=(sys.executable, "-c", program), **options
     )
 
 
@@ -74,6 +74,25 @@ async def test_the_console_ends_with_its_server_and_its_address_is_known_only_me
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert console.url is None
+
+
+@in_loop
+@pytest.mark.parametrize(
+    ("place", "is_told"), [("Endpoint=sb://x", False), ("Endpoint=sb://x;SharedAccessKey=k", True)]
+)
+async def test_the_log_has_the_access_code_only_where_the_key_is_public(
+    place: str, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    told = json.dumps({"url": "http://here/", "code": "abc"})
+    console = process(f"import sys; print('{told}', flush=True); sys.stdin.read()", place)
+    running = asyncio.ensure_future(console.run())
+    await settled(lambda: console.url is not None)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    records = [vars(record) for record in caplog.records]
+    assert any("http://here/" in str(record) for record in records)
+    assert any("sign-in#code=abc" in str(record) for record in records) == is_told
 
 
 @in_loop

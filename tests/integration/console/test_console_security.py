@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 from collections.abc import AsyncIterator
 from http import HTTPStatus
@@ -128,6 +129,19 @@ async def first_of(client: ConsoleClient, path: str) -> Any:
     """The headers of an answer whose body may have no end."""
     async with client.session.get(client.url + path, allow_redirects=False) as response:
         return dict(response.headers)
+
+
+@in_loop
+async def test_a_file_is_kept_by_browsers_as_long_as_its_contents_are_the_same() -> None:
+    async with console(QUEUE, right=None) as client:
+        marks = dict(re.findall(r'"/static/([\w./]+)\?v=([0-9a-f]{16})"', (await client.get("/sign-in")).text))
+        assert {"console.css", "console.js", "icon.svg", "vendor/htmx.min.js"} <= set(marks)
+        for name, mark in marks.items():
+            kept = await client.get(f"/static/{name}?v={mark}")
+            assert hashlib.sha256(kept.text.encode()).hexdigest().startswith(mark)
+            assert "immutable" in kept.headers["Cache-Control"]
+            assert (await client.get(f"/static/{name}")).headers["Cache-Control"] == "no-cache"
+        assert (await client.get("/static/missing.js?v=1")).headers["Cache-Control"] == "no-cache"
 
 
 @in_loop
@@ -305,6 +319,18 @@ async def test_a_session_ends_when_nobody_uses_it_and_after_a_day_s_work_in_any_
         # Without a request, too: its connections to the namespace would stay open.
         await client.console.sessions.sweep()
         assert len(client.console.sessions) == 0
+
+
+@in_loop
+@pytest.mark.parametrize("headers", [{"X-Unattended": "true"}, {"Accept": "text/event-stream"}])
+async def test_what_a_page_asks_for_by_itself_does_not_keep_a_session_alive(headers: dict[str, str]) -> None:
+    clock = MovableClock()
+    async with console(QUEUE, clock=clock, idle_s=600) as client:
+        for _ in range(3):
+            clock.moved_ms += 199_000
+            assert (await client.ask("GET", "/namespaces", headers=headers)).status == HTTPStatus.OK
+        clock.moved_ms += 4_000
+        assert (await client.ask("GET", "/namespaces", headers=headers)).status == HTTPStatus.SEE_OTHER
 
 
 @in_loop

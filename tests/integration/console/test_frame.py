@@ -154,9 +154,15 @@ async def test_a_door_that_does_not_answer_in_time_ends_with_a_sentence() -> Non
 
 @in_loop
 async def test_a_broker_that_is_gone_is_a_sentence_and_the_session_goes_on() -> None:
-    async with console(QueueDescription(name="orders")) as client:
+    screen = Screen("trial")
+
+    @screen.get("/trial")
+    async def show(visit: Visit) -> View:
+        return View("failure.html", "Trial", {"stores": await visit.namespace.operation("GET", "/$duobus/stores")})
+
+    async with console(QueueDescription(name="orders"), screens=(screen,)) as client:
         await client.server.stop()
-        page = await client.get("/")
+        page = await client.get("/trial")
         assert page.status == 502
         assert "does not answer" in page.words
         assert (await client.get("/namespaces")).status == 200
@@ -311,3 +317,38 @@ async def test_a_live_source_that_fails_tells_the_page_and_is_closed() -> None:
         text = (await response.read()).decode()
         assert 'event: failed\ndata: {"status":503,"text":"The store is away.","trackingId":"abc"}' in text
         assert closed.is_set()
+
+
+@in_loop
+async def test_what_a_screen_shares_and_what_a_session_has_open_ends_with_the_console() -> None:
+    screen = Screen("trial")
+    ended: list[str] = []
+
+    class Shared:
+        async def close(self) -> None:
+            ended.append("shared")
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("work")
+
+    async def release() -> None:
+        ended.append("resource")
+
+    @screen.get("/trial")
+    async def show(visit: Visit) -> View:
+        visit.shared["trial"] = Shared()
+        visit.shared["plain"] = {"a": 1}
+        visit.session.start(work(), "trial")
+        visit.session.resources.push_async_callback(release)
+        visit.session.memory["trial"] = 1
+        return View("failure.html", "T", {"failure": {"text": "x", "tracking_id": None}})
+
+    async with console(screens=(screen,)) as client:
+        assert (await client.get("/trial")).status == 200
+        (session,) = client.console.sessions.all()
+        assert ended == []
+    assert sorted(ended) == ["resource", "shared", "work"]
+    assert session.memory == {}

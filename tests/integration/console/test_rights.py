@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from azure.servicebus import ServiceBusMessage
 
 from duobus.clock import Clock
 from duobus.console.namespace.address import NamespaceAddress
@@ -14,7 +17,7 @@ from duobus.console.namespace.client import NamespaceClient, open_namespace
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.namespace.rights import Rights
 from duobus.model.descriptions import AccessRule, QueueDescription, Right, TopicDescription
-from kits.console import broker, connection_string
+from kits.console import RULES, broker, connection_string
 from kits.gateway import in_loop
 
 KEY = "own" * 9
@@ -129,3 +132,41 @@ async def test_an_answer_without_an_end_is_not_read_to_its_end(monkeypatch: pyte
         )
         with pytest.raises(NamespaceError, match="MiB"):
             await learned(NamespaceAddress(text))
+
+
+@in_loop
+async def test_over_tls_the_console_trusts_the_authority_that_it_is_given_and_no_other(tmp_path: Path) -> None:
+    async with broker(QueueDescription(name="orders"), data=tmp_path, ephemeral=False, tls_self_signed=True) as server:
+        name, key = RULES["manage"]
+        text = f"Endpoint=sb://localhost:{server.port('tls')};SharedAccessKeyName={name};SharedAccessKey={key}"
+        address = NamespaceAddress(text)
+        assert address.url.startswith("https://")
+        client = await open_namespace(address, server.authority, Clock())
+        assert client.rights.manage
+        async with client.telling("queue orders"):
+            await client.administration.get_queue("orders")
+            async with client.messaging.get_queue_sender("orders") as sender:
+                await sender.send_messages(ServiceBusMessage("x"))
+        await client.close()
+        with pytest.raises(NamespaceError) as error:
+            await open_namespace(address, None, Clock())
+        assert error.value.status == 502
+        assert "certificate" in error.value.text.lower()
+
+
+@in_loop
+async def test_a_request_is_signed_for_no_more_than_the_key_is_for() -> None:
+    tokens: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        tokens.append(unquote(request.headers.get("Authorization", "").partition("sr=")[2].partition("&")[0]))
+        return web.Response(text="{}")
+
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(application) as served:
+        for entity, resource in (("", "/"), ("EntityPath=shop/orders;", "/shop/orders")):
+            tokens.clear()
+            text = f"Endpoint=sb://localhost:{served.port};SharedAccessKeyName=a;SharedAccessKey=b;{entity}"
+            await learned(NamespaceAddress(text + "UseDevelopmentEmulator=true"))
+            assert set(tokens) == {f"http://localhost:{served.port}{resource}"}

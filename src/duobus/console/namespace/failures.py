@@ -75,6 +75,9 @@ _STATUSES: Final[tuple[tuple[type[BaseException], HTTPStatus], ...]] = (
     (TypeError, HTTPStatus.BAD_REQUEST),
 )
 
+#: Errors after which nobody knows whether the namespace is there.
+_UNREACHED: Final = (ServiceBusConnectionError, ServiceRequestError, ServiceResponseError, OSError)
+
 #: What the SDK and aiohttp raise, as far as it is an answer of the namespace and no defect of the console.
 TOLD: Final = (AzureError, OSError, TimeoutError, ValueError, TypeError)
 
@@ -121,7 +124,7 @@ def namespace_error(error: BaseException, what: str, place: str, masked: Callabl
         )
     if status == HTTPStatus.GATEWAY_TIMEOUT:
         text = f"{place} did not answer in time about {what}. {text}".strip()
-    elif status == HTTPStatus.BAD_GATEWAY:
+    elif isinstance(error, _UNREACHED):
         text = f"{place} does not answer: {text or type(error).__name__}"
     elif status == HTTPStatus.NOT_FOUND:
         text = f"There is no {what}. {text}".strip()

@@ -6,7 +6,13 @@
   /* Every request of htmx brings the token. */
   document.addEventListener("htmx:configRequest", (event) => {
     event.detail.headers["X-CSRF-Token"] = csrf();
+    /* What a page asks for by itself must not keep a session alive that nobody uses. */
+    if (Date.now() - lastInput > 60000) event.detail.headers["X-Unattended"] = "true";
   });
+  let lastInput = Date.now();
+  for (const kind of ["keydown", "pointerdown", "pointermove", "scroll", "wheel"]) {
+    document.addEventListener(kind, () => { lastInput = Date.now(); }, { capture: true, passive: true });
+  }
   document.addEventListener("htmx:sendError", () => notify("The console does not answer. Is it still running?"));
   document.addEventListener("htmx:timeout", () => notify("The console did not answer in time."));
 

@@ -54,18 +54,20 @@ async def test_points_have_rates_since_the_point_before_and_depths_as_they_are()
         await settled(lambda: server.unit.namespace("ns").queues["q"].numbers()[0][0] == 3)
         clock.advance(10_000)
         await kept(server).read()
+        for body in (b"five", b"six"):
+            await client.send(sender, body)
         clock.advance(20_000)
         await kept(server).read()
         found = await told(server)
         assert found["entities"] == ["Q"]
         assert [point[1:] for point in found["points"]] == [
             [0.4, 0.2, 0.1, 3.0, 0.0, 1.0, 1.0],
-            [0.0, 0.0, 0.0, 3.0, 0.0, 1.0, 1.0],
+            [0.1, 0.0, 0.0, 5.0, 0.0, 1.0, 1.0],
         ]
         of_entity = await told(server, "?entity=q")
         assert [point[1:] for point in of_entity["points"]] == [
             [0.4, 0.2, 0.1, 3.0, 0.0, 1.0, 0.0],
-            [0.0, 0.0, 0.0, 3.0, 0.0, 1.0, 0.0],
+            [0.1, 0.0, 0.0, 5.0, 0.0, 1.0, 0.0],
         ]
         assert len((await told(server, "?minutes=0"))["points"]) == 2
 

@@ -27,6 +27,8 @@ OPERATIONS = [
 ]
 #: Those with an answer that has an end.
 FINITE = [one for one in OPERATIONS if "text/event-stream" not in one[2]["responses"].get("200", {}).get("content", {})]
+#: So many requests are drawn that every kind of answer comes.
+REQUESTS_PER_OPERATION = 30
 LOGIN = urlencode({"grant_type": "client_credentials", "client_id": "owner", "client_secret": SECRET})
 QUEUES = ("q", "a/b", "parted", "off", "sessions")
 ODD = [
@@ -64,6 +66,8 @@ BODIES = [
     b"<entry><content><a/></content></entry>",
     b"<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>",
     b"[]",
+    b'{"operation":"read","kind":"key","path":"q"}',
+    b'{"message":{},"filter":{"sql":"a = 1"}}',
     b'[{"Body":"a"}]',
     b'[{"Body":"a","BrokerProperties":{"SessionId":"s"}},{"UserProperties":{"a":null}}]',
     b"[" * 5_000,
@@ -142,7 +146,7 @@ def test_every_answer_to_any_request_is_one_that_the_description_names(seed: int
             await server.unit.topics.create_topic("ns", topic)
             http = await Http.connect(server.port("http") or 0)
             seen = set()
-            for _ in range(1000):
+            for _ in range(REQUESTS_PER_OPERATION * len(FINITE)):
                 method, path, operation = chance.choice(FINITE)
                 target, headers = request_for(chance, path, operation)
                 body = chance.choice(BODIES) if method in {"PUT", "POST"} else b""

@@ -34,8 +34,8 @@ TEXT_LENGTH_MAX: Final = 512
 Event = tuple[str, dict[str, Any]]
 
 
-class Listener:
-    """One who listens: what waits for him, and how much was dropped."""
+class EventQueue:
+    """What waits for one who listens, and how much was dropped."""
 
     __slots__ = ("_is_over", "_waiting", "_woken", "dropped", "namespace")
 
@@ -76,11 +76,11 @@ class Listener:
 
 
 class EventFeed:
-    """Tells every listener what concerns his namespace, or the server."""
+    """Tells every listener what concerns the listener's namespace, or the server."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._listeners: dict[Listener, None] = {}
+        self._listeners: dict[EventQueue, None] = {}
         self._unit: ScaleUnit | None = None
         self._amqp: AmqpServer | None = None
         self._task: asyncio.Task[None] | None = None
@@ -101,7 +101,7 @@ class EventFeed:
             if namespace is None or namespace.lower() == listener.namespace.lower():
                 listener.put(event)
 
-    def listen(self, namespace: str) -> Listener:
+    def listen(self, namespace: str) -> EventQueue:
         """Begin to listen; ``leave`` ends that.
 
         Raises:
@@ -109,14 +109,14 @@ class EventFeed:
         """
         if len(self._listeners) >= LISTENERS_MAX or self._is_over:
             raise ServerBusy(f"There are {len(self._listeners)} listeners of at most {LISTENERS_MAX}. Try again later.")
-        listener = Listener(namespace)
+        listener = EventQueue(namespace)
         listener.put(("ready", {"atMs": self._clock.now_ms()}))
         self._listeners[listener] = None
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._look(), name="events")
         return listener
 
-    def leave(self, listener: Listener) -> None:
+    def leave(self, listener: EventQueue) -> None:
         """Listen no more."""
         self._listeners.pop(listener, None)
         if not self._listeners and self._task is not None:

@@ -69,8 +69,8 @@ class Inspection:
         """
         queue = self._entity(namespace, address)
         room = _bounded(limit)
-        held = _page_of(queue, _cursor_of(after), room + 1)
         budget = StepBudget(_STEPS_AT_ONCE)
+        held = await _page_of(queue, _cursor_of(after), room + 1, budget)
         await budget.spend(len(held) * _STEPS_OF_ROW)
         page = held[:room]
         ends, wanted = await self._ends(page, budget)
@@ -162,7 +162,7 @@ def _cursor_of(after: str) -> tuple[int, int, int]:
     return int(found[1]), int(found[2]), int(found[3])
 
 
-def _page_of(queue: Queue, after: tuple[int, int, int], limit: int) -> list[_Held]:
+async def _page_of(queue: Queue, after: tuple[int, int, int], limit: int, budget: StepBudget) -> list[_Held]:
     first_fragment, first_kind, last = after
     held: list[_Held] = []
     for handle in sorted(queue.fragments, key=lambda one: one.number):
@@ -176,7 +176,11 @@ def _page_of(queue: Queue, after: tuple[int, int, int], limit: int) -> list[_Hel
                 held.append(_Held(handle, source, lock.number, lock, None))
         if len(held) < limit:
             beyond = last if is_first and first_kind == _OF_MESSAGE else -1
-            for counter, slot in locked_messages(source, beyond, limit - len(held)):
+            found: list[tuple[int, QueuedMessage]] = []
+            for part in locked_messages(source, beyond, limit - len(held)):
+                found = part
+                await budget.spend(_STEPS_AT_ONCE)
+            for counter, slot in found:
                 held.append(_Held(handle, source, counter, lock_of_session(source, slot), slot))
         if len(held) >= limit:
             break

@@ -15,7 +15,7 @@ from duobus.auth.authorizer import NamespaceRules
 from duobus.broker import MessageBroker, ScaleUnit
 from duobus.errors import ArgumentInvalid, EntityNotFound, NotAllowed, ServiceBusError
 from duobus.gateway.rest.authorization import Guard
-from duobus.gateway.rest.operations.entity_endpoint import json_response
+from duobus.gateway.rest.operations.json_bodies import json_response
 from duobus.gateway.rest.operations.registry import OperationEndpoint
 from duobus.gateway.rest.request_target import MethodUnknown, Target
 from duobus.model.descriptions import Right

@@ -20,8 +20,8 @@ HEARTBEAT_S: Final = 15.0
 WRITE_S: Final = 30.0
 
 
-class Listener(Protocol):
-    """One who listens; see ``duobus.server.operations.events``."""
+class EventQueue(Protocol):
+    """What waits for one who listens; see ``duobus.server.operations.events``."""
 
     async def take(self, timeout_s: float) -> list[tuple[str, dict[str, Any]]] | None:
         """Wait for events, but not for longer; None when nothing more comes."""
@@ -75,7 +75,7 @@ class EventEndpoint:
         response: web.StreamResponse,
         target: Target,
         namespace: NamespaceRules,
-        listener: Listener,
+        listener: EventQueue,
     ) -> None:
         checked = asyncio.get_running_loop().time()
         while True:

@@ -8,7 +8,8 @@ from aiohttp import web
 
 from duobus.auth.authorizer import NamespaceRules
 from duobus.gateway.rest.authorization import Guard
-from duobus.gateway.rest.operations.entity_endpoint import json_response, number_in
+from duobus.gateway.rest.operations.entity_endpoint import number_in
+from duobus.gateway.rest.operations.json_bodies import json_response
 from duobus.gateway.rest.request_target import Target
 from duobus.model.descriptions import Right
 

@@ -9,7 +9,7 @@ from aiohttp import web
 from duobus.auth.authorizer import NamespaceRules
 from duobus.errors import ArgumentInvalid
 from duobus.gateway.rest.authorization import Guard
-from duobus.gateway.rest.operations.entity_endpoint import json_response
+from duobus.gateway.rest.operations.json_bodies import json_response
 from duobus.gateway.rest.request_target import Target
 from duobus.model.descriptions import Right
 

@@ -9,8 +9,8 @@ from aiohttp import web
 
 from duobus.auth.authorizer import NamespaceRules
 from duobus.gateway.rest.authorization import Guard
-from duobus.gateway.rest.operations.entity_endpoint import entity_in, json_response
-from duobus.gateway.rest.operations.json_bodies import json_object, read_json
+from duobus.gateway.rest.operations.entity_endpoint import entity_in
+from duobus.gateway.rest.operations.json_bodies import json_object, json_response, read_json
 from duobus.gateway.rest.request_bodies import BodyBudget
 from duobus.gateway.rest.request_target import Target
 from duobus.model.address import Address

@@ -11,8 +11,10 @@ import json
 import multiprocessing
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -41,6 +43,8 @@ from simulation.scenarios import (
 
 #: Of so many seeds one is run twice, where a run has a digest.
 TWICE_EVERY: Final = 50
+#: Of so many seeds in a row a search for planted bugs tries the quickest first.
+FEW: Final = 50
 
 
 class Found(NamedTuple):
@@ -125,27 +129,33 @@ _ENDLESS: Final = "TimeoutError"
 _ERROR: Final = re.compile(r"[A-Za-z]+(Error|Failure|Exception): ")
 
 
+def findings(world: str, bug: str | None, seed: int, *, twice: bool = False) -> list[str]:
+    """All that a seed shows, with a planted bug or without: broken invariants, or how the run failed.
+
+    ``twice``: a run without a finding is repeated, and has to be the same run again.
+    """
+    chosen = WORLDS[world]
+    with ExitStack() as stack:
+        if bug is not None:
+            stack.enter_context(chosen.bugs[bug]())
+        try:
+            found = chosen.run(seed)
+            if not found.wrong and twice and chosen.run(seed).digest != found.digest:
+                return ["the same seed gave two different runs"]
+        except Exception as error:  # noqa: BLE001 - any failure of a run is a finding, to be shown with its seed
+            return [f"{type(error).__name__}: {error}"]
+    return found.wrong
+
+
 def caught(world: str, bug: str | None, seed: int) -> str | None:
-    """What a seed shows, with a planted bug or without: a broken invariant, or a run that fails; None for nothing."""
-    return _try((world, seed, bug, False))[1]
+    """The first finding of a seed, with a planted bug or without; None for nothing."""
+    return next(iter(findings(world, bug, seed)), None)
 
 
 def _try(job: tuple[str, int, str | None, bool]) -> tuple[int, str | None]:
     """One seed in a worker: the seed, and what is wrong or None."""
-    name, seed, bug, twice = job
-    world = WORLDS[name]
-    with ExitStack() as stack:
-        if bug is not None:
-            stack.enter_context(world.bugs[bug]())
-        try:
-            found = world.run(seed)
-            if found.wrong:
-                return seed, found.wrong[0]
-            if twice and world.run(seed).digest != found.digest:
-                return seed, "the same seed gave two different runs"
-        except Exception as error:  # noqa: BLE001 - any failure of a run is a finding, to be shown with its seed
-            return seed, f"{type(error).__name__}: {error}"
-    return seed, None
+    world, seed, bug, twice = job
+    return seed, next(iter(findings(world, bug, seed, twice=twice)), None)
 
 
 def campaign(world: str, first: int, seeds: int, jobs: int, bug: str | None = None) -> Iterator[tuple[int, str | None]]:
@@ -174,11 +184,31 @@ def sign_of(how: str | None) -> str | None:
     return None if _ERROR.match(how) else re.sub(r"\d+", "#", how.splitlines()[0])[:60]
 
 
-def search(world: str, bug: str, limit: int) -> tuple[int, str] | None:
-    """The first seed that catches a planted bug and is clean without it, and how it shows; None within ``limit``."""
-    for seed in range(1, limit + 1):
+@cache
+def _clean_seeds(world: str, first: int) -> tuple[int, ...]:
+    """Of the FEW seeds from ``first`` those that are clean without a bug, the quickest first."""
+    times: list[tuple[float, int]] = []
+    for seed in range(first, first + FEW):
+        begun = time.process_time()
+        if not findings(world, None, seed):
+            times.append((time.process_time() - begun, seed))
+    return tuple(seed for _took, seed in sorted(times))
+
+
+def quickest_first(world: str, limit: int) -> Iterator[int]:
+    """The seeds up to ``limit`` that are clean without a bug; of each FEW in a row those with the shortest runs first.
+
+    Tests run every recorded seed with its bug and without: a short run is worth a longer search.
+    """
+    for first in range(1, limit + 1, FEW):
+        yield from (seed for seed in _clean_seeds(world, first) if seed <= limit)
+
+
+def search(world: str, bug: str, seeds: Iterable[int]) -> tuple[int, str] | None:
+    """The first of these seeds that catches a planted bug, and how the bug shows; None when none of them does."""
+    for seed in seeds:
         how = caught(world, bug, seed)
-        if how is not None and sign_of(how) is not None and caught(world, None, seed) is None:
+        if how is not None and sign_of(how) is not None:
             return seed, how.splitlines()[0]
     return None
 
@@ -240,7 +270,7 @@ def _search_bugs(world: str, limit: int, record: Record | None) -> tuple[int, in
         if bug in known and holds(world, bug, *known[bug]):
             kept[bug] = known[bug]
             how = f"still caught by seed {known[bug][0]}"
-        elif (found := search(world, bug, limit)) is not None:
+        elif (found := search(world, bug, quickest_first(world, limit))) is not None:
             kept[bug] = found[0], sign_of(found[1]) or ""
             how = f"caught by seed {found[0]}: {found[1]}"
         else:

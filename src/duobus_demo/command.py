@@ -6,7 +6,9 @@ import json
 import signal
 import sys
 import tempfile
+import threading
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +23,7 @@ Example:
   duobus demo
   duobus demo --part queue --details
   duobus demo --part rate --json
+  duobus demo --console --skip-parts
 
 \b
 Exit status: 0 nothing lost, altered or wrongly delivered; 1 something was, or the run could not be finished.
@@ -45,34 +48,93 @@ Exit status: 0 nothing lost, altered or wrongly delivered; 1 something was, or t
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep the broker's data and log in this folder, which must be empty or new.",
 )
-def command(parts: tuple[str, ...], is_json: bool, details: bool, seconds_limit: int, keep: Path | None) -> None:
+@click.option(
+    "--console", "opens_console", is_flag=True, help="Then fill a shop, print the address of a console on it, and stay."
+)
+@click.option(
+    "--console-port", type=click.IntRange(0, 65_535), default=0, help="Port of the console; 0 for a free one."
+)
+@click.option("--skip-parts", is_flag=True, help="With --console: play no part before.")
+def command(
+    parts: tuple[str, ...],
+    is_json: bool,
+    details: bool,
+    seconds_limit: int,
+    keep: Path | None,
+    opens_console: bool,
+    console_port: int,
+    skip_parts: bool,
+) -> None:
     """Send the Python standard library through a broker that is killed three times, and count what comes out."""
     # The broker has a session of its own and would outlive this process.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
-    results: list[dict[str, Any]] = []
-    failed: dict[str, list[str]] = {}
+    if skip_parts and not opens_console:
+        raise click.UsageError("--skip-parts goes with --console: without both there is nothing to do.")
     try:
         with ExitStack() as stack:
             folder = _folder(keep, stack)
-            for name in dict.fromkeys(parts or PARTS):
-                result, failures = _play(name, folder / name, is_json, details, seconds_limit)
-                results.append(result)
-                if failures:
-                    failed[name] = failures
+            has_failed = not skip_parts and _play_all(parts or tuple(PARTS), folder, is_json, details, seconds_limit)
+            if opens_console:
+                _stay(folder / "console", is_json, console_port)
     except DemoFailed as error:
+        raise click.ClickException(str(error)) from error
+    sys.exit(1 if has_failed else 0)
+
+
+def _play_all(parts: tuple[str, ...], folder: Path, is_json: bool, details: bool, seconds_limit: int) -> bool:
+    """Play parts and print what came of them; return whether one was a failure.
+
+    Raises:
+        DemoFailed: A part could not be played to its end.
+    """
+    results: list[dict[str, Any]] = []
+    failed: dict[str, list[str]] = {}
+    try:
+        for name in dict.fromkeys(parts):
+            result, failures = _play(name, folder / name, is_json, details, seconds_limit)
+            results.append(result)
+            if failures:
+                failed[name] = failures
+    except DemoFailed:
         if not is_json:
             if results:
                 _summarize(results, failed)
             # Nothing is known of what the parts after it would have shown.
             click.echo("FAILED: not all parts were played to their end.")
-        raise click.ClickException(str(error)) from error
+        raise
     if not is_json:
         _summarize(results, failed)
         from duobus_demo.result_table import verdict
 
         click.echo(verdict(results, failed))
-    sys.exit(1 if failed else 0)
+    return bool(failed)
+
+
+def _stay(folder: Path, is_json: bool, port: int) -> None:
+    """Open a console on a shop, say where, and stay until Ctrl-C or SIGTERM.
+
+    Raises:
+        DemoFailed: Something did not start, or the extra ``console`` is not installed.
+    """
+    if find_spec("jinja2") is None or find_spec("azure.servicebus") is None:
+        raise DemoFailed("The console needs more packages: pip install 'duobus[console]'")
+    from duobus.clock import Clock
+    from duobus_demo.shop.opening import open_shop
+
+    if not is_json:
+        click.echo("Filling a shop for the console ...", err=True)
+    with open_shop(folder, Clock(), port=port) as shop:
+        if is_json:
+            click.echo(json.dumps({"part": "console", "console": shop.url, "url": shop.ready["url"]}))
+        else:
+            click.echo(f"Console: {shop.url}")
+            click.echo("The address signs in. Store 3 of the shop is away; its orders wait in the namespace 'spare'.")
+            click.echo("Ctrl-C ends the console, the brokers and everything in them.")
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            return
 
 
 def _summarize(results: list[dict[str, Any]], failed: dict[str, list[str]]) -> None:

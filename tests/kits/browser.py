@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Any, Final, TypeVar
 
 #: Longest time that one test with a browser may take, on a machine that is busy with others.
-LIMIT_S: Final = 100.0
+LIMIT_S: Final = 200.0
 
 T = TypeVar("T")
 

@@ -131,11 +131,11 @@ class Progress(Pace):
         super().__init__(rate)
         self._shows = shows_progress and sys.stderr.isatty()
 
-    def step(self, done: int, left: int) -> None:
+    def step(self, totals: Totals) -> None:
         """See Pace."""
         if self._shows:
-            click.echo(f"\r{done} done, {left} left ", nl=False, err=True)
-        super().step(done, left)
+            click.echo(f"\r{totals.moved} done, {totals.left} left ", nl=False, err=True)
+        super().step(totals)
 
     def end(self) -> None:
         """The line of progress goes."""
@@ -149,7 +149,7 @@ def run(executor: Executor, undo: UndoFile | None, *, rate: int | None, shows_pr
     try:
         return executor.run(pace, undo)
     except BaseException:
-        _tell_of_part(pace.done, pace.left)
+        _tell_of_part(pace.totals)
         raise
     finally:
         pace.end()
@@ -166,12 +166,12 @@ def bring(
     try:
         runs.bring(executor, records, chunk, totals, note)
     except BaseException:
-        _tell_of_part(totals.moved, totals.left)
+        _tell_of_part(totals)
         raise
     return totals
 
 
-def _tell_of_part(done: int, left: int) -> None:
+def _tell_of_part(totals: Totals) -> None:
     """Whoever goes on after a failure has to know how far it has come."""
-    if done or left:
-        click.echo(f"Done before the failure: {done}. Left: {left}.", err=True)
+    if totals.moved or totals.left:
+        click.echo(f"Done before the failure: {totals.moved}. Left: {totals.left}.", err=True)

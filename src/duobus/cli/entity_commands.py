@@ -5,9 +5,6 @@ A kind is described by a ``Noun``; its module makes the group of its commands fr
 
 from __future__ import annotations
 
-import datetime
-import enum
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -17,7 +14,7 @@ import click
 from duobus.cli.failures import AlreadyExists, NotFound
 from duobus.cli.output import Column, Commands, Printer, Record
 from duobus.cli.remote import Remote, duration, remote_command
-from duobus.model.durations import format_duration
+from duobus.console.namespace.sdk_forms import camel, plain
 from duobus.model.properties import Form, Surface, properties_of
 
 #: Attributes of the runtime properties, whichever of them a kind has.
@@ -98,28 +95,6 @@ class Noun(NamedTuple):
     table: tuple[Column, ...]
     examples: Mapping[str, str]
     convert: Callable[[dict[str, Any]], dict[str, Any]] = dict
-
-
-def camel(name: str) -> str:
-    """``lock_duration`` as ``lockDuration``, as ``az`` prints it."""
-    return re.sub("_([a-z])", lambda match: match[1].upper(), name)
-
-
-def plain(value: Any) -> Any:
-    """A value of the SDK as JSON has it."""
-    if isinstance(value, datetime.timedelta):
-        return format_duration(value // datetime.timedelta(milliseconds=1))
-    if isinstance(value, datetime.datetime):
-        return value.isoformat()
-    if isinstance(value, enum.Enum):
-        return value.value if isinstance(value.value, str) else value.name.lower()
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    if isinstance(value, Mapping):
-        return {str(plain(name)): plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def record_of(noun: Noun, entity: Any, runtime: Any = None) -> Record:

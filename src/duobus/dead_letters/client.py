@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from duobus.dead_letters.namespace import Namespace
     from duobus.dead_letters.undo_file import UndoFile
 
-_TIMEOUT_S: Final = 120
+_TIMEOUT_S: Final = 120.0
 #: Attempts of an order when the server is busy: a store may be away for a few seconds.
 _ATTEMPTS: Final = 5
 _PAUSE_S: Final = 1.0
@@ -34,8 +34,9 @@ ANSWER_BYTES_MAX: Final = 64 << 20
 class DeadLetterClient:
     """A connection to the dead-letter service; ``order`` gives the answer, and raises the errors of the namespace."""
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: Namespace, timeout_s: float = _TIMEOUT_S) -> None:
         self._namespace = namespace
+        self._timeout_s = timeout_s
         self._connection: http.client.HTTPConnection | None = None
 
     def __enter__(self) -> Self:
@@ -105,10 +106,10 @@ class DeadLetterClient:
         if self._connection is None:
             netloc = self._namespace.netloc
             if self._namespace.is_plain:
-                self._connection = http.client.HTTPConnection(netloc, timeout=_TIMEOUT_S)
+                self._connection = http.client.HTTPConnection(netloc, timeout=self._timeout_s)
             else:
                 context = ssl.create_default_context(cafile=self._namespace.ca)
-                self._connection = http.client.HTTPSConnection(netloc, timeout=_TIMEOUT_S, context=context)
+                self._connection = http.client.HTTPSConnection(netloc, timeout=self._timeout_s, context=context)
         return self._connection
 
     def _drop(self) -> None:
@@ -130,12 +131,18 @@ class ServerDeadLetters:
         """See Executor."""
         told = Totals()
         for answer in self._answers(replace(self._work.plan, shows=True, is_dry=is_dry), told):
-            told.moved += len(answer["messages"])
-            yield answer["messages"]
+            found = self._meant(answer)
+            told.moved += len(found)
+            yield found
+
+    def _meant(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
+        takes = self._work.takes
+        found: list[dict[str, Any]] = answer["messages"]
+        return found if takes is None else [record for record in found if takes(record)]
 
     def _answers(self, plan: DeadLetterPlan, totals: Totals) -> Iterator[dict[str, Any]]:
         """Order after order, until nothing follows or as many are counted as were asked for."""
-        first: int | None = 0
+        first: int | None = plan.first
         most = self._work.limit
         while first is not None and (most is None or totals.moved + totals.left < most):
             chunk = self._work.chunk if most is None else min(most - totals.moved - totals.left, self._work.chunk)
@@ -143,6 +150,7 @@ class ServerDeadLetters:
             # The instant of the first order: what dies again later is not gone through again.
             plan = replace(plan, before_ms=answer["before"])
             first = answer["next"]
+            self._work.unavailable.update(answer.get("unavailable", ()))
             yield answer
 
     def _ordered(self, plan: DeadLetterPlan, **members: Any) -> dict[str, Any]:
@@ -153,16 +161,33 @@ class ServerDeadLetters:
         totals = Totals()
         plan = self._work.plan
         # With an undo file, the messages are on this disk before anything becomes of them.
-        for answer in self._answers(plan if undo is None else replace(plan, is_dry=True, shows=True), totals):
-            if undo is not None:
-                numbers = tuple(undo.plan(answer["messages"]))
-                if not numbers:
-                    continue
-                answer = self._ordered(replace(plan, numbers=numbers, limit=len(numbers), before_ms=answer["before"]))
-                undo.done(answer["moved"])
+        looks_first = undo is not None or self._work.takes is not None
+        for answer in self._answers(replace(plan, is_dry=True, shows=True) if looks_first else plan, totals):
+            if looks_first:
+                answer = self._done_by_number(plan, answer, undo, totals)
             self._count(answer, totals)
-            pace.step(totals.moved, totals.left)
+            pace.step(totals)
         return totals
+
+    def _done_by_number(
+        self, plan: DeadLetterPlan, looked: dict[str, Any], undo: UndoFile | None, totals: Totals
+    ) -> dict[str, Any]:
+        """Do it to those of the messages that were found and are meant; the answer."""
+        found = self._meant(looked)
+        for record in found:
+            if "refused" in record:
+                totals.skip(record["sequenceNumber"], record["refused"])
+        good = [record for record in found if "refused" not in record]
+        if not good:
+            return {"moved": [], "skipped": []}
+        if undo is not None:
+            undo.plan(good)
+        numbers = tuple(record["sequenceNumber"] for record in good)
+        answer = self._ordered(replace(plan, numbers=numbers, limit=len(numbers), before_ms=looked["before"]))
+        if undo is not None:
+            undo.done(answer["moved"])
+        totals.gone += len(numbers) - len(answer["moved"]) - len(answer["skipped"])
+        return answer
 
     @staticmethod
     def _count(answer: dict[str, Any], totals: Totals) -> None:

@@ -6,7 +6,7 @@ Which messages are meant, and how they are repaired, is decided by the same code
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.dead_letters.namespace import DeadLetterError
@@ -44,7 +44,7 @@ class SdkDeadLetters:
 
     def pages(self, *, is_dry: bool = False) -> Iterator[list[dict[str, Any]]]:
         """See Executor; what would become of messages is told in any case."""
-        left, first = self._work.limit, 1
+        left, first = self._work.limit, max(1, self._plan.first)
         with self._namespace.messaging(f"entity {self._work.named}") as client, self._receiver(client) as receiver:
             while left is None or left > 0:
                 found = receiver.peek_messages(self._work.chunk, sequence_number=first)
@@ -69,6 +69,8 @@ class SdkDeadLetters:
         return totals
 
     def _go_through(self, receiver: ServiceBusReceiver, sender: Any, totals: Totals, pace: Pace) -> None:
+        from azure.servicebus.exceptions import MessageLockLostError
+
         held: list[ServiceBusReceivedMessage] = []
         seen: set[int] = set()
         limit = self._work.limit
@@ -85,7 +87,7 @@ class SdkDeadLetters:
                     is_enough = limit is not None and totals.moved + totals.left >= limit
                     if is_enough or not self._done(receiver, sender, message, totals):
                         held.append(message)
-                pace.step(totals.moved, totals.left)
+                pace.step(totals)
                 if len(held) >= HELD_MAX:
                     raise DeadLetterError(
                         f"{len(held)} messages in front are not meant, which is as many as can be held. Done: "
@@ -93,7 +95,9 @@ class SdkDeadLetters:
                     )
         finally:
             for message in held:
-                receiver.abandon_message(message)
+                # A lock that is over meanwhile has given the message back already.
+                with suppress(MessageLockLostError):
+                    receiver.abandon_message(message)
 
     def _done(
         self, receiver: ServiceBusReceiver, sender: Any, message: ServiceBusReceivedMessage, totals: Totals
@@ -149,9 +153,11 @@ class SdkDeadLetters:
         if self._numbers and number not in self._numbers:
             return False
         payload, metadata = _bare_of(record)
-        return self._selection.takes(
+        if not self._selection.takes(
             payload, metadata, enqueued_ms=0, sequence_number=number, deliveries=record["deliveryCount"]
-        )
+        ):
+            return False
+        return self._work.takes is None or self._work.takes(record)
 
     def _previewed(self, record: dict[str, Any]) -> dict[str, Any]:
         if self._work.action in ("list", "purge"):

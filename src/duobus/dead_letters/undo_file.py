@@ -34,12 +34,10 @@ class UndoFile:
         to = work.path if work.action == "resubmit" else work.plan.to
         self._write([{"kind": _KIND, "version": _VERSION, "action": work.action, "entity": work.path, "to": to}])
 
-    def plan(self, records: list[dict[str, Any]]) -> list[int]:
-        """Write down messages; returns the numbers of those that can be moved."""
-        good = [record for record in records if "refused" not in record]
+    def plan(self, records: list[dict[str, Any]]) -> None:
+        """Write down messages that are about to be moved or removed."""
         names = ("sequenceNumber", "reason", "description", "message")
-        self._write([{name: record[name] for name in names} for record in good])
-        return [record["sequenceNumber"] for record in good]
+        self._write([{name: record[name] for name in names} for record in records])
 
     def done(self, moved: list[dict[str, Any]]) -> None:
         """Write down where they went."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from duobus.clock import Clock
-from duobus.model.json.plan import LIMIT_DEFAULT, SEND, DeadLetterPlan
+from duobus.model.json.plan import BRINGING, LIMIT_DEFAULT, SEND, DeadLetterPlan, parse_plan
 
 if TYPE_CHECKING:
     from duobus.dead_letters.undo_file import UndoFile
@@ -27,12 +27,15 @@ class Totals:
     Attributes:
         moved: How many were done with.
         left: How many were not.
-        skipped: Which, and why.
+        gone: How many were not there any more: somebody else has taken them, or the answer to an order that was given
+            twice was lost the first time.
+        skipped: Which were left, and why.
     """
 
     def __init__(self) -> None:
         self.moved = 0
         self.left = 0
+        self.gone = 0
         self.skipped: list[dict[str, Any]] = []
 
     def skip(self, number: int | None, reason: str) -> None:
@@ -58,12 +61,14 @@ class Work:
         limit: Most messages in all; None for no bound.
         chunk: Messages of one order.
         is_client_side: The SDK is to do the work.
+        takes: Says of each message that the plan means whether it is meant; None for all.
 
     Attributes:
         action: The plan's.
         path: Of the queue or subscription.
         address: Where the messages are.
         named: The path as a person says it.
+        unavailable: Numbers of the fragments that a partial plan has passed over so far.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class Work:
         limit: int | None = None,
         chunk: int = LIMIT_DEFAULT,
         is_client_side: bool = False,
+        takes: Predicate | None = None,
     ) -> None:
         self.plan = plan
         self.action = plan.action
@@ -89,6 +95,19 @@ class Work:
         self.limit = limit
         self.chunk = chunk
         self.is_client_side = is_client_side
+        self.takes = takes
+        self.unavailable: set[int] = set()
+
+    @classmethod
+    def of_members(cls, members: dict[str, Any], entity: str, subscription: str | None = None, **options: Any) -> Self:
+        """The work of a plan as JSON, with the other arguments of the class.
+
+        Raises:
+            ArgumentInvalid: The plan is none.
+        """
+        action = members["action"]
+        plan = DeadLetterPlan(action=action) if action in BRINGING else parse_plan(members)
+        return cls(plan, entity, subscription, **options)
 
 
 class Executor(Protocol):
@@ -114,20 +133,20 @@ class Pace:
         rate: Messages a second; None for no bound.
 
     Attributes:
-        done, left: Messages, as of the last step.
+        totals: What has become of messages until the last step.
     """
 
     def __init__(self, rate: int | None, clock: Clock | None = None) -> None:
         self._rate = rate
-        self.done = self.left = 0
+        self.totals = Totals()
         self._clock = clock or Clock()
         self._started_ms = self._clock.monotonic_ms()
 
-    def step(self, done: int, left: int) -> None:
-        """So many are done in all: wait until the rate allows more."""
-        self.done, self.left = done, left
+    def step(self, totals: Totals) -> None:
+        """So much is done in all: wait until the rate allows more."""
+        self.totals = totals
         if self._rate is not None:
-            ahead_s = done / self._rate - (self._clock.monotonic_ms() - self._started_ms) / 1000
+            ahead_s = totals.moved / self._rate - (self._clock.monotonic_ms() - self._started_ms) / 1000
             if ahead_s > 0:
                 self.wait(ahead_s)
 

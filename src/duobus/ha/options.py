@@ -52,6 +52,9 @@ class SendAvailabilityPairedNamespaceOptions:
         poll: How long a receive of the syphon waits for messages; 1 second to 60 minutes.
         depth_interval: Time between two counts of the messages in backlog queues, for events and metrics; 1 second to
             60 minutes, or None. Needs ``administration``.
+        report_state: Also tell the state of the pair to whoever watches, and take the wish that an entity counts as
+            healthy again: by small messages in the queue ``<primary namespace>/x-duobus-pair-state`` of the secondary,
+            at each change and every minute. The queue has to exist, or ``administration`` makes it.
         primary_name: Name of the primary namespace in the paths; by default the first label of its host name.
         on_event: Called with every event, in the event loop or thread in which the event happened; see
             ``duobus.ha.events``. The function must not block.
@@ -72,6 +75,7 @@ class SendAvailabilityPairedNamespaceOptions:
     ttl_mode: str = "restart"
     poll: timedelta = POLL_DEFAULT
     depth_interval: timedelta | None = None
+    report_state: bool = False
     primary_name: str | None = None
     on_event: Callable[[Event], None] | None = None
     clock: Clock = field(default_factory=Clock)

@@ -25,8 +25,8 @@ from duobus.gateway.amqp.router import FORWARDING_NODE
 from duobus.gateway.amqp.server import AmqpServer
 from duobus.gateway.tls import client_context
 from duobus.model.descriptions import AccessRule, QueueDescription
+from duobus.model.topology.config_file import NamespaceConfig
 from duobus.server.composition import Server
-from duobus.server.config_file import NamespaceConfig
 from duobus.storage.catalog.leases import NodeEntry
 from duobus.storage.catalog.postgres import PostgresCatalog
 from duobus.storage.catalog.postgres_leases import PostgresLeases

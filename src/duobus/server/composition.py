@@ -23,11 +23,11 @@ from duobus.gateway.listener import Listener, TlsSource
 from duobus.gateway.protocol_switch import ProtocolFactory
 from duobus.model.descriptions import ALL_RIGHTS, AccessRule, QueueDescription, Right, TopicDescription
 from duobus.model.tiers import EMULATOR
+from duobus.model.topology.config_file import NamespaceConfig
 from duobus.server.access.connection_strings import renew
 from duobus.server.access.metrics_token import MetricsToken
 from duobus.server.access.rules import ServerRules
 from duobus.server.clock_record import ClockRecord, read_record
-from duobus.server.config_file import NamespaceConfig
 from duobus.server.monitoring.key_skew import SkewWatch
 from duobus.server.monitoring.metric_samples import running_version, samples, samples_of_process
 from duobus.server.monitoring.overview import ServerOverview

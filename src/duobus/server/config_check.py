@@ -17,10 +17,10 @@ from duobus.clock import Clock
 from duobus.errors import ConfigurationError
 from duobus.gateway.tls import client_context, server_context
 from duobus.model.options import TokenOptions
+from duobus.model.topology.config_file import read_config_file
 from duobus.server.access.issuer_keys import read_key_file
 from duobus.server.access.metrics_token import MetricsToken
 from duobus.server.access.token_file import is_url, read_token_file
-from duobus.server.config_file import read_config_file
 from duobus.server.console_process import demand_console
 from duobus.server.settings import Settings, check_options, load_settings
 

@@ -16,8 +16,8 @@ import msgspec
 from duobus.errors import ConfigurationError
 from duobus.model.options import HttpOptions, TokenOptions
 from duobus.model.quotas import STORE_TIMEOUT_S, Quotas
+from duobus.model.topology.config_file import NamespaceConfig, read_config_file
 from duobus.server.access.token_file import read_token_file
-from duobus.server.config_file import NamespaceConfig, read_config_file
 from duobus.storage.postgres.address import PostgresAddress
 
 __all__ = [

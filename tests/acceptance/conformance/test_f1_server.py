@@ -20,8 +20,8 @@ from duobus.codec import build_message
 from duobus.errors import ConfigurationError
 from duobus.gateway.rest.server import RestServer
 from duobus.model.descriptions import RuleDescription
+from duobus.model.topology.config_file import parse_config
 from duobus.rules import RuleSet, compile_rule
-from duobus.server.config_file import parse_config
 from duobus.telemetry.metrics import Metrics
 from duobus.testing.server import ServerProcess
 

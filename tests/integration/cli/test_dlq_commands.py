@@ -127,11 +127,14 @@ def test_what_was_done_before_a_failure_is_told(bench: Bench, monkeypatch: pytes
     assert told == "Error: the server went away\n", "nothing was done"
 
 
-def test_what_cannot_be_repaired_is_named_and_stays(bench: Bench) -> None:
+def test_what_cannot_be_repaired_is_named_and_stays(bench: Bench, tmp_path: Path) -> None:
     bench.dead("partly", [*numbered(2), ServiceBusMessage("no json")])
     done = bench.run("dlq", "resubmit", "partly", "--patch", '[{"op": "remove", "path": "/n"}]', "--yes", status=7)
     assert "no JSON" in json.loads(done.stdout)["reason"]
     assert bench.counts("partly") == (2, 1)
+    words = ("--patch", "[]", "--set", "a=b", "--remove", "c", "--patch", '[{"op": "remove", "path": "/n"}]')
+    again = bench.run("dlq", "resubmit", "partly", *words, "--undo", str(tmp_path / "undo"), "--yes", status=7)
+    assert "no JSON" in json.loads(again.stdout)["reason"], "with an undo file, too"
 
 
 def test_a_sample_is_shown_and_then_somebody_has_to_agree(bench: Bench) -> None:

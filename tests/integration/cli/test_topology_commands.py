@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 
 from duobus.cli.main import main
 from duobus.cli.remote import Remote
-from duobus.cli.topology.document import entity_form
+from duobus.console.namespace.sdk_forms import entity_form
 from duobus.testing.server import ServerProcess
 
 

@@ -27,6 +27,8 @@ from kits.postgres import running_postgres
 START_S = 40.0
 #: For how long messages of queues under traffic are locked.
 LOCK_S = 5
+#: Between two sends to a queue under traffic, so that the clients leave the servers something of the machine.
+PAUSE_S = 0.2
 
 
 class Plain(RequestsTransport):
@@ -205,8 +207,7 @@ class Traffic:
                         sender.send_messages([ServiceBusMessage(text) for text in texts])
                         with self._lock:
                             self.sent.update(texts)
-                        # So that the traffic leaves the servers something of the machine.
-                        time.sleep(0.1)
+                        time.sleep(PAUSE_S)
             except (ServiceBusError, OSError):
                 time.sleep(0.1)
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.exceptions import ServiceBusError
-from kit_cluster import LOCK_S, Cluster
+from kit_cluster import LOCK_S, PAUSE_S, Cluster
 from kit_network import Network, NetworkedPostgres, running_network
 
 #: Names of the ends of the network.
@@ -256,8 +256,7 @@ class CutTraffic:
                 texts = [f"{name}:{begun}:{index}" for index in range(TOGETHER)]
                 sender.send_messages([ServiceBusMessage(text) for text in texts])
                 self.record.note_sent(texts)
-                # So that the traffic leaves the servers something of the machine.
-                time.sleep(0.1)
+                time.sleep(PAUSE_S)
         return True
 
     def _send_to_sessions(self, bus: ServiceBusClient, name: str) -> bool:
@@ -269,7 +268,7 @@ class CutTraffic:
                     text = f"{name}:{session}:{number}"
                     sender.send_messages(ServiceBusMessage(text, session_id=session))
                     self.record.note_sent([text])
-                time.sleep(0.1)
+                time.sleep(PAUSE_S)
         return True
 
     def _is_done(self, found: list[ServiceBusReceivedMessage]) -> bool:

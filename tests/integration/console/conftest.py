@@ -12,8 +12,8 @@ from kits import browser as kit
 
 #: Every test with a browser is in this group, so that one process starts one browser.
 BROWSER_GROUP = "browser"
-#: How long Playwright waits for something to appear, in milliseconds.
-WAIT_MS = 10_000
+#: How long Playwright waits for something to appear, in milliseconds; a machine that runs all tests may be that busy.
+WAIT_MS = 60_000
 
 
 # Before xdist looks at the groups.
@@ -23,6 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group(BROWSER_GROUP))
             item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.timeout(kit.LIMIT_S + 60))
 
 
 @pytest.fixture(scope="session")
@@ -31,8 +32,9 @@ def browser() -> Iterator[Any]:
     path = shutil.which("chromium")
     if path is None:
         pytest.skip("there is no chromium: apt-get install chromium")
-    from playwright.async_api import async_playwright
+    from playwright.async_api import async_playwright, expect
 
+    expect.set_options(timeout=WAIT_MS)
     loop = kit.LoopThread()
     kit.current.append(loop)
     playwright = loop.run(async_playwright().start())

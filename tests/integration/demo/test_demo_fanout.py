@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_demo_command import RUN_LIMIT_S, rows_of, run_demo
 
-from duobus.server.config_file import parse_config
+from duobus.model.topology.config_file import parse_config
 from duobus_demo.corpus import Outgoing
 from duobus_demo.expectations.fanout import FanoutExpectations, ReceivedCopy
 from duobus_demo.expectations.fanout_plan import (

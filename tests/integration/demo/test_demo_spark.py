@@ -10,6 +10,7 @@ from duobus.testing.server import DemoFailed
 from duobus_demo.progress import Watcher
 from duobus_demo.result_table import table_of
 from duobus_demo.scenarios.spark import PART, RECONCILED, demand_java, play_spark
+from kits.spark_start import spark_environment
 
 FOUND = dict(zip(RECONCILED, (10, 1, 0, 1, 0), strict=True))
 GOOD = {
@@ -59,7 +60,9 @@ def test_without_java_the_part_says_what_to_install(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or 21")
-def test_two_namespaces_are_captured_and_reconciled_with_the_driver_killed(tmp_path):
+def test_two_namespaces_are_captured_and_reconciled_with_the_driver_killed(tmp_path, monkeypatch):
+    for name, value in spark_environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
     result = play_spark(tmp_path, Watcher(), Clock(), 220, total=600)
     gc.collect()
     assert PART.failures(result) == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from duobus.server.config_file import parse_config
+from duobus.model.topology.config_file import parse_config
 from duobus.testing.server import ServerProcess
 
 HOW_TO = Path(__file__).resolve().parents[3] / "docs" / "how-to"

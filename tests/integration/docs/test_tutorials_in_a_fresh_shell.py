@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from kits.published import Island
+from kits.spark_start import spark_environment
 from kits.terminal import ROOT, Terminal, make_tools
 
 TUTORIALS = ROOT / "docs" / "tutorial"
@@ -147,8 +148,12 @@ def test_paired_namespaces_with_the_primary_taken_away_twice(new_terminal: MakeT
 
 
 @pytest.mark.timeout(360)
-def test_from_messages_to_tables_with_spark(new_terminal: MakeTerminal, tmp_path: Path) -> None:
+def test_from_messages_to_tables_with_spark(
+    new_terminal: MakeTerminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SP8."""
+    for name, value in spark_environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
     page = Page(TUTORIALS / "spark.md", tmp_path)
     broker, notebook = new_terminal(), new_terminal()
     environment = page.next("sh")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from duobus.broker.entities.queue import COUNT_BITS
 from duobus.model.descriptions import (
     AccessRule,
     QueueDescription,
@@ -64,6 +65,53 @@ async def test_messages_are_buried_listed_moved_and_removed_chunk_by_chunk() -> 
 
 
 @in_loop
+async def test_heads_tell_what_is_known_of_messages_without_what_they_hold() -> None:
+    async with serving(QueueDescription(name="q")) as server:
+        http = await Http.connect(server.port("http") or 0)
+        await done(http, action="bury", items=[item("x", reason="r", description="d")])
+        (whole,) = (await done(http, action="list"))["messages"]
+        (head,) = (await done(http, action="list", heads=True))["messages"]
+        assert whole.pop("message")["body"] == {"data": ["x"]}
+        assert head == whole
+        assert (head["reason"], head["description"]) == ("r", "d")
+
+
+@in_loop
+async def test_a_partial_order_passes_over_the_stores_that_are_away_and_says_so() -> None:
+    queue = QueueDescription(name="q", enable_partitioning=True)
+    async with serving(queue, stores=2, allow_drills=True) as server:
+        http = await Http.connect(server.port("http") or 0)
+        items = [{"message": {"partitionKey": f"k{n}", "body": {"data": [str(n)]}}} for n in range(40)]
+        await done(http, action="bury", items=items)
+        assert (await http.ask("POST", "/$duobus/stores/2/fail")).status == 200
+        # The next commit in that store fails, and then the store is away.
+        server.unit.brokers[2].lifecycle.show_how_it_is()
+        fragments = []
+        while all(one["available"] for one in fragments):
+            fragments = json.loads((await http.ask("GET", "/$duobus/fragments?entity=q")).body)
+        found, unavailable = await all_of(http, partial=True)
+        assert 0 < len(found) < 40
+        assert unavailable == [one["fragment"] for one in fragments if not one["available"]]
+        # Without it nobody takes a part for the whole.
+        last = (unavailable[-1] << COUNT_BITS) + 1_000
+        assert (await order(http, action="list", first=last, sql="never = 1")).status == 503
+        assert (await done(http, action="list", first=last, sql="never = 1", partial=True))["matched"] == 0
+        assert (await http.ask("POST", "/$duobus/stores/2/heal")).status == 200
+
+
+async def all_of(http: Http, **members: Any) -> tuple[list[str], list[int]]:
+    """Every message, page by page, and what the last answer says of fragments that are away."""
+    found: list[str] = []
+    first: int | None = 0
+    unavailable: list[int] = []
+    while first is not None:
+        page = await done(http, action="list", first=first, limit=500, **members)
+        found += bodies(page)
+        first, unavailable = page["next"], page["unavailable"]
+    return found, unavailable
+
+
+@in_loop
 async def test_each_action_needs_its_rights() -> None:
     rights = {"listen": Right.LISTEN, "send": Right.SEND, "both": Right.LISTEN | Right.SEND}
     rules = tuple(
@@ -105,6 +153,7 @@ async def test_what_is_wrong_with_an_order_is_said_and_nothing_is_done() -> None
         wrong: list[dict[str, Any]] = [
             {},
             {"action": "burn"},
+            {"action": "resubmit", "heads": True},
             {"action": "list", "limit": 501},
             {"action": "list", "limit": True},
             {"action": "list", "first": -1},

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from test_golden_texts import demand
 
-from duobus.cli.topology.document import document, from_config, sdk_properties, to_config
+from duobus.console.namespace.sdk_forms import sdk_properties
 from duobus.gateway.rest.atom.request_origin import RequestOrigin
 from duobus.gateway.rest.atom.xml.entity import (
     Filters,
@@ -26,7 +26,8 @@ from duobus.gateway.rest.atom.xml.entity import (
 from duobus.gateway.rest.atom.xml.reader import INSTANCE, SERVICE_BUS, Element, read_xml
 from duobus.gateway.rest.atom.xml.runtime_info import RuntimeInfo
 from duobus.model.tiers import PREMIUM
-from duobus.server.config_file import parse_config
+from duobus.model.topology.config_file import parse_config
+from duobus.model.topology.document import document, from_config, to_config
 
 NOW_MS: Final = 1_800_000_000_123
 PLACE: Final = RequestOrigin("https", "bus.example:5300", "ns", lambda host: host == "bus.example")

@@ -19,7 +19,7 @@ import msgspec
 from click.testing import CliRunner
 
 from duobus.cli.main import main
-from duobus.server.config_file import parse_config
+from duobus.model.topology.config_file import parse_config
 
 # What fills the servers of tests/integration/durability has every kind of entity in it.
 from kits.gateway import in_loop, serving

@@ -13,6 +13,7 @@ import pytest
 from spark_bus import CONNECTION_ENV, Bus
 
 from duobus.testing.server import ServerProcess, queues_config
+from kits.spark_start import spark_environment
 
 #: Quick to start and small, as was measured.
 CONF = {
@@ -69,17 +70,21 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_server: ServerProcess)
     pyspark_sql = pytest.importorskip("pyspark.sql")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ.update(spark_environment(tmp_path_factory.mktemp("spark")))
     os.environ[CONNECTION_ENV] = spark_server.connection_string
     # Workers find modules of the tests, such as credential providers, as they find those of the project.
     here = Path(__file__).parent
     paths = [str(here), str(here.parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     # Two attempts of a task, so that tests can let one fail.
     builder = pyspark_sql.SparkSession.builder.master("local[2,2]").appName("duobus tests")
     for name, value in CONF.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-    session = builder.getOrCreate()
+    with pytest.MonkeyPatch.context() as patch:
+        # The JVM keeps what it begins with. Later servers of this process must not: in another environment of the
+        # interpreter they would not begin in a fork.
+        patch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     try:
         yield session

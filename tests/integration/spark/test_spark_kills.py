@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from kits.spark_start import spark_environment
 
 TOOL = Path(__file__).parents[3] / "tools" / "spark_kills.py"
 KILLS = 3
@@ -26,6 +29,7 @@ def test_three_kills_beside_a_rival_lose_double_and_forget_nothing(tmp_path: Pat
         text=True,
         timeout=400,
         check=False,
+        env={**os.environ, **spark_environment(tmp_path)},
     )
 
     assert result.returncode == 0, result.stdout + result.stderr

@@ -35,9 +35,10 @@ def test_the_slower_of_two_drivers_on_one_checkpoint_is_told_and_nothing_is_lost
         "maxMessagesPerTrigger": "20",
     }
     about = json.dumps({"folder": str(tmp_path), "settings": settings})
-    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")]
     second = subprocess.Popen(
-        [sys.executable, str(Path(__file__).parent / "second_driver.py"), about],
+        [sys.executable, str(here / "second_driver.py"), about],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -22,7 +22,7 @@ from duobus.model.durations import parse_duration
 from duobus.model.metering import KINDS
 from duobus.model.properties import PROPERTIES, Surface
 from duobus.model.quotas import Quotas, quota_names
-from duobus.server.config_file import parse_config
+from duobus.model.topology.config_file import parse_config
 from duobus.server.monitoring.metric_samples import _STATES
 from duobus.server.settings import Settings, ready_members
 from duobus.telemetry.metrics import METRICS
@@ -120,7 +120,7 @@ def members_read() -> set[str]:
     readers = {"take", "child", "children", "duration", "finite_duration", "optional_text"}
     return {item.element for item in PROPERTIES if Surface.CONFIG in item.given} | {
         node.args[0].value
-        for node in ast.walk(ast.parse((SOURCE / "server" / "config_file.py").read_text()))
+        for node in ast.walk(ast.parse((SOURCE / "model" / "topology" / "config_file.py").read_text()))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in readers

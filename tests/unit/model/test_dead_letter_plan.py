@@ -17,6 +17,7 @@ REPAIR = {"set": {"a": 1}, "remove": ["B"], "properties": {"subject": "s", "grou
         *({"action": action} for action in ACTIONS if action not in (*BRINGING, "move")),
         {"action": "list", "sql": "a = 1", "json": "$.a > 1", "numbers": [3, 1], "first": 2, "before": 9, "limit": 7},
         {"action": "list", "messages": False, "before": 0},
+        {"action": "list", "heads": True},
         {"action": "resubmit", "repair": REPAIR, "keepReason": True, "dryRun": True, "messages": True},
         {"action": "move", "to": "x/y", "repair": REPAIR, "keepReason": False},
     ],

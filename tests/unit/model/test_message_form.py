@@ -215,3 +215,50 @@ def test_a_repair_changes_what_it_names_and_nothing_else() -> None:
         "body": {"data": ['{"a":1,"b":2}']},
     }
     assert (with_metadata.session_id, with_metadata.reason) == ("two", None)
+
+
+def repaired(body: bytes | str, /, **asked: Any) -> Any:
+    """The body of a message after a repair; text is an AMQP value, bytes are data."""
+    form = {"body": {"value": body}} if isinstance(body, str) else {"body": {"data": [body.decode()]}}
+    payload, metadata = message_of(form)
+    found = form_of(*resendable(payload, metadata, parse_repair(asked), keeps_reason=False))["body"]
+    return found["value"] if isinstance(body, str) else found["data"][0]
+
+
+def test_text_in_a_body_is_replaced_and_the_patch_comes_last() -> None:
+    replace = [{"find": "NaN", "with": "null"}, {"find": "null", "with": "7"}]
+    assert repaired(b'{"a": NaN, "b": NaN}', replace=replace) == '{"a": 7, "b": 7}'
+    assert repaired('{"a": NaN}', replace=replace) == '{"a": 7}'
+    patch = [{"op": "add", "path": "/b", "value": 2}]
+    assert repaired(b'{"a": NaN}', replace=replace, patch=patch) == '{"a":7,"b":2}'
+    assert repaired(b"broken", body='{"a": 1}', patch=patch) == '{"a":1,"b":2}'
+    assert repaired(b"broken", body="") == ""
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"body": 5},
+        {"body": "x" * ((1 << 20) + 1)},
+        {"replace": {"find": "a", "with": "b"}},
+        {"replace": [{"find": "", "with": "b"}]},
+        {"replace": [{"find": "a"}]},
+        {"replace": [{"find": "a", "with": "b", "all": True}]},
+        {"replace": [{"find": "a", "with": 5}]},
+        {"replace": [{"find": "a", "with": "b"}] * 21},
+        {"replace": [{"find": "a", "with": "b" * 4_097}]},
+    ],
+)
+def test_a_repair_of_text_that_is_none_is_refused(asked: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentInvalid):
+        parse_repair(asked)
+
+
+def test_a_body_in_which_the_text_is_not_found_or_that_would_grow_too_large_is_refused() -> None:
+    with pytest.raises(ArgumentInvalid, match="does not contain 'x'"):
+        repaired(b"abc", replace=[{"find": "x", "with": "y"}])
+    with pytest.raises(ArgumentInvalid, match="would have more than"):
+        repaired(b"a" * 1_000, replace=[{"find": "a", "with": "b" * 4_000}])
+    payload, metadata = message_of({"body": {"data": ["a", "b"]}})
+    with pytest.raises(ArgumentInvalid, match="several sections, so that no text can be changed"):
+        resendable(payload, metadata, parse_repair({"body": "x"}), keeps_reason=False)

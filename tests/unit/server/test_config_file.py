@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from duobus.errors import ConfigurationError
 from duobus.model.descriptions import QueueDescription, RuleDescription
-from duobus.server.config_file import FILE_BYTES_MAX, parse_config, parse_json_with_comments, read_config_file
+from duobus.model.topology.config_file import FILE_BYTES_MAX, parse_config, parse_json_with_comments, read_config_file
 
 _SAMPLE = """
 // The shape of the sample that many programs rely on.

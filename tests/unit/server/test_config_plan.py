@@ -10,7 +10,7 @@ import pytest
 
 from duobus.errors import ConfigurationError
 from duobus.model.descriptions import QUEUE, SUBSCRIPTION, TOPIC, AccessRule, QueueDescription, RuleDescription, to_json
-from duobus.server.config_file import NamespaceConfig, parse_config
+from duobus.model.topology.config_file import NamespaceConfig, parse_config
 from duobus.server.topology.plan import NamespacePlan, present_entities
 from duobus.server.topology.record import FILE_NAME, OwnedEntity, read_record, write_record
 from duobus.storage.catalog_rows import DELETING, LIVE, EntityRow

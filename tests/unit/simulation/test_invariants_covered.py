@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from test_planted_bugs import RECORD
 
 from simulation.checkers import CHECKERS
 from simulation.mutants import entity_life as planted_life
 from simulation.mutants import idle as planted_idle
 from simulation.mutants import topics as planted_topics
 from simulation.mutants.queues import MUTANTS
-from simulation.run import run
 from simulation.scenarios import fairness as sim_fair
 from simulation.scenarios import fragment_moves as sim_moves
 
@@ -205,11 +203,5 @@ def test_what_stands_for_an_invariant_exists(number: int) -> None:
         assert name in _names(TESTS / path), f"{path} has no {name}"
 
 
-#: Bugs that nothing else would have caught, or not as what they are.
-SEEN_AS = {bug: number for number in (9, 15, 21, 22, 23, 28, 29, 30, 32, 37) for bug in INVARIANTS[number].bugs}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bug", sorted(SEEN_AS))
-def test_a_planted_bug_is_seen_as_what_it_is(bug: str) -> None:
-    assert SEEN_AS[bug] in {found.invariant for found in run(RECORD["queues"][bug][0], bug).violations}
+#: Bugs that nothing else would have caught, or not as what they are; ``test_planted_bugs`` looks for these invariants.
+SEEN_AS = {bug: f"I{number}" for number in (9, 15, 21, 22, 23, 28, 29, 30, 32, 37) for bug in INVARIANTS[number].bugs}

@@ -8,7 +8,7 @@ from kits.seeds import some
 from simulation.scenarios.entity_life import run
 
 
-@pytest.mark.parametrize("first", some(range(1, 41, 10)))
+@pytest.mark.parametrize("first", some(range(1, 21, 10)))
 def test_no_seed_breaks_what_the_life_of_an_entity_promises(first: int) -> None:
     """I33."""
     for seed in some(range(first, first + 10)):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from duobus.broker.dead_letters.results import number_of
 from duobus.broker.entities.queue import Queue
+from duobus.errors import StoreUnavailable
 from duobus.fragment.message import QueuedMessage
 from duobus.model.json.plan import CHUNK_MAX
 from duobus.rules.selection import Selection
@@ -37,18 +38,27 @@ class DeadLetterQuery:
             gone through again.
         numbers: None, or the only sequence numbers that count.
         limit: Most that are wanted.
+        is_partial: Fragments that are away are passed over.
     """
 
-    __slots__ = ("before_ms", "first", "limit", "numbers", "selection")
+    __slots__ = ("before_ms", "first", "is_partial", "limit", "numbers", "selection")
 
     def __init__(
-        self, selection: Selection, *, first: int, before_ms: int, limit: int, numbers: frozenset[int] | None = None
+        self,
+        selection: Selection,
+        *,
+        first: int,
+        before_ms: int,
+        limit: int,
+        numbers: frozenset[int] | None = None,
+        is_partial: bool = False,
     ) -> None:
         self.selection = selection
         self.first = first if not numbers else max(first, min(numbers))
         self.before_ms = before_ms
         self.limit = min(limit, CHUNK_MAX)
         self.numbers = numbers
+        self.is_partial = is_partial
 
     def takes(self, handle: FragmentHandle, slot: QueuedMessage) -> bool:
         """Whether a message is meant."""
@@ -71,27 +81,31 @@ class SearchPage:
         found: Messages, in order.
         examined: How many were looked at.
         following: Sequence number to go on from; None when there are no more.
+        unavailable: Numbers of the fragments that were passed over, because their store is away.
     """
 
-    __slots__ = ("examined", "following", "found")
+    __slots__ = ("examined", "following", "found", "unavailable")
 
     def __init__(self) -> None:
         self.found: list[tuple[FragmentHandle, QueuedMessage]] = []
         self.examined = 0
         self.following: int | None = None
+        self.unavailable: list[int] = []
 
 
 async def search(queue: Queue, sub_queue: int, query: DeadLetterQuery, *, one_fragment: bool = False) -> SearchPage:
     """Look through messages of a sub-queue; ``one_fragment``: no further than those of the first that has any.
 
     Raises:
-        StoreUnavailable: Nothing was found, and a store that may have something is away.
+        StoreUnavailable: Nothing was found, and a store that may have something is away; never of a partial query.
     """
     looked = SearchPage()
+    if query.is_partial:
+        looked.unavailable = [handle.number for handle in queue.fragments if not handle.online]
     following: int | None = query.first
     size = compared = 0
     while following is not None:
-        page = await queue.peek(sub_queue, following, _PAGE, _PAGE_BYTES)
+        page = await _page_of(queue, sub_queue, following, query)
         following = _after(page)
         for handle, slot in page:
             if one_fragment and looked.found and handle is not looked.found[0][0]:
@@ -114,6 +128,17 @@ async def search(queue: Queue, sub_queue: int, query: DeadLetterQuery, *, one_fr
         # Others have their turn before the next page.
         await asyncio.sleep(0)
     return looked
+
+
+async def _page_of(
+    queue: Queue, sub_queue: int, first: int, query: DeadLetterQuery
+) -> Sequence[tuple[FragmentHandle, QueuedMessage]]:
+    try:
+        return await queue.peek(sub_queue, first, _PAGE, _PAGE_BYTES)
+    except StoreUnavailable:
+        if not query.is_partial:
+            raise
+        return ()
 
 
 def _after(page: Sequence[tuple[FragmentHandle, QueuedMessage]]) -> int | None:

@@ -6,11 +6,12 @@ from typing import Any, Final
 
 import click
 
-from duobus.cli.entity_commands import Noun, PropertyOption, camel, group_of, options_of, plain
+from duobus.cli.entity_commands import Noun, PropertyOption, group_of, options_of
 from duobus.cli.options import pair
 from duobus.cli.output import ALARM, BYTES, FLAG, NUMBER, SQL, Column, Commands, Printer
 from duobus.cli.purge_command import purge_command
 from duobus.cli.remote import Remote, remote_command
+from duobus.console.namespace.sdk_forms import camel, plain
 from duobus.model.properties import QUEUE, SUBSCRIPTION, TOPIC
 
 _NAME: Final = Column("name", "name")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
-from duobus.cli.entity_commands import camel, plain
 from duobus.cli.options import pair
 from duobus.cli.output import NUMBER, TIME, Column, Commands, Printer, Record, clean
 from duobus.cli.remote import Remote, duration, remote_command
+from duobus.console.namespace.sdk_forms import camel, plain
 from duobus.model.durations import parse_duration
 
 if TYPE_CHECKING:

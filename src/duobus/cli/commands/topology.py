@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -10,18 +9,11 @@ import click
 
 from duobus.cli.output import Commands, Printer, json_of
 from duobus.cli.remote import Remote, remote_command
-from duobus.cli.topology.document import (
-    NAMESPACE,
-    checked,
-    document,
-    entity_form,
-    from_config,
-    rule_form,
-    to_config,
-    with_parameters,
-)
 from duobus.cli.topology.execution import make
+from duobus.console.namespace.sdk_forms import entity_form, rule_form
+from duobus.errors import ConfigurationError
 from duobus.model.topology.changes import TopologyChanges
+from duobus.model.topology.document import NAMESPACE, document, parse_document, to_config, with_parameters
 
 _COLUMNS: Final = ("operation", "kind", "path", "changes")
 #: Bytes of a file that is imported: 10,000 entities with all their properties are some 5 MiB.
@@ -135,17 +127,9 @@ def _read(file: Any, namespace: str | None) -> dict[str, Any]:
     if len(data) > FILE_BYTES_MAX:
         raise click.ClickException(f"The file is larger than {FILE_BYTES_MAX} bytes.")
     try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise click.ClickException("The file is not UTF-8.") from None
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        # With comments, perhaps: the emulator's may have them.
-        found = {"UserConfig": None}
-    if isinstance(found, dict) and "UserConfig" in found:
-        wanted, warnings = from_config(text, namespace)
-        for warning in warnings:
-            click.echo(warning, err=True)
-        return wanted
-    return checked(found)
+        wanted, warnings = parse_document(data, namespace)
+    except ConfigurationError as error:
+        raise click.ClickException(str(error)) from None
+    for warning in warnings:
+        click.echo(warning, err=True)
+    return wanted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from duobus.cli.topology.document import sdk_properties, sdk_rule
+from duobus.console.namespace.sdk_forms import sdk_properties, sdk_rule
 from duobus.model.topology.changes import CONFLICT, CREATE, DELETE, FORWARDS, Step
 
 

@@ -132,9 +132,7 @@ class HttpOperations:
         return answer.text
 
     def _token(self) -> str:
-        address = self._address
-        resource = f"{address.url}/{quote(address.entity)}"
-        return sign_token(resource, address.rule_name, address.key, self._clock.now_ms() // 1000 + _TOKEN_S)
+        return token_for(self._address, self._clock.now_ms() // 1000 + _TOKEN_S)
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -143,6 +141,17 @@ class HttpOperations:
                 cookie_jar=aiohttp.DummyCookieJar(), connector=aiohttp.TCPConnector(limit=8)
             )
         return self._session
+
+
+def token_for(address: NamespaceAddress, until_s: int) -> str:
+    """A shared access signature for all that the key of an address opens.
+
+    Args:
+        address: The namespace, with the key.
+        until_s: When the signature ends, in seconds since 1970.
+    """
+    resource = f"{address.url}/{quote(address.entity)}"
+    return sign_token(resource, address.rule_name, address.key, until_s)
 
 
 def _encoded(url: str) -> Any:

@@ -4,7 +4,27 @@ from __future__ import annotations
 
 from typing import Final
 
-from duobus.console.screens import messages, overview
+from duobus.console.screens import (
+    audit,
+    connections,
+    dead_letters,
+    entities,
+    messages,
+    overview,
+    pairs,
+    stores,
+    usage,
+)
 from duobus.console.visits import Screen
 
-SCREENS: Final[tuple[Screen, ...]] = (overview.screen, messages.screen)
+SCREENS: Final[tuple[Screen, ...]] = (
+    overview.screen,
+    *entities.SCREENS,
+    messages.screen,
+    dead_letters.screen,
+    connections.screen,
+    stores.screen,
+    pairs.screen,
+    audit.screen,
+    usage.screen,
+)

@@ -14,6 +14,7 @@ from duobus.ha.aio import backlog_queues as backlog
 from duobus.ha.aio import concurrency as tasks
 from duobus.ha.aio.paired_sender import PairedSender
 from duobus.ha.aio.pinger import Pinger
+from duobus.ha.aio.state_reports import StateReports
 from duobus.ha.aio.syphon import RETRY_DEFAULT, Syphon
 from duobus.ha.errors import PairFaulted, PairingRefused
 from duobus.ha.events import FailoverEngaged, Faulted, PrimaryHealthy, Reporter, SendFailed
@@ -22,6 +23,7 @@ from duobus.ha.metrics import metrics_of
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
 from duobus.ha.outage import Verdict
 from duobus.ha.outage_scope import KeyGroup, KeyGroups, keys_of, store_away
+from duobus.ha.reports.message import EntityState, Report, report_of, state_queue
 from duobus.ha.sdk import prompt_client
 
 if TYPE_CHECKING:
@@ -127,6 +129,7 @@ class PairedNamespace:
         self._closed: set[ServiceBusClient] = set()
         self._closers: dict[ServiceBusClient, Callable[[], Coroutine[Any, Any, None]]] = {}
         self._syphon: Syphon | None = None
+        self._reports: StateReports | None = None
 
     async def _open(self) -> None:
         options = self.options
@@ -143,6 +146,12 @@ class PairedNamespace:
         self._keeper = tasks.spawn(self._keep, name="duobus pair")
         if options.depth_interval is not None and administration is not None:
             self._spawn(backlog.watch_depths, administration, found, options.depth_interval, self.reporter)
+        if options.report_state:
+            describe = partial(self._report, options.entropy.uuid_text())
+            self._reports = StateReports(
+                self._secondary, state_queue(name), describe, self.mark_path_healthy, administration
+            )
+            self._spawn(self._reports.run)
         if options.enable_syphon:
             self._syphon = Syphon(
                 self._primary,
@@ -193,6 +202,13 @@ class PairedNamespace:
             self._forget(places)
         for change in changes:
             self._note(change)
+
+    def _report(self, client_id: str) -> Report:
+        states = [
+            EntityState(*((place, "") if isinstance(place, str) else place), state.value)
+            for place, state in self._failover.troubled().items()
+        ]
+        return report_of(client_id, self.options.clock.now_ms(), states, self.rotation.resting)
 
     def get_queue_sender(self, queue_name: str, **kwargs: Any) -> PairedSender:
         """Return a sender for a queue of the primary. Arguments are the SDK's."""
@@ -335,6 +351,8 @@ class PairedNamespace:
                     self._returns[path] += 1
             self.reporter.tell(PrimaryHealthy(path, change.reason, after_ms, was_diverted, fragment))
         self._wake.set()
+        if self._reports is not None:
+            self._reports.tell()
 
     async def _keep(self) -> None:
         """Engage failovers when they are due, and ping what has failed over."""

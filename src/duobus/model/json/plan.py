@@ -35,7 +35,7 @@ LIMIT_DEFAULT: Final = 100
 REASON_LENGTH_MAX: Final = 4_096
 
 _SELECTING: Final = frozenset({"numbers", "sql", "json", "first", "before", "limit"})
-_WORKING: Final = frozenset({"action", "to", "repair", "keepReason", "dryRun", "messages", "items"})
+_WORKING: Final = frozenset({"action", "to", "repair", "keepReason", "dryRun", "messages", "heads", "partial", "items"})
 _ITEM: Final = frozenset({"message", "reason", "description", "sequenceNumber", "movedTo"})
 _NUMBER_MAX: Final = (1 << 63) - 1
 
@@ -73,6 +73,8 @@ class DeadLetterPlan(msgspec.Struct, frozen=True, kw_only=True):
         keeps_reason: The reasons why messages died stay with them as properties.
         is_dry: Nothing is done.
         shows: The messages themselves are told, too.
+        only_heads: Of LIST: what is known of the messages is told without what they hold, which costs far less.
+        is_partial: Messages in stores that are away are passed over, in place of an error at the end.
         items: Of RESTORE and SEND: the messages.
     """
 
@@ -88,6 +90,8 @@ class DeadLetterPlan(msgspec.Struct, frozen=True, kw_only=True):
     keeps_reason: bool = False
     is_dry: bool = False
     shows: bool = False
+    only_heads: bool = False
+    is_partial: bool = False
     items: tuple[Item, ...] = ()
 
     def members(self) -> dict[str, Any]:
@@ -105,6 +109,8 @@ class DeadLetterPlan(msgspec.Struct, frozen=True, kw_only=True):
             "keepReason": (self.keeps_reason, self.action == MOVE),
             "dryRun": (self.is_dry, False),
             "messages": (self.shows, self.action == LIST),
+            "heads": (self.only_heads, False),
+            "partial": (self.is_partial, False),
         }
         return {name: value for name, (value, default) in told.items() if value != default}
 
@@ -137,6 +143,8 @@ def parse_plan(members: dict[str, Any]) -> DeadLetterPlan:
         raise ArgumentInvalid("'to' names the entity of a move, and belongs to nothing else.")
     if members.get("repair") is not None and action not in (RESUBMIT, MOVE):
         raise ArgumentInvalid("'repair' belongs to resubmit and move.")
+    if members.get("heads") and action != LIST:
+        raise ArgumentInvalid("'heads' belongs to list.")
     plan = DeadLetterPlan(
         action=action,
         to=to,
@@ -144,6 +152,8 @@ def parse_plan(members: dict[str, Any]) -> DeadLetterPlan:
         keeps_reason=_flag(members, "keepReason", action == MOVE),
         is_dry=_flag(members, "dryRun", False),
         shows=_flag(members, "messages", action == LIST),
+        only_heads=_flag(members, "heads", False),
+        is_partial=_flag(members, "partial", False),
     )
     if action in BRINGING:
         return msgspec.structs.replace(plan, items=_items(members.get("items")))

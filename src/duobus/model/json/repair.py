@@ -1,7 +1,8 @@
 """Repair: what is changed on a message before it is tried again.
 
-Application properties are set and removed, fields of the properties section (a session id among them) replaced, and a
-body that holds JSON is patched. A message that a repair does not fit is refused, never altered halfway.
+Application properties are set and removed, fields of the properties section (a session id among them) replaced, text in
+a body is replaced, and a body that holds JSON is patched. A message that a repair does not fit is refused, and never
+altered halfway.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from duobus.model.overlay import GROUP_ID, Overlay
 #: Properties that one repair sets or removes.
 CHANGES_MAX: Final = 100
 
-_MEMBERS: Final = ("set", "remove", "properties", "partitionKey", "patch")
+#: Texts that one repair replaces in bodies, and the characters of each.
+REPLACEMENTS_MAX: Final = 20
+REPLACED_LENGTH_MAX: Final = 4_096
+#: Characters of a text that takes the place of bodies, and bytes of a body in which a text is replaced.
+BODY_LENGTH_MAX: Final = 1 << 20
+
+_MEMBERS: Final = ("set", "remove", "properties", "partitionKey", "patch", "body", "replace")
 
 
 class Repair:
@@ -35,10 +42,12 @@ class Repair:
         removed: Names of application properties to remove, in lower case.
         fields: Index of a field of the properties section to its new value; None unsets it.
         envelope: The same for members of ``MessageMetadata``.
-        patch: Changes to a JSON body.
+        body: A text that takes the place of the body; None for none.
+        replacements: Texts that are replaced in a body of text, in this order: what is found, and by what.
+        patch: Changes to a JSON body; they come last.
     """
 
-    __slots__ = ("application", "asked", "envelope", "fields", "patch", "removed")
+    __slots__ = ("application", "asked", "body", "envelope", "fields", "patch", "removed", "replacements")
 
     def __init__(self, asked: dict[str, Any] | None = None) -> None:
         self.asked = asked
@@ -46,6 +55,8 @@ class Repair:
         self.removed: frozenset[str] = frozenset()
         self.fields: dict[int, Any] = {}
         self.envelope: dict[str, Any] = {}
+        self.body: str | None = None
+        self.replacements: list[tuple[str, str]] = []
         self.patch: list[Operation] = []
 
     @property
@@ -85,8 +96,29 @@ def parse_repair(asked: Any) -> Repair:
         if key is not None and not isinstance(key, str):
             raise ArgumentInvalid("'partitionKey' of a repair is text, or null.")
         repair.envelope["partition_key"] = key
+    repair.body = _text_of(asked, "body", BODY_LENGTH_MAX)
+    repair.replacements = _replacements(asked.get("replace") or [])
     repair.patch = parse_patch(asked.get("patch") or [])
     return repair
+
+
+def _replacements(asked: Any) -> list[tuple[str, str]]:
+    if not isinstance(asked, list) or len(asked) > REPLACEMENTS_MAX:
+        raise ArgumentInvalid(f"'replace' of a repair is a list of at most {REPLACEMENTS_MAX} objects.")
+    found = []
+    for item in asked:
+        if not isinstance(item, dict) or item.keys() != {"find", "with"} or not item["find"]:
+            raise ArgumentInvalid("An object in 'replace' of a repair has 'find', which is not empty, and 'with'.")
+        texts = [_text_of(item, name, REPLACED_LENGTH_MAX) or "" for name in ("find", "with")]
+        found.append((texts[0], texts[1]))
+    return found
+
+
+def _text_of(asked: dict[str, Any], name: str, most: int) -> str | None:
+    text = asked.get(name)
+    if text is not None and (not isinstance(text, str) or len(text) > most):
+        raise ArgumentInvalid(f"'{name}' of a repair is a text of at most {most} characters.")
+    return text
 
 
 def resendable(
@@ -106,8 +138,8 @@ def resendable(
         changes, removed = _changes(bare, old, repair, keeps_reason)
         if changes or removed or repair.fields:
             bare = Overlay(repair.fields, changes, removed).apply_to(bare)
-        if repair.patch:
-            bare = _with_body(bare, repair.patch)
+        if repair.patch or repair.replacements or repair.body is not None:
+            bare = _with_body(bare, repair)
         has_expiry = scan(bare).absolute_expiry_ms is not None
     except TooLargeError as error:
         raise ArgumentInvalid(f"With the repair the message is too large: {error}.") from None
@@ -154,11 +186,11 @@ def _names_in(bare: bytes, lowered: set[str]) -> tuple[str, ...]:
     return tuple(name for name in application_properties(bare) if name.lower() in lowered)
 
 
-def _with_body(bare: bytes, patch: list[Operation]) -> bytes:
-    """The message with its JSON body patched; it stays the kind of body that it was.
+def _with_body(bare: bytes, repair: Repair) -> bytes:
+    """The message with its body changed; it stays the kind of body that it was.
 
     Raises:
-        ArgumentInvalid: It has no JSON body, or the patch does not fit it.
+        ArgumentInvalid: The body is of another kind, or the repair does not fit it.
     """
     start, value, end = find_section(bare, DATA)
     is_data = start != value
@@ -166,17 +198,34 @@ def _with_body(bare: bytes, patch: list[Operation]) -> bytes:
         start, value, end = find_section(bare, VALUE)
     content = decode(bare, value)[0] if start != value else None
     footer = find_section(bare, FOOTER)[0]
+    what = "no JSON patch fits" if repair.patch else "no text can be changed"
     if is_data and end != footer:
-        raise ArgumentInvalid("The body is in several sections, which no JSON patch fits.")
+        raise ArgumentInvalid(f"The body is in several sections, so that {what}.")
     if not isinstance(content, bytes | str):
-        raise ArgumentInvalid("The body is neither bytes nor text, so that no JSON patch fits.")
-    try:
-        document = json.loads(content)
-    except (ValueError, RecursionError):
-        raise ArgumentInvalid("The body is no JSON, so that no JSON patch fits.") from None
-    text = msgspec.json.encode(patched(document, patch))
+        raise ArgumentInvalid(f"The body is neither bytes nor text, so that {what}.")
+    text = _changed_text(content, repair)
     if is_data:
         section = data_section(text)
     else:
         section = b"\x00\x53" + bytes([VALUE]) + encode(text if isinstance(content, bytes) else text.decode())
     return bare[:start] + section + bare[end:]
+
+
+def _changed_text(content: bytes | str, repair: Repair) -> bytes:
+    text = content.encode() if isinstance(content, str) else content
+    if repair.body is not None:
+        text = repair.body.encode()
+    for find, by in repair.replacements:
+        found = text.count(find.encode())
+        if not found:
+            raise ArgumentInvalid(f"The body does not contain {find!r:.60}.")
+        if len(text) + found * (len(by.encode()) - len(find.encode())) > BODY_LENGTH_MAX:
+            raise ArgumentInvalid(f"With the repair the body would have more than {BODY_LENGTH_MAX} bytes.")
+        text = text.replace(find.encode(), by.encode())
+    if not repair.patch:
+        return text
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ArgumentInvalid("The body is no JSON, so that no JSON patch fits.") from None
+    return msgspec.json.encode(patched(document, repair.patch))

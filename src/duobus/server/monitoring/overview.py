@@ -120,6 +120,8 @@ class ServerOverview:
             "entity": entity.path,
             "kind": entity.kind,
             "available": all(handle.online for handle in entity.fragments),
+            # Of a subscription its own: its topic may be disabled besides.
+            "status": getattr(entity, "about", entity.description).status,
             "active": active,
             "deadLetter": dead,
             "transferDeadLetter": transfer_dead,

@@ -37,13 +37,13 @@ Event = tuple[str, dict[str, Any]]
 class EventQueue:
     """What waits for one who listens, and how much was dropped."""
 
-    __slots__ = ("_is_over", "_waiting", "_woken", "dropped", "namespace")
+    __slots__ = ("_is_over", "_ready", "_waiting", "dropped", "namespace")
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
         self.dropped = 0
         self._waiting: deque[Event] = deque()
-        self._woken = asyncio.Event()
+        self._ready = asyncio.Event()
         self._is_over = False
 
     def put(self, event: Event) -> None:
@@ -52,21 +52,21 @@ class EventQueue:
             self._waiting.popleft()
             self.dropped += 1
         self._waiting.append(event)
-        self._woken.set()
+        self._ready.set()
 
     def end(self) -> None:
         """Nothing more comes."""
         self._is_over = True
-        self._woken.set()
+        self._ready.set()
 
     async def take(self, timeout_s: float) -> list[Event] | None:
         """Wait for events, but not for longer; None when nothing more comes."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._woken.wait()
+                await self._ready.wait()
         except TimeoutError:
             return []
-        self._woken.clear()
+        self._ready.clear()
         found = list(self._waiting)
         self._waiting.clear()
         if self.dropped:

@@ -12,7 +12,7 @@ from duobus.errors import ConfigurationError, EntityNotFound, ServiceBusError, S
 from duobus.model.descriptions import QUEUE, SUBSCRIPTION, TOPIC, QueueDescription, TopicDescription
 from duobus.model.tiers import EMULATOR
 from duobus.model.topology.changes import CREATE, DELETE, Step
-from duobus.server.config_file import NamespaceConfig
+from duobus.model.topology.config_file import NamespaceConfig
 from duobus.server.settings import ADD, Settings
 from duobus.server.topology.plan import NamespacePlan, present_entities
 from duobus.server.topology.record import OwnedEntity, read_record, write_record

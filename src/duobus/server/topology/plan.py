@@ -25,8 +25,8 @@ from duobus.model.descriptions import (
 )
 from duobus.model.properties import Surface, properties_of
 from duobus.model.topology.changes import CONFLICT, CREATE, DELETE, UPDATE, Step, TopologyChanges
+from duobus.model.topology.config_file import NamespaceConfig
 from duobus.model.topology.forms import Described, described, rule_described
-from duobus.server.config_file import NamespaceConfig
 from duobus.server.topology.record import OwnedEntity
 from duobus.storage.catalog_rows import DELETING, EntityRow
 

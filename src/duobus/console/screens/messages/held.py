@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusSubQueue
 
 from duobus.console.namespace.failures import TOLD, NamespaceError
-from duobus.console.screens.messages.places import DEAD, MEMORY, TRANSFER, Entity
+from duobus.console.screens.messages.places import DEAD, MEMORY, TRANSFER, MessageEntity
 from duobus.console.screens.messages.records import cell
 from duobus.console.visits import Refusal
 from duobus.dead_letters.sdk_messages import record_of
@@ -71,7 +71,7 @@ class HeldMessages:
             the next session that has messages.
     """
 
-    def __init__(self, session: Session, entity: Entity, place: str, session_id: str | None) -> None:
+    def __init__(self, session: Session, entity: MessageEntity, place: str, session_id: str | None) -> None:
         self.entity = entity
         self.place = place
         self.session_id = session_id
@@ -264,11 +264,11 @@ class Receivers:
     def __init__(self) -> None:
         self._held: list[HeldMessages] = []
 
-    def of(self, entity: Entity) -> list[HeldMessages]:
+    def of(self, entity: MessageEntity) -> list[HeldMessages]:
         """Those of an entity."""
         return [one for one in self._held if one.entity.path == entity.path]
 
-    def find(self, entity: Entity, place: str, session_id: str | None) -> HeldMessages | None:
+    def find(self, entity: MessageEntity, place: str, session_id: str | None) -> HeldMessages | None:
         """The one of a place, and of a session where there is one."""
         return next((one for one in self.of(entity) if (one.place, one.session_id) == (place, session_id)), None)
 

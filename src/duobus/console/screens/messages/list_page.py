@@ -19,7 +19,7 @@ from duobus.console.screens.messages.places import (
     SCHEDULED,
     SESSION,
     TRANSFER,
-    Entity,
+    MessageEntity,
     entity_of,
     node_of,
     place_of,
@@ -79,7 +79,7 @@ async def show(visit: Visit) -> Outcome:
     return await _table(visit, entity)
 
 
-async def _table(visit: Visit, entity: Entity) -> View | web.StreamResponse:
+async def _table(visit: Visit, entity: MessageEntity) -> View | web.StreamResponse:
     place = place_of(visit.query.get("place"))
     session = visit.query.get("session", "") if place == SESSION else ""
     query = search.Query(*(visit.query.get(name, "").strip() for name in ("sql", "path", "text")))
@@ -119,7 +119,7 @@ async def _table(visit: Visit, entity: Entity) -> View | web.StreamResponse:
 
 
 async def _found(
-    visit: Visit, entity: Entity, place: str, *, session: str, query: search.Query, columns: list[str]
+    visit: Visit, entity: MessageEntity, place: str, *, session: str, query: search.Query, columns: list[str]
 ) -> dict[str, Any]:
     needs_bodies = query.needs_bodies or "size" in columns or "body" in columns
     node = await node_for(visit.session, node_of(entity, place))
@@ -140,7 +140,7 @@ async def _found(
     }
 
 
-async def _subscriptions(visit: Visit, entity: Entity, error: NamespaceError) -> list[str] | None:
+async def _subscriptions(visit: Visit, entity: MessageEntity, error: NamespaceError) -> list[str] | None:
     """The subscriptions when the entity turns out to be a topic, which has no messages itself."""
     if entity.subscription or not visit.namespace.rights.manage or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return None
@@ -191,7 +191,7 @@ def _kept(visit: Visit) -> dict[str, str | None]:
     return kept
 
 
-def _frame(visit: Visit, entity: Entity, data: dict[str, Any], kept: Mapping[str, str | None]) -> dict[str, Any]:
+def _frame(visit: Visit, entity: MessageEntity, data: dict[str, Any], kept: Mapping[str, str | None]) -> dict[str, Any]:
     """What only the page needs: labels and addresses."""
     place, rights = data["place"], visit.namespace.rights
     trail = [part for part in visit.query.get("trail", "").split(",") if part.isdecimal()][-_TRAIL_MAX:]

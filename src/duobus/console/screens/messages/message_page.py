@@ -19,7 +19,7 @@ from duobus.console.screens.messages.places import (
     SCHEDULED,
     SESSION,
     TRANSFER,
-    Entity,
+    MessageEntity,
     node_of,
     place_of,
     tabs_of,
@@ -44,7 +44,7 @@ WHOLE_BYTES_MAX: Final = 4 << 20
 _TIMES: Final = {"x-opt-enqueued-time", "x-opt-scheduled-enqueue-time", "x-opt-locked-until"}
 
 
-async def find(visit: Visit, entity: Entity, place: str, number: int) -> Delivery:
+async def find(visit: Visit, entity: MessageEntity, place: str, number: int) -> Delivery:
     """Look at one message.
 
     Raises:
@@ -54,7 +54,7 @@ async def find(visit: Visit, entity: Entity, place: str, number: int) -> Deliver
     return (await _find(visit, entity, place, number))[0]
 
 
-async def _find(visit: Visit, entity: Entity, place: str, number: int) -> tuple[Delivery, int | None]:
+async def _find(visit: Visit, entity: MessageEntity, place: str, number: int) -> tuple[Delivery, int | None]:
     """Look at one message, and tell the number of the next one where that came with it.
 
     Raises:
@@ -77,7 +77,7 @@ def _is_neighbour(one: Delivery, other: Delivery, place: str) -> bool:
     return same_session and state_of(one) == state_of(other)
 
 
-async def show(visit: Visit, entity: Entity) -> View | web.StreamResponse:
+async def show(visit: Visit, entity: MessageEntity) -> View | web.StreamResponse:
     """The page of a message, or a download of it."""
     place = place_of(visit.query.get("place"))
     number = visit.number("number", 0)

@@ -39,7 +39,7 @@ _SUBSCRIPTIONS: Final = "/subscriptions/"
 _PATH_LENGTH_MAX: Final = 600
 
 
-class Entity(NamedTuple):
+class MessageEntity(NamedTuple):
     """A queue, topic or subscription, as its path says.
 
     Attributes:
@@ -58,7 +58,7 @@ class Entity(NamedTuple):
         return f"entity {self.path}"
 
 
-def entity_of(path: str) -> Entity:
+def entity_of(path: str) -> MessageEntity:
     """Take a path apart.
 
     Raises:
@@ -69,9 +69,9 @@ def entity_of(path: str) -> Entity:
         raise Refusal(HTTPStatus.NOT_FOUND, "There is no entity with such a path.")
     place = path.lower().rfind(_SUBSCRIPTIONS)
     if place < 0:
-        return Entity(path, path, "")
+        return MessageEntity(path, path, "")
     name, subscription = path[:place], path[place + len(_SUBSCRIPTIONS) :]
-    return Entity(f"{name}/Subscriptions/{subscription}", name, subscription)
+    return MessageEntity(f"{name}/Subscriptions/{subscription}", name, subscription)
 
 
 def place_of(text: str | None) -> str:
@@ -79,7 +79,7 @@ def place_of(text: str | None) -> str:
     return text if text in PLACES else ACTIVE
 
 
-def node_of(entity: Entity, place: str) -> str:
+def node_of(entity: MessageEntity, place: str) -> str:
     """The path of the queue that holds the messages of a place."""
     return entity.path + _SUB_QUEUES.get(place, "")
 
@@ -89,7 +89,7 @@ def state_of(place: str) -> str | None:
     return place if place in STATES else None
 
 
-def tabs_of(entity: Entity, *, may_listen: bool, may_send: bool) -> list[tuple[str, str, str]]:
+def tabs_of(entity: MessageEntity, *, may_listen: bool, may_send: bool) -> list[tuple[str, str, str]]:
     """Names, labels and addresses of the pages about the messages of an entity."""
     found = []
     if may_listen:

@@ -14,7 +14,7 @@ from duobus.console.screens.messages.places import (
     DEAD,
     MEMORY,
     TRANSFER,
-    Entity,
+    MessageEntity,
     entity_of,
     node_of,
     screen,
@@ -49,7 +49,7 @@ class Purge:
         text: Why it failed.
     """
 
-    def __init__(self, session: Session, entity: Entity, what: str) -> None:
+    def __init__(self, session: Session, entity: MessageEntity, what: str) -> None:
         self._session = session
         self.entity = entity
         self.what = what

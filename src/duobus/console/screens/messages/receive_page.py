@@ -18,7 +18,7 @@ from duobus.console.screens.messages.places import (
     DEAD,
     PLACES,
     TRANSFER,
-    Entity,
+    MessageEntity,
     entity_of,
     screen,
     tabs_of,
@@ -153,7 +153,7 @@ async def receive_and_delete(visit: Visit) -> View:
 # -- deeds ----------------------------------------------------------------------------------------------------------
 
 
-async def _receive(visit: Visit, entity: Entity) -> tuple[str, str]:
+async def _receive(visit: Visit, entity: MessageEntity) -> tuple[str, str]:
     place, session_id, wait_s = _place(visit), _session_id(visit), _wait(visit)
     receivers = held.receivers_of(visit.session)
     one = None if session_id == "" else receivers.find(entity, place, session_id)
@@ -171,7 +171,7 @@ async def _receive(visit: Visit, entity: Entity) -> tuple[str, str]:
     return f"{number} {'message is' if number == 1 else 'messages are'} received{where} and locked for you.", "done"
 
 
-async def _receive_deferred(visit: Visit, entity: Entity) -> tuple[str, str]:
+async def _receive_deferred(visit: Visit, entity: MessageEntity) -> tuple[str, str]:
     texts = visit.form.get("numbers", "").replace(",", " ").split()
     if not texts or not all(text.isdecimal() and len(text) < 20 for text in texts) or len(texts) > held.HELD_MAX:
         raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, "Give the sequence numbers of deferred messages.")
@@ -185,7 +185,7 @@ async def _receive_deferred(visit: Visit, entity: Entity) -> tuple[str, str]:
     return f"{number} deferred {'message is' if number == 1 else 'messages are'} locked for you.", "done"
 
 
-async def _settle(visit: Visit, entity: Entity) -> tuple[str, str]:
+async def _settle(visit: Visit, entity: MessageEntity) -> tuple[str, str]:
     settlement = visit.form["do"]
     numbers = [int(text) for text in visit.form.getall("number", []) if text.isdecimal() and len(text) < 20]
     if not numbers:
@@ -205,12 +205,12 @@ async def _settle(visit: Visit, entity: Entity) -> tuple[str, str]:
     return told, "done"
 
 
-async def _renew_session(visit: Visit, entity: Entity) -> tuple[str, str]:
+async def _renew_session(visit: Visit, entity: MessageEntity) -> tuple[str, str]:
     await _found(visit, entity).renew_session()
     return "The lock of the session is renewed.", "done"
 
 
-async def _set_state(visit: Visit, entity: Entity) -> tuple[str, str]:
+async def _set_state(visit: Visit, entity: MessageEntity) -> tuple[str, str]:
     text = visit.form.get("state", "")
     if visit.form.get("form") == "base64":
         try:
@@ -225,12 +225,12 @@ async def _set_state(visit: Visit, entity: Entity) -> tuple[str, str]:
     return ("The state is set." if state else "The state is cleared."), "done"
 
 
-async def _release(visit: Visit, entity: Entity) -> tuple[str, str]:
+async def _release(visit: Visit, entity: MessageEntity) -> tuple[str, str]:
     await held.receivers_of(visit.session).remove(_found(visit, entity))
     return "Everything that was held there is given back.", "done"
 
 
-def _found(visit: Visit, entity: Entity) -> held.HeldMessages:
+def _found(visit: Visit, entity: MessageEntity) -> held.HeldMessages:
     session_id = visit.form.get("session") if visit.form.get("has_session") else None
     one = held.receivers_of(visit.session).find(entity, _place(visit), session_id)
     if one is None:

@@ -12,7 +12,15 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 from duobus.console.formats import entity_url
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.screens.messages import drafts, message_page
-from duobus.console.screens.messages.places import AUDITED, SCHEDULED, Entity, entity_of, place_of, screen, tabs_of
+from duobus.console.screens.messages.places import (
+    AUDITED,
+    SCHEDULED,
+    MessageEntity,
+    entity_of,
+    place_of,
+    screen,
+    tabs_of,
+)
 from duobus.console.screens.messages.records import visible
 from duobus.console.visits import Outcome, Redirect, Refusal, View, Visit
 from duobus.dead_letters.sdk_messages import sdk_message
@@ -113,7 +121,7 @@ async def change_scheduled(visit: Visit) -> Redirect:
     return Redirect(back, notice=f"{what} cancelled.")
 
 
-async def _send_now(visit: Visit, entity: Entity, numbers: Sequence[int], back: str) -> Redirect:
+async def _send_now(visit: Visit, entity: MessageEntity, numbers: Sequence[int], back: str) -> Redirect:
     """Send a copy of each message, then cancel the message; the other order could lose one."""
     if not visit.namespace.rights.listen:
         raise Refusal(HTTPStatus.FORBIDDEN, "To send a scheduled message at once, it has to be read: Listen is needed.")
@@ -136,13 +144,13 @@ async def _send_now(visit: Visit, entity: Entity, numbers: Sequence[int], back: 
     return Redirect(back, notice=f"{what} sent.")
 
 
-async def _cancel(visit: Visit, entity: Entity, numbers: Sequence[int]) -> None:
+async def _cancel(visit: Visit, entity: MessageEntity, numbers: Sequence[int]) -> None:
     sender = visit.namespace.messaging.get_queue_sender(entity.name)
     async with visit.namespace.telling(entity.what), sender:
         await sender.cancel_scheduled_messages(list(numbers))
 
 
-async def _drops_duplicates(visit: Visit, entity: Entity) -> bool:
+async def _drops_duplicates(visit: Visit, entity: MessageEntity) -> bool:
     async with visit.namespace.telling(entity.what):
         try:
             queue = await visit.namespace.administration.get_queue(entity.name)
@@ -152,7 +160,7 @@ async def _drops_duplicates(visit: Visit, entity: Entity) -> bool:
     return bool(queue.requires_duplicate_detection)
 
 
-async def send_forms(visit: Visit, entity: Entity, forms: Sequence[dict[str, Any]]) -> int:
+async def send_forms(visit: Visit, entity: MessageEntity, forms: Sequence[dict[str, Any]]) -> int:
     """Send messages in as few batches as hold them; return how many were sent.
 
     Raises:
@@ -195,7 +203,7 @@ async def _batches(sender: ServiceBusSender, messages: list[Any]) -> Any:
         yield size
 
 
-def _sendable(visit: Visit) -> Entity:
+def _sendable(visit: Visit) -> MessageEntity:
     entity = entity_of(visit.match["path"])
     if entity.subscription:
         raise Refusal(
@@ -226,7 +234,7 @@ async def _original(visit: Visit, given: Any) -> dict[str, Any]:
 
 def _page(
     visit: Visit,
-    entity: Entity,
+    entity: MessageEntity,
     fields: dict[str, str],
     properties: list[tuple[str, str, str]],
     *,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from duobus.console.formats import entity_url
 from duobus.console.namespace.failures import NamespaceError
-from duobus.console.screens.messages.places import SESSION, Entity, entity_of, screen, tabs_of
+from duobus.console.screens.messages.places import SESSION, MessageEntity, entity_of, screen, tabs_of
 from duobus.console.screens.messages.records import visible
 from duobus.console.visits import View, Visit
 
@@ -40,7 +40,7 @@ async def show(visit: Visit) -> View:
     return View("messages/sessions.html", f"Sessions of {entity.path}", data)
 
 
-async def _page_of_server(visit: Visit, entity: Entity) -> dict[str, Any] | None:
+async def _page_of_server(visit: Visit, entity: MessageEntity) -> dict[str, Any] | None:
     """A page with counts and sizes; None where the server has no such request."""
     query = {"entity": entity.path, "limit": str(PAGE_SIZE)}
     if after := visit.query.get("after"):
@@ -59,7 +59,7 @@ async def _page_of_server(visit: Visit, entity: Entity) -> dict[str, Any] | None
     return {"sessions": found["sessions"], "next": found.get("next"), "has_counts": True, "fault": ""}
 
 
-async def _listed(visit: Visit, entity: Entity) -> dict[str, Any]:
+async def _listed(visit: Visit, entity: MessageEntity) -> dict[str, Any]:
     """The ids of sessions by the SDK."""
     found: dict[str, None] = {}
     messaging = visit.namespace.messaging

@@ -213,6 +213,8 @@ class DeadLetterEndpoint:
             "next": looked.following,
             "before": query.before_ms,
         }
+        if plan.is_partial:
+            answer["unavailable"] = looked.unavailable
         looks_only = plan.is_dry or plan.action == LIST
         sizes = {number_of(handle, slot): len(slot.payload) for handle, slot in looked.found}
         meter.shown(list(sizes.values()) if plan.shows else [], looks_only=looks_only)
@@ -325,6 +327,7 @@ def _query_of(plan: DeadLetterPlan, now_ms: int) -> DeadLetterQuery:
         before_ms=latest_ms if plan.before_ms is None else min(plan.before_ms, latest_ms),
         limit=plan.limit,
         numbers=None if plan.numbers is None else frozenset(plan.numbers),
+        is_partial=plan.is_partial,
     )
 
 
@@ -364,8 +367,9 @@ def _shown(handle: FragmentHandle, slot: QueuedMessage, plan: DeadLetterPlan) ->
         "reason": None if metadata is None else metadata.reason,
         "description": None if metadata is None else metadata.description,
         "deadLetterSource": None if metadata is None else metadata.dead_letter_source,
-        "message": form_of(slot.payload, metadata),
     }
+    if not plan.only_heads:
+        found["message"] = form_of(slot.payload, metadata)
     if plan.is_dry and plan.action not in (LIST, PURGE):
         try:
             bare, after = resendable(slot.payload, metadata, plan.repair, keeps_reason=plan.keeps_reason)

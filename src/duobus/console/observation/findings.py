@@ -1,0 +1,194 @@
+"""What is unwell in a namespace, worst first, in sentences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from duobus.console.formats import count, entity_url, short_duration
+from duobus.console.observation.readings import Reading
+
+#: Findings of one kind that are told one by one; the rest is told as a number.
+_NAMED_MAX: Final = 5
+#: Share of the room for incoming messages from which on senders will soon have to wait.
+_INCOMING_HIGH: Final = 0.8
+#: How far the clock may be from broker time: slewing brings a second back in seven minutes.
+_CLOCK_APART_MS: Final = 60_000
+#: How far two clocks may differ before tokens, which are good for minutes, are in danger.
+_CLOCKS_APART_MS: Final = 60_000
+#: For how long a start of the server is worth a line.
+_NEW_MS: Final = 10 * 60_000
+_BACKLOG: Final = re.compile(r"(?i)(.+)/x-servicebus-transfer/(\d{1,9})")
+
+BAD: Final = "bad"
+WARNING: Final = "warning"
+INFO: Final = "info"
+_ORDER: Final = {BAD: 0, WARNING: 1, INFO: 2}
+
+
+class Finding(NamedTuple):
+    """Something that a person should know.
+
+    Attributes:
+        kind: ``bad``, ``warning`` or ``info``.
+        title: What it is, in a few words.
+        text: A sentence.
+        url: Where to go; empty for nowhere.
+        link: What the link says.
+    """
+
+    kind: str
+    title: str
+    text: str
+    url: str = ""
+    link: str = ""
+
+
+def findings(reading: Reading, errors: Mapping[str, int], dead_before: int | None, growing: str) -> list[Finding]:
+    """What is unwell, worst first.
+
+    Args:
+        reading: The latest look.
+        errors: Errors that clients got between the last two looks, by condition.
+        dead_before: How many dead letters there were ten minutes ago, or as early as is known.
+        growing: Path of the entity whose dead letters grew most since then; empty when nobody knows.
+    """
+    found = [
+        *_of_stores(reading),
+        *_of_entities(reading),
+        *_of_dead_letters(reading, dead_before, growing),
+        *_of_server(reading.server),
+        *_of_clocks(reading.apart_ms),
+        *_of_errors(errors),
+        *_of_backlogs(reading),
+    ]
+    return sorted(found, key=lambda finding: _ORDER[finding.kind])
+
+
+def _of_stores(reading: Reading) -> list[Finding]:
+    stores = reading.stores or ()
+    away = [store for store in stores if store["state"] != "open"]
+    found = [
+        Finding(
+            BAD if store["state"] != "opening" else WARNING,
+            f"Store {store['store']} is {store['state']}",
+            store_reason(store),
+            f"/stores/{store['store']}",
+            "Look at the store",
+        )
+        for store in away[:_NAMED_MAX]
+    ]
+    if len(away) > _NAMED_MAX:
+        found.append(Finding(BAD, f"{len(away) - _NAMED_MAX} more stores are away", "", "/stores", "See all stores"))
+    for store in stores:
+        if store["state"] == "open" and store.get("drill") not in (None, "healthy"):
+            text = f"A drill is under way: the store is {store['drill']}."
+            found.append(
+                Finding(WARNING, f"Drill of store {store['store']}", text, f"/stores/{store['store']}", "End the drill")
+            )
+        if store.get("quarantined"):
+            text = f"{count(store['quarantined'])} damaged messages were put aside. The log of the server names them."
+            found.append(Finding(BAD, f"Damaged messages in store {store['store']}", text, "/stores", "See the store"))
+    return found
+
+
+def store_reason(store: Mapping[str, Any]) -> str:
+    """Why a store is not open, in a sentence."""
+    reason = str(store.get("reason") or "The server told no reason")
+    if store.get("drill") not in (None, "healthy"):
+        reason = f"A drill is under way ({store['drill']}): {reason}"
+    return reason if reason.endswith((".", "!", "?")) else f"{reason}."
+
+
+def _of_entities(reading: Reading) -> list[Finding]:
+    away = sorted(path for path, counts in reading.entities.items() if not counts.is_available)
+    if not away:
+        return []
+    names = ", ".join(away[:_NAMED_MAX]) + (", …" if len(away) > _NAMED_MAX else "")
+    title = "1 entity is partly away" if len(away) == 1 else f"{count(len(away))} entities are partly away"
+    return [Finding(BAD, title, f"A store of theirs is away: {names}.", "/stores", "See the stores")]
+
+
+def _of_dead_letters(reading: Reading, before: int | None, growing: str) -> list[Finding]:
+    dead = reading.total("dead") or 0
+    if before is None or dead <= before:
+        return []
+    where = f" Most of them are in {growing}." if growing else ""
+    url = entity_url(growing, "messages", place="deadletter") if growing else ""
+    text = f"{count(dead - before)} more in the last ten minutes, {count(dead)} in all.{where}"
+    return [Finding(BAD, "Dead letters are growing", text, url, "Look at them" if url else "")]
+
+
+def _of_server(server: Mapping[str, Any]) -> list[Finding]:
+    found = []
+    ahead_ms = server.get("clockAheadMs")
+    if ahead_ms is not None and abs(ahead_ms) > _CLOCK_APART_MS:
+        text = (
+            f"The clock of the server is {short_duration(abs(ahead_ms))} {'ahead of' if ahead_ms > 0 else 'behind'} "
+            "broker time, by which messages expire and locks end."
+        )
+        found.append(Finding(WARNING, "The server doubts its clock", text))
+    limit = server.get("incomingLimitBytes") or 0
+    share = (server.get("incomingBytes") or 0) / limit if limit else 0.0
+    if share > _INCOMING_HIGH:
+        text = f"{share:.0%} of the memory for incoming messages is taken: the stores are slower than the senders."
+        found.append(Finding(WARNING, "Memory for messages is near its limit", text))
+    if server and server.get("uptimeMs", _NEW_MS) < _NEW_MS:
+        text = "That was less than ten minutes ago. Its counts of sent and received messages begin there."
+        found.append(Finding(INFO, "The server was started", text))
+    return found
+
+
+def _of_clocks(apart_ms: int) -> list[Finding]:
+    if abs(apart_ms) <= _CLOCKS_APART_MS:
+        return []
+    side = "ahead of" if apart_ms > 0 else "behind"
+    apart = short_duration(abs(apart_ms) // 60_000 * 60_000)
+    text = f"The clock of the server is {apart} {side} that of the console: tokens may be refused."
+    return [Finding(WARNING, "Two clocks differ", text)]
+
+
+def _of_errors(errors: Mapping[str, int]) -> list[Finding]:
+    those = {name: number for name, number in errors.items() if number > 0}
+    if not those:
+        return []
+    worst = sorted(those.items(), key=lambda pair: (-pair[1], pair[0]))
+    names = ", ".join(f"{name} ({count(number)})" for name, number in worst[:_NAMED_MAX])
+    return [
+        Finding(INFO, "Clients got errors", f"Since the last look: {names}.", "/connections", "See who is connected")
+    ]
+
+
+def _of_backlogs(reading: Reading) -> list[Finding]:
+    waiting: dict[str, int] = {}
+    for path, counts in reading.entities.items():
+        found = _BACKLOG.fullmatch(path)
+        if found is not None and counts.active:
+            waiting[found[1]] = waiting.get(found[1], 0) + counts.active
+    return [
+        Finding(
+            WARNING,
+            f"Backlog of {primary}",
+            f"{count(number)} messages wait here for the namespace {primary}.",
+            "/pairs",
+            "See the pair",
+        )
+        for primary, number in sorted(waiting.items())[:_NAMED_MAX]
+    ]
+
+
+def errors_between(before: Reading | None, after: Reading) -> dict[str, int]:
+    """Errors that clients got between two looks, by condition; after a restart, all since the start."""
+    now = {str(name): int(number) for name, number in (after.server.get("errors") or {}).items()}
+    if before is None:
+        return {}
+    was = before.server.get("errors") or {} if before.started_ms == after.started_ms else {}
+    return {name: more for name, number in now.items() if (more := number - int(was.get(name, 0))) > 0}
+
+
+def most_grown(before: Mapping[str, int], reading: Reading) -> str:
+    """Path of the entity whose dead letters grew most; empty when none did."""
+    grown = {path: counts.dead - before.get(path, 0) for path, counts in reading.entities.items() if counts.dead}
+    path = max(grown, key=lambda one: (grown[one], one), default="")
+    return path if path and grown[path] > 0 else ""

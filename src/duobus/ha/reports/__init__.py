@@ -1,0 +1,1 @@
+"""What paired clients report of their state, and what an operator asks of them, over a queue of the secondary."""

@@ -1,0 +1,191 @@
+"""The topology document: everything of a namespace that can be made again, as one JSON document.
+
+Pure: between the document and the emulator's ``Config.json``. Properties have the names that commands print, durations
+are ISO 8601. Keys of access rules are in it only when they are asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from duobus.errors import ConfigurationError, ServiceBusError
+from duobus.model.properties import Surface, properties_of
+from duobus.model.topology.config_file import NamespaceConfig, parse_config
+from duobus.model.topology.forms import Described, described, rule_described
+
+KIND: Final = "duobus-topology"
+VERSION: Final = 1
+#: The name that the emulator's own configuration has.
+NAMESPACE: Final = "sbemulatorns"
+#: The largest message where an entity does not say, in KiB.
+_USUAL_MESSAGE_KIB: Final = 256
+
+
+def document(queues: list[dict[str, Any]], topics: list[dict[str, Any]]) -> dict[str, Any]:
+    """The whole document; entities by name, so that two of the same namespace are equal."""
+    return {"kind": KIND, "version": VERSION, "queues": _sorted(queues), "topics": _sorted(topics)}
+
+
+def _sorted(forms: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(forms, key=lambda form: str(form["name"]).lower())
+
+
+# -- checking ---------------------------------------------------------------------------------------------------
+
+
+def checked(found: Any) -> dict[str, Any]:
+    """A document that was read.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    if not isinstance(found, dict) or found.get("kind") != KIND or found.get("version") != VERSION:
+        raise ConfigurationError("The file is neither a topology of this version nor a Config.json of the emulator.")
+    for kind, forms in (("queue", found.get("queues", [])), ("topic", found.get("topics", []))):
+        _check_all(kind, forms, "$." + kind + "s")
+    return found
+
+
+def _check_all(kind: str, forms: Any, path: str) -> None:
+    inner = {"topic": ("subscriptions", "subscription"), "subscription": ("rules", "rule")}.get(kind)
+    known = {item.json_name for item in properties_of(kind, Surface.SDK)} | {"name", "authorizationRules"}
+    if kind == "rule":
+        known = {"name", "filter", "action"}
+    if inner is not None:
+        known.add(inner[0])
+    if not isinstance(forms, list):
+        raise ConfigurationError(f"{path}: a list is needed.")
+    for index, form in enumerate(forms):
+        where = f"{path}[{index}]"
+        if not isinstance(form, dict) or not isinstance(form.get("name"), str):
+            raise ConfigurationError(f"{where}: an object with a name is needed.")
+        unknown = sorted(form.keys() - known)
+        if unknown:
+            raise ConfigurationError(f"{where}: there is no property {unknown[0]!r} of a {kind}.")
+        if inner is not None:
+            _check_all(inner[1], form.get(inner[0], []), f"{where}.{inner[0]}")
+
+
+# -- the emulator's file ----------------------------------------------------------------------------------------
+
+
+def to_config(found: Mapping[str, Any], namespace: str) -> dict[str, Any]:
+    """The emulator's ``Config.json`` of a document."""
+    config = {
+        "Name": namespace,
+        "Queues": [_config_entity("queue", form) for form in found["queues"]],
+        "Topics": [
+            _config_entity("topic", form)
+            | {
+                "Subscriptions": [
+                    _config_entity("subscription", one) | {"Rules": [_config_rule(rule) for rule in one["rules"]]}
+                    for one in form["subscriptions"]
+                ]
+            }
+            for form in found["topics"]
+        ],
+    }
+    return {"UserConfig": {"Namespaces": [config], "Logging": {"Type": "File"}}}
+
+
+def with_parameters(found: Mapping[str, Any]) -> list[str]:
+    """Paths of the rules that have parameters, which the file has no place for."""
+    return [
+        f"{topic['name']}/{one['name']}/{rule['name']}"
+        for topic in found["topics"]
+        for one in topic["subscriptions"]
+        for rule in one["rules"]
+        if "parameters" in rule["filter"] or "parameters" in (rule.get("action") or {})
+    ]
+
+
+def _pascal(name: str) -> str:
+    return name[0].upper() + name[1:]
+
+
+def _config_entity(kind: str, form: Mapping[str, Any]) -> dict[str, Any]:
+    rows = properties_of(kind, Surface.SDK)
+    properties: dict[str, Any] = {item.element: form[item.json_name] for item in rows if item.json_name in form}
+    if form.get("authorizationRules"):
+        properties["AuthorizationRules"] = [
+            {_pascal(name): value for name, value in rule.items()} for rule in form["authorizationRules"]
+        ]
+    return {"Name": form["name"], "Properties": properties}
+
+
+def _config_rule(form: Mapping[str, Any]) -> dict[str, Any]:
+    condition = form["filter"]
+    kind = condition["type"]
+    if kind == "correlation":
+        members = {_pascal(name): value for name, value in condition.items() if name != "type"}
+        properties: dict[str, Any] = {"FilterType": "Correlation", "CorrelationFilter": members}
+    else:
+        # The file has no words for these two.
+        expression = {"true": "1=1", "false": "1=0"}.get(kind) or condition["sqlExpression"]
+        properties = {"FilterType": "Sql", "SqlFilter": {"SqlExpression": expression}}
+    if form.get("action"):
+        properties["Action"] = {"SqlExpression": form["action"]["sqlExpression"]}
+    return {"Name": form["name"], "Properties": properties}
+
+
+def from_config(text: str, namespace: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The document of a ``Config.json``, and what its author should be told.
+
+    Raises:
+        ConfigurationError: It is wrong, or has several namespaces and none of them was named.
+    """
+    try:
+        contents = parse_config(text)
+    except (ConfigurationError, ServiceBusError) as error:
+        raise ConfigurationError(str(error)) from None
+    names = [config.name for config in contents.namespaces]
+    if namespace is None and len(names) == 1:
+        namespace = names[0]
+    config = next((one for one in contents.namespaces if one.name == (namespace or "").lower()), None)
+    if config is None:
+        raise ConfigurationError(f"Say with --namespace which one is meant: {', '.join(names)}.")
+    return _of_config(config), contents.warnings
+
+
+def _of_config(config: NamespaceConfig) -> dict[str, Any]:
+    topics = []
+    for topic in config.topics:
+        subscriptions = [
+            _described("subscription", one) | {"rules": _sorted(map(rule_described, one.rules))}
+            for one in topic.subscriptions
+        ]
+        topics.append(_described("topic", topic) | {"subscriptions": _sorted(subscriptions)})
+    return document([_described("queue", queue) for queue in config.queues], topics)
+
+
+def _described(kind: str, about: Described) -> dict[str, Any]:
+    found = described(kind, about, Surface.SDK)
+    if found.get("maxMessageSizeInKilobytes") == _USUAL_MESSAGE_KIB:
+        # Azure takes it on Premium only, so the usual one is not asked for.
+        del found["maxMessageSizeInKilobytes"]
+    return found
+
+
+# -- files ------------------------------------------------------------------------------------------------------
+
+
+def parse_document(data: bytes, namespace: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The document of a file, which is one itself or a ``Config.json``, and what its author should be told.
+
+    Raises:
+        ConfigurationError: It is neither, it is wrong, or it has several namespaces and none of them was named.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigurationError("The file is not UTF-8.") from None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        # With comments, perhaps: the emulator's may have them.
+        found = {"UserConfig": None}
+    if isinstance(found, dict) and "UserConfig" in found:
+        return from_config(text, namespace)
+    return checked(found), ()

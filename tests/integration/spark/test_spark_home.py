@@ -1,0 +1,16 @@
+"""The Python processes of Spark are as quick to start in the tests as ``spark_start`` makes them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pyspark
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def test_python_processes_of_spark_import_the_installed_package(spark: Any) -> None:
+    found = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.modules["pyspark"].__file__).collect()
+    assert found == [pyspark.__file__]

@@ -8,15 +8,15 @@ holds this use of the handler. Opening one takes some tenths of a second, so tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from azure.servicebus.aio._async_utils import create_authentication
 
-from duobus.console.namespace.failures import NamespaceError, clean, told
+from duobus.console.namespace.failures import TOLD, NamespaceError, clean, told
 from duobus.console.screens.messages.places import MEMORY, entity_of
 from duobus.ha.sdk import release_thread
 from duobus.model.json.deliveries import Delivery
@@ -38,6 +38,8 @@ _DELETE: Final = b"com.microsoft:batch-delete-messages"
 _PURGE: Final = b"duobus:purge-messages"
 #: How often an opening connection is looked at, in seconds.
 _STEP_S: Final = 0.002
+#: How long a connection that nobody waits for any more may take to open, in seconds.
+_FINISH_S: Final = 5.0
 _EMPTY: Final = (HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT)
 
 
@@ -95,7 +97,7 @@ class Node:
         send = partial(_send_once, handler) if is_once else handler._mgmt_request_response_with_retry
         try:
             if not handler._running:
-                await _open(handler)
+                await _finished(_open(handler))
             answer: tuple[int, Any, str] = await send(operation, body, _answer_of, keep_alive_associated_link=False)
         except BaseException:
             # Whatever was on its way would be taken for the answer of the next request.
@@ -148,7 +150,10 @@ class Node:
         handler, self._handler = self._handler, None
         if handler is not None:
             release_thread(handler._handler)
-            await handler.close()
+            # Of a connection that is broken nothing has to be waited for.
+            with suppress(*TOLD):
+                async with asyncio.timeout(_FINISH_S):
+                    await handler.close()
 
 
 async def _send_once(handler: Any, *request: Any, **options: Any) -> Any:
@@ -157,6 +162,22 @@ async def _send_once(handler: Any, *request: Any, **options: Any) -> Any:
         return await handler._mgmt_request_response(*request, **options)
     except Exception as error:
         raise await handler._handle_exception(error) from error
+
+
+async def _finished(work: Coroutine[Any, Any, None]) -> None:
+    """Do something that has to come to its end also when whoever waits for it is cancelled.
+
+    The SDK does not close the socket of a connection that is only half open.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        done, _ = await asyncio.wait([task], timeout=_FINISH_S)
+        for one in done:
+            # Its fault, where it has one, is nobody's any more.
+            one.cancelled() or one.exception()
+        raise
 
 
 async def _open(handler: Any) -> None:

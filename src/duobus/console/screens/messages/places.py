@@ -12,6 +12,8 @@ from duobus.console.visits import Refusal, Screen
 screen: Final = Screen("messages", label="Messages", order=30)
 #: In front of the names of what this package keeps in the memory of a session.
 MEMORY: Final = screen.name
+#: What the audit log calls the things that a person changes here.
+AUDITED: Final = "messages"
 
 ACTIVE: Final = "active"
 DEAD: Final = "deadletter"

@@ -10,6 +10,7 @@ from duobus.console.namespace.failures import NamespaceError
 from duobus.console.screens.messages.node import own_node
 from duobus.console.screens.messages.places import (
     ACTIVE,
+    AUDITED,
     DEAD,
     MEMORY,
     TRANSFER,
@@ -139,5 +140,6 @@ async def begin(visit: Visit) -> Redirect:
     purge = Purge(visit.session, entity, what)
     purges.append(purge)
     del purges[:-PURGES_MAX]
+    await visit.write_down("purge", AUDITED, entity.path, note=_WHAT[what])
     visit.session.start(purge.run(), f"purge of {entity.path}")
     return Redirect(entity_url(entity.path, "purge"))

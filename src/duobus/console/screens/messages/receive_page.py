@@ -14,6 +14,7 @@ from duobus.console.screens.messages import held
 from duobus.console.screens.messages.bodies import hex_dump
 from duobus.console.screens.messages.places import (
     ACTIVE,
+    AUDITED,
     DEAD,
     PLACES,
     TRANSFER,
@@ -134,6 +135,7 @@ async def receive_and_delete(visit: Visit) -> View:
         outcome = await one.settle(held.COMPLETE, [row["number"] for row in rows])
     finally:
         await one.close()
+    await visit.write_down("receive and delete", AUDITED, entity.path, note=f"{outcome.done} messages")
     failed = {number for number, _ in outcome.failed}
     data: dict[str, Any] = {
         "entity": entity.path,
@@ -191,6 +193,8 @@ async def _settle(visit: Visit, entity: MessageEntity) -> tuple[str, str]:
     outcome = await _found(visit, entity).settle(
         settlement, numbers, reason=visit.form.get("reason", ""), description=visit.form.get("description", "")
     )
+    if outcome.done and settlement != held.RENEW:
+        await visit.write_down(settlement, AUDITED, entity.path, note=f"{outcome.done} messages")
     told = f"{outcome.done} {'message is' if outcome.done == 1 else 'messages are'} {held.SETTLEMENTS[settlement]}."
     if settlement == held.RENEW:
         told = f"{outcome.done} {'lock is' if outcome.done == 1 else 'locks are'} renewed."
@@ -215,7 +219,9 @@ async def _set_state(visit: Visit, entity: MessageEntity) -> tuple[str, str]:
             raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, "The state is not changed: this is no base64.") from None
     else:
         state = text.replace("\r\n", "\n").encode()
-    await _found(visit, entity).set_state(state)
+    one = _found(visit, entity)
+    await one.set_state(state)
+    await visit.write_down("set session state", AUDITED, entity.path, note=f"session {one.session_id}"[:200])
     return ("The state is set." if state else "The state is cleared."), "done"
 
 

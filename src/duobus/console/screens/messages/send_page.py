@@ -12,7 +12,15 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 from duobus.console.formats import entity_url
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.screens.messages import drafts, message_page
-from duobus.console.screens.messages.places import SCHEDULED, MessageEntity, entity_of, place_of, screen, tabs_of
+from duobus.console.screens.messages.places import (
+    AUDITED,
+    SCHEDULED,
+    MessageEntity,
+    entity_of,
+    place_of,
+    screen,
+    tabs_of,
+)
 from duobus.console.screens.messages.records import visible
 from duobus.console.visits import Outcome, Redirect, Refusal, View, Visit
 from duobus.dead_letters.sdk_messages import sdk_message
@@ -74,6 +82,7 @@ async def send(visit: Visit) -> Outcome:
     except (NamespaceError, Refusal) as error:
         status = error.status if error.status < HTTPStatus.INTERNAL_SERVER_ERROR else HTTPStatus.UNPROCESSABLE_ENTITY
         return _page(visit, entity, fields, properties, fault=("", error.text), status=status)
+    await visit.write_down("send", AUDITED, entity.path, note=f"{sent} messages")
     what = "1 message is" if sent == 1 else f"{sent:,} messages are"
     told = f"{what} {'scheduled' if form.get('scheduledEnqueueTime') else 'sent'} to {visible(entity.path)}."
     return Redirect(entity_url(entity.path, "send"), notice=told)
@@ -90,6 +99,7 @@ async def send_file(visit: Visit) -> Outcome:
         return _page(visit, entity, dict(_BEGUN), [], fault=(fault.field, fault.text))
     except NamespaceError as error:
         return _page(visit, entity, dict(_BEGUN), [], fault=("lines", error.text))
+    await visit.write_down("send", AUDITED, entity.path, note=f"{sent} messages of a file")
     return Redirect(entity_url(entity.path, "send"), notice=f"{sent:,} messages of the file are sent.")
 
 
@@ -106,6 +116,7 @@ async def change_scheduled(visit: Visit) -> Redirect:
     if visit.form.get("do") == "now":
         return await _send_now(visit, entity, numbers, back)
     await _cancel(visit, entity, numbers)
+    await visit.write_down("cancel", AUDITED, entity.path, note=f"{len(numbers)} scheduled messages")
     what = f"Message {numbers[0]} is" if len(numbers) == 1 else f"{len(numbers)} messages are"
     return Redirect(back, notice=f"{what} cancelled.")
 
@@ -128,6 +139,7 @@ async def _send_now(visit: Visit, entity: MessageEntity, numbers: Sequence[int],
         except (NamespaceError, Refusal) as error:
             told = f"{done} of {len(numbers)} messages are sent. Message {number}: {error.text}"
             return Redirect(back, notice=told, kind="error")
+    await visit.write_down("send at once", AUDITED, entity.path, note=f"{len(numbers)} scheduled messages")
     what = f"Message {numbers[0]} is" if len(numbers) == 1 else f"{len(numbers)} messages are"
     return Redirect(back, notice=f"{what} sent.")
 

@@ -71,13 +71,19 @@ def command(
         signal.signal(number, _end)
     if skip_parts and not opens_console:
         raise click.UsageError("--skip-parts goes with --console: without both there is nothing to do.")
+    has_failed, is_over = False, skip_parts
     try:
         with ExitStack() as stack:
             folder = _folder(keep, stack)
-            has_failed = not skip_parts and _play_all(parts or tuple(PARTS), folder, is_json, details, seconds_limit)
+            if not is_over:
+                has_failed = _play_all(parts or tuple(PARTS), folder, is_json, details, seconds_limit)
+                is_over = True
             if opens_console:
                 _stay(folder / "console", is_json, console_port)
     except DemoFailed as error:
+        if not is_json and not is_over:
+            # Nothing is known of what the parts after it would have shown.
+            click.echo("FAILED: not all parts were played to their end.")
         raise click.ClickException(str(error)) from error
     sys.exit(1 if has_failed else 0)
 
@@ -97,11 +103,8 @@ def _play_all(parts: tuple[str, ...], folder: Path, is_json: bool, details: bool
             if failures:
                 failed[name] = failures
     except DemoFailed:
-        if not is_json:
-            if results:
-                _summarize(results, failed)
-            # Nothing is known of what the parts after it would have shown.
-            click.echo("FAILED: not all parts were played to their end.")
+        if not is_json and results:
+            _summarize(results, failed)
         raise
     if not is_json:
         _summarize(results, failed)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from duobus.console.namespace.address import NamespaceAddress
 from duobus.errors import ArgumentInvalid, ConfigurationError
-from duobus.file_sync import sync_folder
+from duobus.file_sync import sync_file, sync_folder
 
 _MODE: Final = 0o600
 _PROFILES_MAX: Final = 200
@@ -172,7 +172,7 @@ class Profiles:
                 os.fchmod(descriptor, _MODE)
                 file.write(text.encode())
                 file.flush()
-                os.fsync(descriptor)
+                sync_file(descriptor)
             draft.replace(self._path)
             sync_folder(self._path.parent)
         except OSError as error:

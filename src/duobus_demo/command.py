@@ -8,7 +8,6 @@ import sys
 import tempfile
 import threading
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -120,9 +119,14 @@ def _stay(folder: Path, is_json: bool, port: int) -> None:
     Raises:
         DemoFailed: Something did not start, or the extra ``console`` is not installed.
     """
-    if find_spec("jinja2") is None or find_spec("azure.servicebus") is None:
-        raise DemoFailed("The console needs more packages: pip install 'duobus[console]'")
     from duobus.clock import Clock
+    from duobus.errors import ConfigurationError
+    from duobus.server.console_process import demand_console
+
+    try:
+        demand_console()
+    except ConfigurationError as error:
+        raise DemoFailed(str(error)) from error
     from duobus_demo.shop.opening import open_shop
 
     if not is_json:

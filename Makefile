@@ -127,11 +127,13 @@ spark-cluster: $(STAMP) ## Try the pipeline on Spark's own cluster of two worker
 	$(BIN)/python tools/spark_cluster.py $(ARGS)
 
 WORLD ?= queues
+CATCHING_SEEDS := tests/unit/simulation/catching_seeds.json
 sim: $(STAMP) ## Simulate from seeds: SEED=7 for one, SEEDS=2000 for many, WORLD=servers or all for other simulations
 	$(BIN)/python -m simulation.campaign --world $(WORLD) $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(ARGS)
 
-sim-bugs: $(STAMP) ## Look for a seed that catches each planted bug (WORLD=...)
-	$(BIN)/python -m simulation.campaign --world $(WORLD) --search-bugs $(ARGS)
+# A bug's recorded seed is tried first. Some bugs are caught by one seed in a thousand, which a search of 300 misses.
+sim-bugs: $(STAMP) ## See each planted bug caught, by its recorded seed or by a new one that is recorded (WORLD=...)
+	$(BIN)/python -m simulation.campaign --world $(WORLD) --search-bugs --record $(CATCHING_SEEDS) $(ARGS)
 
 killloop: $(STAMP) ## Kill a broker under SDK traffic, 1,000 times (KILLS=...)
 	$(BIN)/python tools/killloop.py --kills $(or $(KILLS),1000) $(ARGS)

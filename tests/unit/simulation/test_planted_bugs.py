@@ -1,7 +1,6 @@
 """The power of the simulations, measured with planted bugs: each has a recorded seed that catches it.
 
-``make sim-bugs WORLD=all ARGS='--record tests/unit/simulation/catching_seeds.json'`` finds new seeds when a change of
-the code makes some of these miss.
+``make sim-bugs WORLD=all`` finds new seeds when a change of the code makes some of these miss.
 """
 
 import json

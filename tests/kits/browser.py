@@ -28,11 +28,20 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], limit_s: float = LIMIT_S) -> T:
-        """Run a coroutine there, and wait for its end."""
+        """Run a coroutine there, and wait for its end.
+
+        A ``TimeoutError`` would lose its traceback on the way out of the thread, because asyncio makes a new one of it;
+        so it is raised as another error, whose cause tells where the work stood.
+        """
 
         async def limited() -> T:
-            async with asyncio.timeout(limit_s):
-                return await work
+            limit = asyncio.timeout(limit_s)
+            try:
+                async with limit:
+                    return await work
+            except TimeoutError as error:
+                text = f"not done within {limit_s:g} s; the lines above tell where" if limit.expired() else str(error)
+                raise AssertionError(text) from error
 
         return asyncio.run_coroutine_threadsafe(limited(), self._loop).result()
 

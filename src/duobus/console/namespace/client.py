@@ -104,9 +104,15 @@ class NamespaceClient:
 
     @asynccontextmanager
     async def _telling(self, what: str, timeout_s: float) -> AsyncIterator[None]:
+        task = asyncio.current_task()
+        cancellations = task.cancelling() if task is not None else 0
         try:
             async with asyncio.timeout(timeout_s):
                 yield
+            # The SDK loses a cancellation at times: ``asyncio.wait_for`` of Python 3.11 returns the result when that
+            # comes in the same moment. Without this a live page would go on asking after its reader has gone.
+            if task is not None and task.cancelling() > cancellations:
+                raise asyncio.CancelledError
         except NamespaceError:
             raise
         except TOLD as error:

@@ -200,6 +200,20 @@ async def console_of(
         yield client
 
 
+@asynccontextmanager
+async def stream_of(client: ConsoleClient, path: str) -> AsyncIterator[AsyncIterator[Any]]:
+    """The data of the events of a live page."""
+
+    async def events(response: Any) -> AsyncIterator[Any]:
+        async for line in response.content:
+            if line.startswith(b"data: "):
+                yield json.loads(line[6:])
+
+    async with client.session.get(client.url + path, headers={"Accept": "text/event-stream"}) as response:
+        assert response.status == 200, await response.text()
+        yield events(response)
+
+
 def routes(client: ConsoleClient, method: str) -> list[Route]:
     """Every route of every screen with this method."""
     return [route for screen in client.console.screens for route in screen.routes if route.method == method]

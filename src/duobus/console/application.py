@@ -31,7 +31,7 @@ from duobus.console.sessions import Session, Sessions
 from duobus.console.settings import SETTINGS, ConsoleSettings
 from duobus.console.sign_in import SignIn
 from duobus.console.uploads import NO_FORM, Form, read_form
-from duobus.console.visits import CONFIRM_FIELD, Closable, Redirect, Refusal, Route, Screen, View, Visit
+from duobus.console.visits import CONFIRM_FIELD, Closable, Redirect, Refusal, Route, Screen, View, Visit, of_one_server
 from duobus.errors import ServiceBusError
 
 _COOKIE_BITS: Final = 32
@@ -123,6 +123,8 @@ class Console:
                 files=form.files,
             )
             outcome = await route.handler(visit)
+            if screen.tells_of_one_server and isinstance(outcome, View):
+                outcome.data.update(await of_one_server(visit))
         except (NamespaceError, Refusal) as error:
             failure = Failure(error.status, error.text, getattr(error, "tracking_id", None))
             return self._pages.failure(request, session, failure)

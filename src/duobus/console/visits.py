@@ -199,6 +199,12 @@ class Visit:
         return self._render(template, data)
 
 
+async def of_one_server(visit: Visit) -> dict[str, Any]:
+    """For the data of a page that tells of one server of several: the server, and how many there are; else nothing."""
+    servers = await visit.namespace.servers()
+    return {"one_server": {"server": servers[0], "number": len(servers)}} if servers else {}
+
+
 def is_fragment(request: web.Request) -> bool:
     """Whether a request wants a part of a page only."""
     headers = request.headers
@@ -245,9 +251,14 @@ class Screen:
         name: One word, for the folder of its templates and for the mark of the current page in the navigation.
         label: In the navigation; None for a screen that is reached from others.
         order: Place in the navigation, from low to high.
+        tells_of_one_server: Whether the screen has its numbers from duobus's own requests, which each of several
+            servers answers for itself alone; pages then say of which server they tell.
     """
 
-    def __init__(self, name: str, *, label: str | None = None, order: int = 100) -> None:
+    def __init__(
+        self, name: str, *, label: str | None = None, order: int = 100, tells_of_one_server: bool = False
+    ) -> None:
+        self.tells_of_one_server = tells_of_one_server
         self.name = name
         self.label = label
         self.order = order

@@ -15,7 +15,7 @@ from duobus.console.events import Event, stream_events
 from duobus.console.formats import entity_url
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.observation.connections import entity_of, matching, received_from, summary_of, with_end
-from duobus.console.visits import Redirect, Refusal, Screen, View, Visit
+from duobus.console.visits import Redirect, Refusal, Screen, View, Visit, of_one_server
 
 screen: Final = Screen("connections", label="Connections", order=60)
 
@@ -39,7 +39,7 @@ _UNKNOWN_REQUEST: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT
 @screen.get("/connections", right="manage", only_duobus=True)
 async def show(visit: Visit) -> View:
     """The list."""
-    return View("connections/page.html", "Connections", await _list(visit))
+    return View("connections/page.html", "Connections", await _list(visit) | await of_one_server(visit))
 
 
 @screen.get("/connections/events", right="manage", only_duobus=True)
@@ -108,11 +108,11 @@ def _url(words: str, skip: int) -> str:
 @screen.get("/connections/locks", right="manage", only_duobus=True)
 async def show_locks(visit: Visit) -> View:
     """The locks of one entity."""
-    entities = sorted(
-        row["entity"]
-        for row in (await visit.namespace.operation("GET", "/$duobus/entities"))[:_PROPOSED_MAX]
-        if row["kind"] != "topic"
-    )
+    entities: list[str] = []
+    if not await visit.namespace.servers():
+        # Of several servers, each knows the names of its own entities alone, but asks the others for locks.
+        found = await visit.namespace.operation("GET", "/$duobus/entities")
+        entities = sorted(row["entity"] for row in found[:_PROPOSED_MAX] if row["kind"] != "topic")
     return View("connections/locks.html", "Locks", await _locks(visit) | {"entities": entities})
 
 
@@ -140,7 +140,7 @@ async def _locks(visit: Visit) -> dict[str, Any]:
 @screen.get("/connections/{connection}", right="manage", only_duobus=True)
 async def show_one(visit: Visit) -> View:
     """One connection with its links and locks."""
-    data = await _one(visit)
+    data = await _one(visit) | await of_one_server(visit)
     return View("connections/one.html", f"Connection {data['one']['connection']}", data)
 
 
@@ -155,7 +155,11 @@ async def _one(visit: Visit) -> dict[str, Any]:
     found = await visit.namespace.operation("GET", "/$duobus/connections")
     one = next((connection for connection in found if connection["connection"].lower() == name.lower()), None)
     if one is None:
-        raise Refusal(HTTPStatus.NOT_FOUND, f"There is no connection {name}: its client has gone, or it was closed.")
+        # The locks of an entity are told by the server that has the entity, and so name connections of that server.
+        where = "at this server; others share the namespace" if await visit.namespace.servers() else "any more"
+        raise Refusal(
+            HTTPStatus.NOT_FOUND, f"There is no connection {name} {where}: its client has gone, or it was closed."
+        )
     locks = await _locks_of(visit, one)
     return {
         "one": summary_of(one),

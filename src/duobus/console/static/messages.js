@@ -26,6 +26,7 @@
     if (isPaused) { waiting.push(data.html); waiting = waiting.slice(-KEPT); } else { show(data.html); }
     tell();
   });
+  on("state", (data) => { state.textContent = data.text; });
   on("looked", (data) => { shown += data.shown; leftOut += data.all - data.shown; tell(); });
   on("dropped", (data) => { leftOut += data.count; tell(); });
   on("failed", (data) => { stream.close(); state.textContent = data.text; });

@@ -150,6 +150,11 @@ async def run(visit: Visit, jobs: Jobs) -> Redirect:
     _demand_rights(visit, tried.action)
     if tried.action == states.PURGE:
         visit.confirmed(tried.selection["path"])
+    same = (tried.action, tried.selection, tried.to, tried.repair)
+    for one in jobs.records(visit.namespace.name):
+        if not one.is_dry and not one.has_ended and (one.action, one.selection, one.to, one.repair) == same:
+            # In another tab, or by somebody else.
+            raise Refusal(409, f"This is being done already, by the run that {one.who} began: {one.id}.")
     record = _record(visit, tried.action, tried.meant)
     record.to, record.repair = tried.to, tried.repair
     record.expected = tried.done + tried.left

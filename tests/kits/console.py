@@ -117,6 +117,11 @@ class ConsoleClient:
         name, key = RULES[right]
         return await self.sign_in_with(kind="key", namespace=self.place, rule=name, key=key)
 
+    async def sign_in_with_code(self, place: str) -> Page:
+        """Sign in with the access code of the console."""
+        name = place.partition("sb://")[2].partition(";")[0].rstrip("/")
+        return await self.sign_in_with(kind="code", namespace=name, code=self.console.access_code)
+
     async def sign_in_with(self, **fields: str) -> Page:
         """Sign in with these fields of the form."""
         return await self.ask("POST", "/sign-in", data={"csrf": await self.form_token()} | fields)
@@ -189,15 +194,49 @@ async def console_of(
     **settings: Any,
 ) -> AsyncIterator[ConsoleClient]:
     """A console for a broker that is there, and a client that has signed in."""
-    chosen = ConsoleSettings(**{"port": 0, "connection_string": connection_string(server)} | settings)
+    async with console_at(
+        connection_string(server), server, right=right, clock=clock, screens=screens, **settings
+    ) as client:
+        yield client
+
+
+@asynccontextmanager
+async def console_at(
+    place: str,
+    server: Any = None,
+    *,
+    right: str | None = "manage",
+    clock: Clock | None = None,
+    screens: tuple[Screen, ...] = SCREENS,
+    **settings: Any,
+) -> AsyncIterator[ConsoleClient]:
+    """A console for the namespace of a connection string, and a client that has signed in.
+
+    Without a broker in the test's own process, the client signs in with the access code.
+    """
+    chosen = ConsoleSettings(**{"port": 0, "connection_string": place} | settings)
     application = build_app(chosen, clock=clock, screens=screens)
     async with TestServer(application) as served, ClientSession(cookie_jar=CookieJar(unsafe=True)) as session:
         url = str(served.make_url("/")).rstrip("/")
         client = ConsoleClient(session, url, server, application[CONSOLE])
         if right is not None:
-            page = await client.sign_in(right)
+            page = await (client.sign_in_with_code(place) if server is None else client.sign_in(right))
             assert page.status == 303, page
         yield client
+
+
+@asynccontextmanager
+async def stream_of(client: ConsoleClient, path: str) -> AsyncIterator[AsyncIterator[Any]]:
+    """The data of the events of a live page."""
+
+    async def events(response: Any) -> AsyncIterator[Any]:
+        async for line in response.content:
+            if line.startswith(b"data: "):
+                yield json.loads(line[6:])
+
+    async with client.session.get(client.url + path, headers={"Accept": "text/event-stream"}) as response:
+        assert response.status == 200, await response.text()
+        yield events(response)
 
 
 def routes(client: ConsoleClient, method: str) -> list[Route]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -12,7 +12,7 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 from azure.core.exceptions import AzureError
-from multidict import MultiDict, MultiDictProxy
+from multidict import MultiDictProxy
 
 from duobus.clock import Clock, Entropy
 from duobus.console.namespace.failures import NamespaceError, namespace_error
@@ -30,7 +30,8 @@ from duobus.console.security import (
 from duobus.console.sessions import Session, Sessions
 from duobus.console.settings import SETTINGS, ConsoleSettings
 from duobus.console.sign_in import SignIn
-from duobus.console.visits import CONFIRM_FIELD, Closable, Redirect, Refusal, Route, Screen, View, Visit
+from duobus.console.uploads import NO_FORM, Form, read_form
+from duobus.console.visits import CONFIRM_FIELD, Closable, Redirect, Refusal, Route, Screen, View, Visit, of_one_server
 from duobus.errors import ServiceBusError
 
 _COOKIE_BITS: Final = 32
@@ -106,19 +107,24 @@ class Console:
         session = await self._sign_in.session_of(request)
         if session is None:
             return self._sign_in.demand(request)
-        form: MultiDictProxy[str] = MultiDictProxy(MultiDict())
-        files: dict[str, bytes] = {}
+        form = NO_FORM
         try:
             if route.method == "POST":
-                demand_same_origin(request, self.settings)
-                form, files = await _read_form(request)
-                demand_token(request, form.get(CSRF_FIELD), session.csrf)
-            _demand_use(route, session, form)
-            render: Callable[[str, Mapping[str, Any]], str] = partial(self._render, session)
+                form = await self._form_of(request, route, session)
+            _demand_use(route, session)
+            _demand_name(route, form.fields)
             visit = Visit(
-                request, session, render=render, opener=self._sign_in, shared=self.shared, form=form, files=files
+                request,
+                session,
+                render=partial(self._render, session),
+                opener=self._sign_in,
+                shared=self.shared,
+                form=MultiDictProxy(form.fields),
+                files=form.files,
             )
             outcome = await route.handler(visit)
+            if screen.tells_of_one_server and isinstance(outcome, View):
+                outcome.data.update(await of_one_server(visit))
         except (NamespaceError, Refusal) as error:
             failure = Failure(error.status, error.text, getattr(error, "tracking_id", None))
             return self._pages.failure(request, session, failure)
@@ -129,11 +135,25 @@ class Console:
             namespace = session.namespace
             said = namespace_error(error, "what was asked for", namespace.name, namespace.address.masked)
             return self._pages.failure(request, session, Failure(said.status, said.text, said.tracking_id))
+        finally:
+            form.end_of_request()
         if isinstance(outcome, View):
             return self._pages.answer(request, session, screen, outcome)
         if isinstance(outcome, Redirect):
             return self._pages.redirect(request, session, outcome)
         return outcome
+
+    async def _form_of(self, request: web.Request, route: Route, session: Session) -> Form:
+        """The form of a POST. Nothing of a file is read for somebody who may not send it."""
+        demand_same_origin(request, self.settings)
+
+        def admit(fields: Mapping[str, str]) -> None:
+            demand_token(request, fields.get(CSRF_FIELD), session.csrf)
+            _demand_use(route, session)
+
+        return await read_form(
+            request, fields_max=self.settings.request_bytes_max, file_max=route.file_max, admit=admit
+        )
 
     def _render(self, session: Session, template: str, data: Mapping[str, Any]) -> str:
         frame = {"rights": session.namespace.rights, "is_duobus": session.namespace.is_duobus}
@@ -190,25 +210,8 @@ async def _healthy(_request: web.Request) -> web.Response:
     return web.json_response({"status": "healthy"})
 
 
-async def _read_form(request: web.Request) -> tuple[MultiDictProxy[str], dict[str, bytes]]:
-    """The fields and files of a POST; the whole is bounded by the size of requests."""
-    try:
-        posted = await request.post()
-    except (ValueError, LookupError):
-        # Of another encoding than it says, or cut off.
-        raise Refusal(HTTPStatus.BAD_REQUEST, "This is no form that the console can read.") from None
-    fields: MultiDict[str] = MultiDict()
-    files: dict[str, bytes] = {}
-    for name, value in posted.items():
-        if isinstance(value, str):
-            fields.add(name, value)
-        elif isinstance(value, web.FileField):
-            files[name] = value.file.read()
-    return MultiDictProxy(fields), files
-
-
-def _demand_use(route: Route, session: Session, form: Mapping[str, str]) -> None:
-    """Refuse what the key of the session may not do, what the namespace does not have, and what is not confirmed."""
+def _demand_use(route: Route, session: Session) -> None:
+    """Refuse what the key of the session may not do, and what the namespace does not have."""
     if route.only_duobus and not session.namespace.is_duobus:
         raise Refusal(
             HTTPStatus.NOT_FOUND, "Only a duobus has this, and this namespace is none: it is of Azure or the emulator."
@@ -219,6 +222,10 @@ def _demand_use(route: Route, session: Session, form: Mapping[str, str]) -> None
             f"This needs the right {(route.right or '').title()}, which the access rule "
             f"{session.namespace.rule_name} does not have. Sign in with a key that has the right.",
         )
+
+
+def _demand_name(route: Route, form: Mapping[str, str]) -> None:
+    """Refuse what is not confirmed."""
     if route.destructive and not form.get(CONFIRM_FIELD):
         raise Refusal(
             HTTPStatus.UNPROCESSABLE_ENTITY, "Nothing was changed: type the name of what is to go to confirm this."

@@ -84,6 +84,9 @@ class SignIn:
             return web.json_response({"error": error}, status=HTTPStatus.UNAUTHORIZED)
         if request.method != "GET":
             return redirection(request, "/sign-in")
+        if "text/event-stream" in request.headers.get("Accept", ""):
+            # A page that is open tells the person; the sign-in page would be no stream.
+            return web.Response(status=HTTPStatus.UNAUTHORIZED, text="Sign in first.\n")
         place = request.headers.get("HX-Current-URL", "") if "HX-Request" in request.headers else request.path_qs
         return redirection(request, _with_next("/sign-in", place))
 

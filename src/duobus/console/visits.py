@@ -16,6 +16,7 @@ from duobus.console.sessions import Session
 if TYPE_CHECKING:
     from duobus.clock import Clock
     from duobus.console.namespace.client import NamespaceClient
+    from duobus.console.uploads import Upload
 
 #: The field of a form in which a person types the name of what is about to be destroyed.
 CONFIRM_FIELD: Final = "confirm"
@@ -97,7 +98,7 @@ class Visit:
         namespace: The namespace of the session.
         query: Parameters of the URL.
         form: Fields of a POST, whose CSRF token has been checked.
-        files: Uploaded files by the names of their fields, whole and bounded.
+        files: Uploaded files by the names of their fields, on disk; gone with the request unless the screen keeps one.
         match: Parts of the path, as the route names them.
         shared: What all sessions share, by the name of the screen; empty at the start of the console.
     """
@@ -111,12 +112,12 @@ class Visit:
         opener: NamespaceOpener,
         shared: dict[str, Any],
         form: MultiDictProxy[str] = _NOTHING,
-        files: Mapping[str, bytes] | None = None,
+        files: Mapping[str, Upload] | None = None,
     ) -> None:
         self.request = request
         self.session = session
         self.form = form
-        self.files: Mapping[str, bytes] = files or {}
+        self.files: Mapping[str, Upload] = files or {}
         self.query: MultiDictProxy[str] = MultiDictProxy(MultiDict(request.query))
         self.match: Mapping[str, str] = request.match_info
         self.shared = shared
@@ -198,6 +199,12 @@ class Visit:
         return self._render(template, data)
 
 
+async def of_one_server(visit: Visit) -> dict[str, Any]:
+    """For the data of a page that tells of one server of several: the server, and how many there are; else nothing."""
+    servers = await visit.namespace.servers()
+    return {"one_server": {"server": servers[0], "number": len(servers)}} if servers else {}
+
+
 def is_fragment(request: web.Request) -> bool:
     """Whether a request wants a part of a page only."""
     headers = request.headers
@@ -224,6 +231,8 @@ class Route(NamedTuple):
         right: ``send``, ``listen``, ``manage``, or None for every signed-in person.
         only_duobus: Whether only duobus has what the screen shows.
         destructive: Whether the form has to bring a typed name, which the handler compares by ``Visit.confirmed``.
+        file_max: Bytes of a file that the form may bring; 0 for a form without files, None where only the disk bounds
+            the file.
     """
 
     method: str
@@ -232,6 +241,7 @@ class Route(NamedTuple):
     right: str | None
     only_duobus: bool
     destructive: bool
+    file_max: int | None
 
 
 class Screen:
@@ -241,9 +251,14 @@ class Screen:
         name: One word, for the folder of its templates and for the mark of the current page in the navigation.
         label: In the navigation; None for a screen that is reached from others.
         order: Place in the navigation, from low to high.
+        tells_of_one_server: Whether the screen has its numbers from duobus's own requests, which each of several
+            servers answers for itself alone; pages then say of which server they tell.
     """
 
-    def __init__(self, name: str, *, label: str | None = None, order: int = 100) -> None:
+    def __init__(
+        self, name: str, *, label: str | None = None, order: int = 100, tells_of_one_server: bool = False
+    ) -> None:
+        self.tells_of_one_server = tells_of_one_server
         self.name = name
         self.label = label
         self.order = order
@@ -256,19 +271,25 @@ class Screen:
 
     def get(self, path: str, *, right: str | None = None, only_duobus: bool = False) -> Callable[[Handler], Handler]:
         """Add an address that shows something and changes nothing."""
-        return self._added("GET", path, right, only_duobus, destructive=False)
+        return self._added("GET", path, right, only_duobus, destructive=False, file_max=0)
 
     def post(
-        self, path: str, *, right: str | None = None, only_duobus: bool = False, destructive: bool = False
+        self,
+        path: str,
+        *,
+        right: str | None = None,
+        only_duobus: bool = False,
+        destructive: bool = False,
+        file_max: int | None = 0,
     ) -> Callable[[Handler], Handler]:
         """Add an address that changes something."""
-        return self._added("POST", path, right, only_duobus, destructive=destructive)
+        return self._added("POST", path, right, only_duobus, destructive=destructive, file_max=file_max)
 
     def _added(
-        self, method: str, path: str, right: str | None, only_duobus: bool, *, destructive: bool
+        self, method: str, path: str, right: str | None, only_duobus: bool, *, destructive: bool, file_max: int | None
     ) -> Callable[[Handler], Handler]:
         def decorate(handler: Handler) -> Handler:
-            self.routes.append(Route(method, path, handler, right, only_duobus, destructive))
+            self.routes.append(Route(method, path, handler, right, only_duobus, destructive, file_max))
             return handler
 
         return decorate

@@ -165,8 +165,12 @@ def _coded(value: Any) -> Any:
     return str(value)
 
 
-def sdk_message(form: dict[str, Any]) -> Any:
+def sdk_message(form: dict[str, Any], data: bytes | None = None) -> Any:
     """A message of the SDK that is sent as the form says.
+
+    Args:
+        form: Of the message.
+        data: The body in place of that of the form: a large one need not become JSON for that.
 
     Raises:
         ArgumentInvalid: It is no form.
@@ -177,7 +181,9 @@ def sdk_message(form: dict[str, Any]) -> Any:
     _, metadata = message_of(form)
     body = form.get("body") or {"data": [""]}
     options: dict[str, Any] = {}
-    if "data" in body:
+    if data is not None:
+        options["data_body"] = [data]
+    elif "data" in body:
         options["data_body"] = [_binary(part) for part in body["data"]]
     elif "sequence" in body:
         options["sequence_body"] = [[_for_sdk(item) for item in part] for part in body["sequence"]]

@@ -274,6 +274,11 @@ class ClusterServer(Server):
     def _numbers_of_cluster(self) -> Iterable[tuple[str, float]]:
         return self.node.numbers()
 
+    def _servers_of_cluster(self) -> Sequence[str]:
+        own = self.node.own_http_address
+        others = {node.http_address for node in self.node.ownership.nodes.values()} - {own}
+        return [own, *sorted(others)]
+
     # -- stores -------------------------------------------------------------------------------------------------
 
     def _make_broker(self, row: StoreRow) -> OpenStore:

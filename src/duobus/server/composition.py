@@ -272,6 +272,10 @@ class Server:
         """Name and value of what a server among others counts beside the rest."""
         return ()
 
+    def _servers_of_cluster(self) -> Sequence[str]:
+        """HTTP addresses of the servers that share the catalog, this server's own first; empty for a lone server."""
+        return ()
+
     async def _start_stores(self, contents: CatalogContents) -> list[NamespaceRow]:
         """Open the stores, and create what the configuration asks for; return the namespaces of that."""
         self._catalog.identify(self._entropy.number(IDENTITY_BITS) or 1)
@@ -584,7 +588,9 @@ class Server:
                 audit=self.audit,
                 changed=self._rules_changed,
             ),
-            overview=ServerOverview(self.unit, self.amqp, self._clock, started_ms, self._time, self.audit),
+            overview=ServerOverview(
+                self.unit, self.amqp, self._clock, started_ms, self._time, self.audit, self._servers_of_cluster
+            ),
             operations=Operations(
                 inspection=Inspection(self.unit, self.amqp),
                 trials=RuleTrials(self.unit),

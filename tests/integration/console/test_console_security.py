@@ -458,7 +458,7 @@ async def test_a_request_that_is_too_large_is_refused_with_a_page() -> None:
     called: list[str] = []
     async with console(QUEUE, screens=(trial(called),), request_bytes_max=10_000) as client:
         form = FormData({"csrf": client.csrf})
-        form.add_field("file", b"x" * 20_000, filename="messages.jsonl")
+        form.add_field("text", "x" * 20_000)
         page = await client.post("/trial/manage", form)
         assert page.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         assert "larger than the console reads" in page.words

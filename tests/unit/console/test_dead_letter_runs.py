@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -161,7 +162,7 @@ def test_the_time_left_is_told_by_the_pace_until_now() -> None:
 
 def test_a_file_is_read_line_by_line_and_a_wrong_line_is_named() -> None:
     line = json.dumps({"message": {"body": {"data": ["x"]}}}).encode()
-    assert len(list(messages_of(line + b"\n\n" + line))) == 2
+    assert len(list(messages_of(io.BytesIO(line + b"\n\n" + line)))) == 2
     for wrong in (b"{}", b"nonsense", b'{"message": 5}', b"[" * 100_000):
         with pytest.raises(DeadLetterError, match="Line 2 is no exported message"):
-            list(messages_of(line + b"\n" + wrong))
+            list(messages_of(io.BytesIO(line + b"\n" + wrong)))

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import base64
+import io
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from duobus.console.screens.messages import drafts
-from duobus.console.screens.messages.drafts import DraftFault, fields_of, form_of_fields, forms_of_lines, repeated
+from duobus.console.screens.messages.drafts import (
+    DraftFault,
+    count_lines,
+    fields_of,
+    form_of_fields,
+    forms_of_lines,
+    repeated,
+)
 
 NOW_MS = int(datetime(2026, 11, 26, 12, 0, tzinfo=UTC).timestamp() * 1_000)
 
@@ -18,11 +26,11 @@ NOW_MS = int(datetime(2026, 11, 26, 12, 0, tzinfo=UTC).timestamp() * 1_000)
 def made(
     properties: list[tuple[str, str, str]] | None = None,
     *,
-    file: bytes | None = None,
+    has_file: bool = False,
     base: dict[str, Any] | None = None,
     **fields: str,
 ) -> dict[str, Any]:
-    return form_of_fields(fields, properties or [], file=file, base=base, now_ms=NOW_MS)
+    return form_of_fields(fields, properties or [], has_file=has_file, base=base, now_ms=NOW_MS)
 
 
 def test_every_field_comes_into_the_message() -> None:
@@ -120,11 +128,12 @@ def test_checked_json_gets_its_content_type_and_may_hold_the_counter() -> None:
 
 
 def test_a_repeated_message_has_its_number_in_every_text_and_in_no_bytes() -> None:
-    form = made([("p{{n}}", "string", "v{{n}}"), ("b", "binary", "AAE=")], id="m-{{n}}", file=b"{{n}}", kind="file")
+    form = made([("p{{n}}", "string", "v{{n}}"), ("b", "binary", "AAE=")], id="m-{{n}}", has_file=True, kind="file")
     found = list(repeated(form, 3))
     assert [one["properties"]["messageId"] for one in found] == ["m-1", "m-2", "m-3"]
     assert found[2]["applicationProperties"] == {"p{{n}}": "v3", "b": {"$binary": "AAE="}}
-    assert base64.b64decode(found[2]["body"]["data"][0]["$binary"]) == b"{{n}}"
+    # Whoever sends the message puts the bytes of the file in this place.
+    assert found[2]["body"] == {"data": [""]}
 
 
 def test_a_copy_keeps_what_the_form_has_no_field_for() -> None:
@@ -144,7 +153,7 @@ def test_a_copy_keeps_what_the_form_has_no_field_for() -> None:
     }
     fields, properties = fields_of(base)
     assert fields["kind"] == drafts.ORIGINAL
-    copy = form_of_fields(fields | {"subject": "new"}, properties, file=None, base=base, now_ms=NOW_MS)
+    copy = form_of_fields(fields | {"subject": "new"}, properties, has_file=False, base=base, now_ms=NOW_MS)
     assert copy == {
         "header": {"durable": True, "priority": 5, "timeToLive": "PT1H"},
         "annotations": {"x-own": {"$uint": 5}},
@@ -161,16 +170,35 @@ def test_a_file_of_messages_has_records_or_bare_messages() -> None:
         "",
         json.dumps({"body": {"data": ["b"]}, "scheduledEnqueueTime": "2026-01-31T12:00:00Z"}),
     ]
-    found = forms_of_lines("\r\n".join(lines).encode())
+    found = list(forms_of_lines(io.BytesIO("\r\n".join(lines).encode())))
     assert found == [{"body": {"data": ["a"]}}, {"body": {"data": ["b"]}}]
 
 
 @pytest.mark.parametrize("line", ["{", "[1]", '{"message": 5}', '{"unknown": 1}', "\xff", "[" * 100_000])
 def test_a_line_that_is_no_message_is_named_and_nothing_is_sent(line: str) -> None:
     with pytest.raises(DraftFault, match=r"Line 2 is no message.*Nothing was sent\."):
-        forms_of_lines(b'{"body": {"data": ["a"]}}\n' + line.encode("latin-1"))
+        count_lines(io.BytesIO(b'{"body": {"data": ["a"]}}\n' + line.encode("latin-1")))
 
 
-def test_a_file_has_a_bounded_number_of_messages() -> None:
-    with pytest.raises(DraftFault, match="more than 10,000"):
-        forms_of_lines(b'{"body": {"data": ["a"]}}\n' * (drafts.LINES_MAX + 1))
+def test_a_file_without_a_message_is_refused() -> None:
+    with pytest.raises(DraftFault, match="no message"):
+        count_lines(io.BytesIO(b"\n\r\n"))
+
+
+def test_a_line_that_is_longer_than_the_largest_message_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drafts, "LINE_BYTES_MAX", 10)
+    with pytest.raises(DraftFault, match="Line 1 is longer"):
+        count_lines([b'{"body": 1}'])
+
+
+def test_the_messages_of_a_file_are_read_one_at_a_time() -> None:
+    read: list[int] = []
+
+    def lines() -> Iterator[bytes]:
+        for number in range(3):
+            read.append(number)
+            yield b'{"body": {"data": ["a"]}}\n'
+
+    found = forms_of_lines(lines())
+    next(found)
+    assert read == [0]

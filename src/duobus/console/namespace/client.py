@@ -23,6 +23,8 @@ from duobus.ha.sdk import prompt_client
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
+#: For how long the console relies on what it knows of the servers of a namespace, in milliseconds.
+_SERVERS_MS: Final = 10_000
 #: How long the end of a session waits for the SDK's connections to close, in seconds.
 _CLOSE_S: Final = 5.0
 _NO_QUERY: Final[Mapping[str, str]] = {}
@@ -48,6 +50,8 @@ class NamespaceClient:
         self.rule_name = address.rule_name
         self.is_duobus = False
         self.rights = Rights(send=False, listen=False, manage=False)
+        self._servers: list[str] = []
+        self._servers_until_ms = 0
         self.clock = clock
         self._address = address
         self._operations = HttpOperations(address, ca, clock)
@@ -67,6 +71,23 @@ class NamespaceClient:
         """
         self.rights = await find_rights(self._operations, self.entity)
         self.is_duobus = await is_duobus(self._operations)
+
+    async def servers(self) -> list[str]:
+        """Addresses of the servers that share the namespace, the one that is asked first; empty for a lone server.
+
+        Each of several servers tells of itself alone where only duobus tells something. What is known is used again for
+        a while: servers come and go seldom.
+        """
+        may_ask = self.is_duobus and not self.entity and (self.rights.listen or self.rights.manage)
+        now_ms = self.clock.monotonic_ms()
+        if may_ask and now_ms >= self._servers_until_ms:
+            try:
+                self._servers = list((await self.operation("GET", "/$duobus/server")).get("servers", ()))
+            except NamespaceError:
+                # Whoever needs the answer to more than this asks, too, and is told.
+                return self._servers
+            self._servers_until_ms = now_ms + _SERVERS_MS
+        return self._servers
 
     async def close(self) -> None:
         """Close every connection."""

@@ -24,7 +24,7 @@ from duobus.console.observation.backlogs import (
 )
 from duobus.console.observation.readings import EntityCounts, counts_of_queue, entities_of
 from duobus.console.observation.syphon_runs import SyphonRun
-from duobus.console.visits import Redirect, Refusal, Screen, View, Visit
+from duobus.console.visits import Redirect, Refusal, Screen, View, Visit, of_one_server
 from duobus.ha.aio.backlog_queues import Found, name_of
 from duobus.ha.aio.syphon import Syphon
 from duobus.ha.events import Reporter
@@ -96,6 +96,9 @@ async def _data(visit: Visit) -> dict[str, Any]:
     }
     if other is not None:
         data["other"] = await _told(visit, other)
+    if not visit.namespace.rights.manage:
+        # Only a key with Manage may list the queues of all servers.
+        data |= await of_one_server(visit)
     return data
 
 
@@ -196,7 +199,8 @@ async def _backlogs(namespace: NamespaceClient, primary: str | None, now_ms: int
 
 
 async def _entities(namespace: NamespaceClient) -> dict[str, EntityCounts]:
-    if namespace.is_duobus:
+    # Of several servers, each tells of its own entities alone; with Manage, the SDK lists those of all.
+    if namespace.is_duobus and not (namespace.rights.manage and await namespace.servers()):
         return entities_of(await namespace.operation("GET", "/$duobus/entities"))
     entities: dict[str, EntityCounts] = {}
     async with namespace.telling("the backlog queues"):
@@ -217,7 +221,7 @@ async def _backlog(namespace: NamespaceClient, name: str, queues: list[Found], n
                 if sample is not None:
                     samples[path] = sample
     readers: dict[str, list[str]] | None = None
-    if namespace.is_duobus and namespace.rights.manage:
+    if namespace.is_duobus and namespace.rights.manage and not await namespace.servers():
         connections = await namespace.operation("GET", "/$duobus/connections")
         readers = readers_of(connections, [queue.path for queue in queues])
     total = merged(samples.values())
@@ -262,7 +266,7 @@ async def _states(namespace: NamespaceClient, primary_name: str, now_ms: int) ->
     if not namespace.rights.listen:
         return None
     path = state_queue(primary_name)
-    if namespace.is_duobus:
+    if namespace.is_duobus and not await namespace.servers():
         # Without a look at a queue that is not there, which the server would count as an error.
         found = await namespace.operation("GET", "/$duobus/entities", query={"prefix": path})
         if not any(row["entity"].lower() == path.lower() for row in found):

@@ -19,7 +19,7 @@ from duobus.console.observation.readings import Reading
 from duobus.console.observation.stores import heat_rows, skew_of, store_rows
 from duobus.console.visits import Redirect, Refusal, Screen, View, Visit
 
-screen: Final = Screen("stores", label="Stores", order=70)
+screen: Final = Screen("stores", label="Stores", order=70, tells_of_one_server=True)
 
 #: Entities in the table of fragments, fragments in a list, and drills that are remembered.
 _ENTITIES_MAX: Final = 40
@@ -198,9 +198,16 @@ async def stall(visit: Visit) -> Redirect:
 async def _begin_drill(visit: Visit, drill: str) -> Redirect:
     number = int(visit.match["number"])
     visit.confirmed(_name(number))
-    before = await read_duobus(visit.namespace, with_stores=False)
-    await visit.namespace.operation("POST", f"/$duobus/stores/{number}/{drill}")
-    _remembered(visit).append(Drill(number, MODES[drill], before))
+    # One after the other: of two who begin the same drill at once, the second is told.
+    async with visit.shared.setdefault("drill", asyncio.Lock()):
+        stores = await visit.namespace.operation("GET", "/$duobus/stores")
+        if any(store["store"] == number and store["drill"] == MODES[drill] for store in stores):
+            raise Refusal(
+                HTTPStatus.CONFLICT, f"Store {number} is {MODES[drill]} already: somebody has begun this drill."
+            )
+        before = await read_duobus(visit.namespace, with_stores=False)
+        await visit.namespace.operation("POST", f"/$duobus/stores/{number}/{drill}")
+        _remembered(visit).append(Drill(number, MODES[drill], before))
     text = f"Store {number} is {MODES[drill]} now, until somebody heals it."
     return Redirect(f"/stores/{number}", notice=text, kind="warning")
 

@@ -54,19 +54,39 @@
       if (streams.has(element)) continue;
       const stream = new EventSource(element.dataset.events);
       streams.set(element, stream);
+      watch(stream);
       const names = (element.dataset.eventNames || "").split(" ").filter(Boolean);
       for (const name of new Set(["html", "failed", "dropped", "ended", ...names])) {
         stream.addEventListener(name, (event) => receive(element, stream, name, JSON.parse(event.data)));
       }
     }
   }
+  /* The browser tries again by itself while the console is away; an answer that is no stream ends that. */
+  function watch(stream) {
+    let isAway = false;
+    stream.addEventListener("open", () => {
+      if (isAway) document.getElementById("notices").replaceChildren();
+      isAway = false;
+    });
+    stream.addEventListener("error", () => {
+      if (stream.readyState === EventSource.CLOSED) notify(ENDED);
+      else if (!isAway) notify("The console does not answer; this page shows what was last known, and tries again.");
+      isAway = true;
+    });
+  }
+  const ENDED = "Your session has ended: this page is not live any more. Load the page anew to sign in again.";
+
   function receive(element, stream, name, data) {
     if (name === "failed") notify(data.text);
-    if (name === "ended") notify("Your session has ended. Load the page anew to sign in again.");
+    if (name === "ended") notify(ENDED);
     if (name === "failed" || name === "ended") stream.close();
     if (name === "html") {
       const target = data.target ? document.querySelector(data.target) : element;
-      if (target) htmx.swap(target, data.html, { swapStyle: data.swap || "innerHTML" });
+      if (!target) return;
+      /* Who moves by the keyboard stays at the link that has the focus. */
+      const focused = target.contains(document.activeElement) && document.activeElement.getAttribute("href");
+      htmx.swap(target, data.html, { swapStyle: data.swap || "innerHTML" });
+      if (focused) target.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
       return;
     }
     element.dispatchEvent(new CustomEvent(`console:${name}`, { bubbles: true, detail: data }));
@@ -110,13 +130,20 @@
 
   function begin(root) { localize(root); listen(document); draw(root); countDown(); arm(root); }
 
-  /* Locks and other ends: <span data-until="ISO time">. */
+  /* Locks and other ends: <span data-until="ISO time">; and what began: <span data-since="milliseconds">. */
+  function spoken(seconds) {
+    return seconds >= 86400 ? `${Math.floor(seconds / 86400)} d ${Math.floor(seconds % 86400 / 3600)} h`
+      : seconds >= 3600 ? `${Math.floor(seconds / 3600)} h ${Math.floor(seconds % 3600 / 60)} m`
+      : seconds >= 60 ? `${Math.floor(seconds / 60)} m ${seconds % 60} s` : `${seconds} s`;
+  }
   function countDown() {
+    for (const element of document.querySelectorAll("[data-since]")) {
+      const written = spoken(Math.max(0, Math.floor((Date.now() - Number(element.dataset.since)) / 1000)));
+      if (element.textContent !== written) element.textContent = written;
+    }
     for (const element of document.querySelectorAll("[data-until]")) {
       const left = Math.max(0, Math.floor((new Date(element.dataset.until) - Date.now()) / 1000));
-      const text = left >= 3600 ? `${Math.floor(left / 3600)} h ${Math.floor(left % 3600 / 60)} m`
-        : left >= 60 ? `${Math.floor(left / 60)} m ${left % 60} s` : `${left} s`;
-      const written = left ? text : element.dataset.over || "over";
+      const written = left ? spoken(left) : element.dataset.over || "over";
       if (element.textContent !== written) element.textContent = written;
       element.classList.toggle("over", !left);
     }

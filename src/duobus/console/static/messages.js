@@ -26,10 +26,16 @@
     if (isPaused) { waiting.push(data.html); waiting = waiting.slice(-KEPT); } else { show(data.html); }
     tell();
   });
+  on("state", (data) => { state.textContent = data.text; });
   on("looked", (data) => { shown += data.shown; leftOut += data.all - data.shown; tell(); });
   on("dropped", (data) => { leftOut += data.count; tell(); });
   on("failed", (data) => { stream.close(); state.textContent = data.text; });
   on("ended", () => { stream.close(); state.textContent = "The session has ended. Sign in again."; });
+  stream.addEventListener("error", () => {
+    state.textContent = stream.readyState === EventSource.CLOSED
+      ? "The session has ended. Sign in again." : "The console does not answer; trying again.";
+  });
+  stream.addEventListener("open", tell);
   addEventListener("pagehide", () => stream.close());
 
   pause.addEventListener("click", () => {

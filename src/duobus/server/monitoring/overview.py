@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from duobus.broker import Queue, ScaleUnit, transfer_message_count
@@ -32,6 +33,7 @@ class ServerOverview:
         started_ms: Wall clock time of the server's start.
         time: Broker time.
         audit: Is told of connections that are closed.
+        servers: The addresses of those that share the catalog, this server's own first; empty for a lone server.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class ServerOverview:
         started_ms: int,
         time: BrokerTime | None = None,
         audit: AuditTrail | None = None,
+        servers: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._unit = unit
         self._amqp = amqp
@@ -49,11 +52,15 @@ class ServerOverview:
         self._started_ms = started_ms
         self._time = time
         self._audit = audit or AuditTrail()
+        self._servers = servers
         self._began_ms = clock.monotonic_ms()
 
     def server(self) -> dict[str, object]:
         """Return what holds of the server as a whole."""
         amqp = self._amqp
+        servers = list(self._servers())
+        # Whoever asks one of several has to know that the others are not in the answer.
+        shared = {"servers": servers} if servers else {}
         return {
             "version": running_version(),
             "startedMs": self._started_ms,
@@ -68,6 +75,7 @@ class ServerOverview:
             "incomingBytes": amqp.budget.used,
             "incomingLimitBytes": amqp.budget.limit,
             "errors": dict(amqp.errors),
+            **shared,
         }
 
     async def entities(self, namespace: str, prefix: str) -> list[dict[str, object]]:

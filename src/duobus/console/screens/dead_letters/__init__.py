@@ -65,7 +65,7 @@ async def download(visit: Visit) -> web.StreamResponse:
     return await files.download(visit, jobs_of(visit), selected(visit))
 
 
-@screen.post("/dead-letter-files", right=None)
+@screen.post("/dead-letter-files", right=None, file_max=None)
 async def upload(visit: Visit) -> Redirect:
     """The messages of a file."""
     return await files.upload(visit, jobs_of(visit))

@@ -51,8 +51,8 @@ def _lines(pages: Iterator[list[dict[str, Any]]], address: str) -> bytes | None:
 async def upload(visit: Visit, jobs: Jobs) -> Redirect:
     """Bring the messages of an uploaded file: send them, or make dead letters of them."""
     selection = Selection(visit.form.get("path", "").strip("/"))
-    source = visit.files.get("file", b"")
-    if not selection.path or not source.strip():
+    source = visit.files.get("file")
+    if not selection.path or source is None or not source.size:
         raise Refusal(422, "Choose a file with exported messages.")
     action = states.RESTORE if visit.form.get("as") == "dead" else states.SEND
     if action == states.RESTORE and not (visit.namespace.rights.manage and visit.namespace.is_duobus):

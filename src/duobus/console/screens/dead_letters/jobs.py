@@ -6,11 +6,11 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from duobus.clock import Clock
 from duobus.console.namespace.failures import NamespaceError
@@ -25,6 +25,9 @@ from duobus.dead_letters.namespace import DeadLetterError
 from duobus.dead_letters.undo_file import UndoFile, read_undo
 from duobus.dead_letters.work import Pace, Totals, Work
 from duobus.errors import ServiceBusError
+
+if TYPE_CHECKING:
+    from duobus.console.uploads import Upload
 
 #: Runs that work at a time, and runs that have not ended.
 THREADS_MAX: Final = 4
@@ -60,14 +63,14 @@ class Job:
         namespace: With the key of the person who began it.
         files: Where it is written down.
         clock: For the pace.
-        source: An uploaded file.
+        source: An uploaded file, which is closed at the end of the run.
 
     Attributes:
         version: Changes whenever the record does.
     """
 
     def __init__(
-        self, record: JobRecord, namespace: WorkNamespace, files: JobFiles, clock: Clock, source: bytes = b""
+        self, record: JobRecord, namespace: WorkNamespace, files: JobFiles, clock: Clock, source: Upload | None = None
     ) -> None:
         self.record = record
         self.namespace = namespace
@@ -106,6 +109,10 @@ class Job:
     def is_paused(self) -> bool:
         """Whether somebody wants it to pause."""
         return not self._go.is_set()
+
+    def lines(self) -> Iterator[bytes]:
+        """The lines of the uploaded file."""
+        return iter(()) if self.source is None else self.source.lines(LINE_BYTES_MAX)
 
     # -- what its thread does ---------------------------------------------------------------------------------------
 
@@ -288,7 +295,7 @@ class Jobs:
         job = self._jobs.get(identifier)
         return -1 if job is None else job.version
 
-    def start(self, record: JobRecord, namespace: WorkNamespace, source: bytes = b"") -> None:
+    def start(self, record: JobRecord, namespace: WorkNamespace, source: Upload | None = None) -> None:
         """Begin a run.
 
         Raises:
@@ -328,7 +335,8 @@ class Jobs:
             record.state = states.FAILED
             record.note = "The console has failed at this; its log says more."
         finally:
-            job.source = b""
+            if job.source is not None:
+                job.source.close()
             record.ended_ms = self._clock.now_ms()
             if record.recorded:
                 record.undo_until_ms = record.ended_ms + UNDO_MS
@@ -437,7 +445,7 @@ def _import(job: Job, link: DeadLetterClient, _records: dict[str, JobRecord]) ->
     executor = runs.executor_of(job.namespace, link, work)
     totals = Totals()
     try:
-        runs.bring(executor, _gated(job, messages_of(job.source), totals), work.chunk, totals)
+        runs.bring(executor, _gated(job, messages_of(job.lines()), totals), work.chunk, totals)
     finally:
         job.count(totals)
 
@@ -459,18 +467,13 @@ def _gated(job: Job, items: Iterator[dict[str, Any]], totals: Totals) -> Iterato
         yield item
 
 
-def messages_of(source: bytes) -> Iterator[dict[str, Any]]:
+def messages_of(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """The messages of an uploaded file, which has one a line.
 
     Raises:
         DeadLetterError: A line is none.
     """
-    start = number = 0
-    while start < len(source):
-        end = source.find(b"\n", start)
-        end = len(source) if end < 0 else end
-        line = source[start:end]
-        start, number = end + 1, number + 1
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         if len(line) > LINE_BYTES_MAX:

@@ -47,7 +47,8 @@ async def find_places(visit: Visit) -> Places:
     namespace = visit.namespace
     if namespace.entity:
         return Places(None, 0, True)
-    if namespace.is_duobus:
+    # Of several servers, each tells of its own entities alone; with Manage, the SDK lists those of all.
+    if namespace.is_duobus and not (namespace.rights.manage and await namespace.servers()):
         try:
             rows: list[dict[str, Any]] = await namespace.operation("GET", "/$duobus/entities")
         except NamespaceError as error:

@@ -16,13 +16,14 @@ from duobus.console.screens.dead_letters import job_record as states
 from duobus.console.screens.dead_letters import looks, selection_pages
 from duobus.console.screens.dead_letters.entity_pages import address_of
 from duobus.console.screens.dead_letters.job_record import JobRecord
-from duobus.console.screens.dead_letters.jobs import Jobs, work_of
+from duobus.console.screens.dead_letters.jobs import LINE_BYTES_MAX, Jobs, work_of
 from duobus.console.screens.dead_letters.repairs import RepairForm, read_repair, summary_of
 from duobus.console.screens.dead_letters.selection import Selection, number_of
 from duobus.console.visits import Redirect, Refusal, View
 from duobus.errors import ServiceBusError
 
 if TYPE_CHECKING:
+    from duobus.console.uploads import Upload
     from duobus.console.visits import Visit
 
 #: Runs on a page.
@@ -149,6 +150,11 @@ async def run(visit: Visit, jobs: Jobs) -> Redirect:
     _demand_rights(visit, tried.action)
     if tried.action == states.PURGE:
         visit.confirmed(tried.selection["path"])
+    same = (tried.action, tried.selection, tried.to, tried.repair)
+    for one in jobs.records(visit.namespace.name):
+        if not one.is_dry and not one.has_ended and (one.action, one.selection, one.to, one.repair) == same:
+            # In another tab, or by somebody else.
+            raise Refusal(409, f"This is being done already, by the run that {one.who} began: {one.id}.")
     record = _record(visit, tried.action, tried.meant)
     record.to, record.repair = tried.to, tried.repair
     record.expected = tried.done + tried.left
@@ -191,10 +197,10 @@ async def undo(visit: Visit, jobs: Jobs) -> Redirect:
     return await _started(visit, jobs, record)
 
 
-async def start_import(visit: Visit, jobs: Jobs, selection: Selection, action: str, source: bytes) -> Redirect:
+async def start_import(visit: Visit, jobs: Jobs, selection: Selection, action: str, source: Upload) -> Redirect:
     """Bring the messages of an uploaded file."""
     record = _record(visit, action, selection)
-    record.expected = source.count(b"\n") + (not source.endswith(b"\n"))
+    record.expected = await looks.in_thread(jobs.lookers, lambda: sum(1 for _ in source.lines(LINE_BYTES_MAX)))
     return await _started(visit, jobs, record, source)
 
 
@@ -217,7 +223,7 @@ def _record(visit: Visit, action: str, selection: Selection) -> JobRecord:
     )
 
 
-async def _started(visit: Visit, jobs: Jobs, record: JobRecord, source: bytes = b"") -> Redirect:
+async def _started(visit: Visit, jobs: Jobs, record: JobRecord, source: Upload | None = None) -> Redirect:
     if record.action in {states.RESUBMIT, states.MOVE, states.PURGE}:
         try:
             # What makes no sense is told at once, not by a run that fails.
@@ -228,6 +234,8 @@ async def _started(visit: Visit, jobs: Jobs, record: JobRecord, source: bytes = 
         jobs.start(record, namespace_of(visit), source)
     except OSError as error:
         raise Refusal(507, f"The console cannot write down what it is about to do: {error.strerror}.") from error
+    if source is not None:
+        source.keep()
     if not record.is_dry:
         note = f"About {record.expected} messages, run {record.id} of the console"
         await visit.write_down(_AUDITED[record.action], "dead letters", record.selection["path"], note=note)

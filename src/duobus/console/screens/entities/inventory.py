@@ -159,6 +159,9 @@ async def wants_sdk(visit: Visit) -> bool:
         return True
     if not visit.namespace.rights.manage or visit.namespace.entity:
         return False
+    if await visit.namespace.servers():
+        return True
+    # A server of an earlier version does not tell whether there are others.
     now_ms = visit.clock.monotonic_ms()
     known = visit.session.memory.get(_OTHERS)
     if known is None or not 0 <= now_ms - known[0] < _KNOWN_MS:

@@ -10,7 +10,7 @@ from duobus.console.formats import entity_url
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.screens.entities.inventory import SDK_KINDS, all_rows, page_of_sdk, wants_sdk
 from duobus.console.screens.entities.rows import KINDS, LEVEL_NODES, PAGE_ROWS, SORTS, Choice, Row, chosen, level_of
-from duobus.console.visits import Outcome, Redirect, Screen, View, Visit
+from duobus.console.visits import Outcome, Redirect, Screen, View, Visit, of_one_server
 
 screen: Final = Screen("entities", label="Entities", order=20)
 
@@ -63,6 +63,8 @@ async def show(visit: Visit) -> Outcome:
         if error.status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise
         data["reason"] = error.text
+    if not is_sdk:
+        data |= await of_one_server(visit)
     return View(_TEMPLATE, "Entities", data)
 
 

@@ -25,6 +25,8 @@ screen: Final = Screen("entities")
 _TEMPLATE: Final = "entities/topology.html"
 #: How long all entities of a namespace may take to be read, in seconds.
 _READ_S: Final = 300.0
+#: Largest document that is imported, in bytes.
+DOCUMENT_BYTES_MAX: Final = 32 << 20
 #: Steps that a page shows.
 _STEPS_SHOWN: Final = 500
 _MEMORY: Final = "topology"
@@ -159,10 +161,11 @@ def _lower_name(form: Mapping[str, Any]) -> str:
 # -- import -----------------------------------------------------------------------------------------------------
 
 
-@screen.post("/topology/plan", right="manage")
+@screen.post("/topology/plan", right="manage", file_max=DOCUMENT_BYTES_MAX)
 async def plan(visit: Visit) -> Outcome:
     """Show what a document would change; nothing is changed."""
-    data = visit.files.get("file") or visit.form.get("text", "").encode()
+    file = visit.files.get("file")
+    data = (b"" if file is None else file.read()) or visit.form.get("text", "").encode()
     if not data.strip():
         return _page(visit, HTTPStatus.UNPROCESSABLE_ENTITY, "Choose a file, or paste its text.")
     running = _current(visit)

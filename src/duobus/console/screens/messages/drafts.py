@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -13,9 +12,10 @@ from duobus.errors import ServiceBusError
 from duobus.model.durations import format_duration, parse_duration
 from duobus.model.json.messages import DESCRIPTION, REASON, message_of
 
-#: Messages that one form sends, by repeating or from a file.
+#: Messages that one form sends by repeating.
 REPEATED_MAX: Final = 1_000
-LINES_MAX: Final = 10_000
+#: Longest line of a file of messages, in bytes: that of the largest message in base64.
+LINE_BYTES_MAX: Final = 136 << 20
 #: Application properties that a form has room for.
 PROPERTIES_MAX: Final = 100
 
@@ -91,7 +91,7 @@ def form_of_fields(
     fields: Mapping[str, str],
     properties: Sequence[tuple[str, str, str]],
     *,
-    file: bytes | None,
+    has_file: bool,
     base: dict[str, Any] | None,
     now_ms: int,
 ) -> dict[str, Any]:
@@ -100,7 +100,8 @@ def form_of_fields(
     Args:
         fields: Of the form.
         properties: Name, type and text of application properties.
-        file: The body, where a file brings it.
+        has_file: Whether a file has come. Where the file is to be the body, the form has an empty body: whoever sends
+            the message puts the bytes there.
         base: The message that is sent again; what the form has no field for is taken from it.
         now_ms: For times that are given as a duration.
 
@@ -108,7 +109,7 @@ def form_of_fields(
         DraftFault: A field cannot be used.
     """
     base = fresh(base or {})
-    form = {**base, "body": _body(fields, file, base), "properties": _properties_section(fields, base)}
+    form = {**base, "body": _body(fields, base, has_file=has_file), "properties": _properties_section(fields, base)}
     form["applicationProperties"] = {name: _value(name, kind, text) for name, kind, text in properties if name}
     header = dict(form.get("header") or {})
     header.pop("timeToLive", None)
@@ -126,15 +127,15 @@ def form_of_fields(
     return form
 
 
-def _body(fields: Mapping[str, str], file: bytes | None, base: dict[str, Any]) -> dict[str, Any]:
+def _body(fields: Mapping[str, str], base: dict[str, Any], *, has_file: bool) -> dict[str, Any]:
     kind, text = fields.get("kind", TEXT), fields.get("body", "")
     if kind == ORIGINAL:
         found: dict[str, Any] = base.get("body") or {"data": [""]}
         return found
     if kind == FILE:
-        if not file:
+        if not has_file:
             raise DraftFault("file", "Choose the file that is to be the body.")
-        return {"data": [{"$binary": base64.b64encode(file).decode()}]}
+        return {"data": [""]}
     # A browser sends the ends of lines as CR LF, whatever the person has typed.
     text = text.replace("\r\n", "\n")
     if kind == JSON:
@@ -292,18 +293,17 @@ def _numbered(value: Any, number: int) -> Any:
     return value.replace(COUNTER, str(number)) if isinstance(value, str) else value
 
 
-def forms_of_lines(data: bytes) -> list[dict[str, Any]]:
+def forms_of_lines(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """The messages of a JSONL file: records as the command line and the console write them, or bare messages.
 
     Raises:
         DraftFault: A line is none; the sentence names the line.
     """
-    found: list[dict[str, Any]] = []
-    for number, line in enumerate(data.split(b"\n"), 1):
+    for number, line in enumerate(lines, 1):
+        if len(line) > LINE_BYTES_MAX:
+            raise DraftFault("lines", f"Line {number} is longer than {LINE_BYTES_MAX >> 20} MiB. Nothing was sent.")
         if not line.strip():
             continue
-        if len(found) == LINES_MAX:
-            raise DraftFault("lines", f"The file has more than {LINES_MAX:,} messages. Nothing was sent.")
         try:
             value = json.loads(line)
             form = value["message"] if isinstance(value, dict) and "message" in value else value
@@ -311,10 +311,19 @@ def forms_of_lines(data: bytes) -> list[dict[str, Any]]:
         except (ValueError, RecursionError, ServiceBusError) as error:
             text = str(error).rstrip(".")
             raise DraftFault("lines", f"Line {number} is no message: {text}. Nothing was sent.") from None
-        found.append(fresh(form))
-    if not found:
+        yield fresh(form)
+
+
+def count_lines(lines: Iterable[bytes]) -> int:
+    """How many messages a file has, each of which was looked at.
+
+    Raises:
+        DraftFault: A line is none, or the file has no message.
+    """
+    number = sum(1 for _ in forms_of_lines(lines))
+    if not number:
         raise DraftFault("lines", "The file has no message.")
-    return found
+    return number
 
 
 def key_of(form: dict[str, Any]) -> tuple[Any, Any]:

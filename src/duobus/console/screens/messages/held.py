@@ -176,21 +176,22 @@ class HeldMessages:
         """Settle messages, or renew their locks; one that fails keeps the others from nothing."""
         done, failed = 0, list[tuple[int, str]]()
         for number in numbers:
-            message = self._messages.get(number)
-            if message is None:
-                failed.append((number, "it is not held any more."))
-                continue
             try:
                 async with self._using() as receiver:
+                    # Another tab may have settled it while this one waited for the receiver.
+                    message = self._messages.get(number)
+                    if message is None:
+                        failed.append((number, "it is not held any more."))
+                        continue
                     await _settle(receiver, settlement, message, reason, description)
             except NamespaceError as error:
                 failed.append((number, error.text))
                 if error.status in (HTTPStatus.GONE, HTTPStatus.CONFLICT):
-                    del self._messages[number]
+                    self._messages.pop(number, None)
                 continue
             done += 1
             if settlement != RENEW:
-                del self._messages[number]
+                self._messages.pop(number, None)
         return Outcome(done, failed)
 
     async def renew_session(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
 from http import HTTPStatus
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +23,7 @@ from duobus.console.screens.messages.places import (
     tabs_of,
 )
 from duobus.console.screens.messages.records import visible
+from duobus.console.uploads import MESSAGE_BYTES_MAX, Upload
 from duobus.console.visits import Outcome, Redirect, Refusal, View, Visit
 from duobus.dead_letters.sdk_messages import sdk_message
 
@@ -32,8 +34,11 @@ if TYPE_CHECKING:
 CHOSEN_MAX: Final = 200
 #: Largest text of another message that the field of the form gets; a longer one is sent as it is.
 EDITED_MAX: Final = 1 << 20
-#: How long the sending of one form may take, in seconds.
+#: How long the sending of one form may take, or of one portion of a file, in seconds.
 _SEND_S: Final = 120.0
+#: Messages of one portion of a file, and their bytes: so much of the file is in memory.
+_PORTION: Final = 500
+_PORTION_BYTES: Final = 4 << 20
 #: Empty rows for properties that a form offers.
 _ROWS: Final = 2
 #: The fields of the form, as a person finds them.
@@ -61,7 +66,7 @@ async def show(visit: Visit) -> View:
     return _page(visit, entity, fields, properties)
 
 
-@screen.post("/send/{path:.+}", right="send")
+@screen.post("/send/{path:.+}", right="send", file_max=MESSAGE_BYTES_MAX)
 async def send(visit: Visit) -> Outcome:
     """Send what the form says; nothing that was typed is lost when it cannot be sent."""
     entity = _sendable(visit)
@@ -73,10 +78,11 @@ async def send(visit: Visit) -> Outcome:
     try:
         count = _count(fields["count"])
         base = await _original(visit, fields) if fields["original"] else None
-        form = drafts.form_of_fields(
-            fields, properties, file=visit.files.get("file"), base=base, now_ms=visit.clock.now_ms()
-        )
-        sent = await send_forms(visit, entity, list(drafts.repeated(form, count)))
+        file = visit.files.get("file")
+        has_file = file is not None and file.size > 0
+        form = drafts.form_of_fields(fields, properties, has_file=has_file, base=base, now_ms=visit.clock.now_ms())
+        data = file.read() if file is not None and fields["kind"] == drafts.FILE else None
+        sent = await send_forms(visit, entity, list(drafts.repeated(form, count)), data)
     except drafts.DraftFault as fault:
         return _page(visit, entity, fields, properties, fault=(fault.field, fault.text))
     except (NamespaceError, Refusal) as error:
@@ -88,13 +94,17 @@ async def send(visit: Visit) -> Outcome:
     return Redirect(entity_url(entity.path, "send"), notice=told)
 
 
-@screen.post("/send-file/{path:.+}", right="send")
+@screen.post("/send-file/{path:.+}", right="send", file_max=None)
 async def send_file(visit: Visit) -> Outcome:
-    """Send the messages of a JSONL file."""
+    """Send the messages of a JSONL file: nothing before each line is known to be one, then portion by portion."""
     entity = _sendable(visit)
     try:
-        forms = drafts.forms_of_lines(visit.files.get("lines", b""))
-        sent = await send_forms(visit, entity, forms)
+        file = visit.files.get("lines")
+        if file is None:
+            raise drafts.DraftFault("lines", "The file has no message.")
+        # Others have their turns while a large file is read.
+        number = await asyncio.to_thread(lambda: drafts.count_lines(file.lines(drafts.LINE_BYTES_MAX)))
+        sent = await _send_lines(visit, entity, file, number)
     except drafts.DraftFault as fault:
         return _page(visit, entity, dict(_BEGUN), [], fault=(fault.field, fault.text))
     except NamespaceError as error:
@@ -160,8 +170,16 @@ async def _drops_duplicates(visit: Visit, entity: MessageEntity) -> bool:
     return bool(queue.requires_duplicate_detection)
 
 
-async def send_forms(visit: Visit, entity: MessageEntity, forms: Sequence[dict[str, Any]]) -> int:
+async def send_forms(
+    visit: Visit, entity: MessageEntity, forms: Sequence[dict[str, Any]], data: bytes | None = None
+) -> int:
     """Send messages in as few batches as hold them; return how many were sent.
+
+    Args:
+        visit: Of the person.
+        entity: Where to.
+        forms: The messages.
+        data: The body of each of them, where a file has brought it.
 
     Raises:
         NamespaceError: The namespace refuses; the sentence tells how many were sent before.
@@ -170,17 +188,60 @@ async def send_forms(visit: Visit, entity: MessageEntity, forms: Sequence[dict[s
     try:
         sender = visit.namespace.messaging.get_queue_sender(entity.name)
         async with visit.namespace.telling(entity.what, _SEND_S), sender:
-            for _, group in groupby(forms, drafts.key_of):
-                async for number in _batches(sender, [sdk_message(form) for form in group]):
-                    sent += number
+            async for number in _sent(sender, forms, data):
+                sent += number
     except NamespaceError as error:
-        if sent:
-            error.text = f"{sent:,} of {len(forms):,} messages were sent before this: {error.text}"
+        _tell_sent(error, sent, len(forms))
         raise
     return sent
 
 
-async def _batches(sender: ServiceBusSender, messages: list[Any]) -> Any:
+async def _send_lines(visit: Visit, entity: MessageEntity, file: Upload, number: int) -> int:
+    """Send the messages of a file of which each line was looked at.
+
+    Raises:
+        NamespaceError: The namespace refuses; the sentence tells how many were sent before.
+    """
+    sent = 0
+    forms = drafts.forms_of_lines(file.lines(drafts.LINE_BYTES_MAX))
+    try:
+        sender = visit.namespace.messaging.get_queue_sender(entity.name)
+        async with sender:
+            while portion := await asyncio.to_thread(_portion, forms, file):
+                async with visit.namespace.telling(entity.what, _SEND_S):
+                    async for more in _sent(sender, portion, None):
+                        sent += more
+    except NamespaceError as error:
+        _tell_sent(error, sent, number)
+        raise
+    return sent
+
+
+def _portion(forms: Iterator[dict[str, Any]], file: Upload) -> list[dict[str, Any]]:
+    """The next messages of a file."""
+    found: list[dict[str, Any]] = []
+    begin = file.file.tell()
+    while len(found) < _PORTION and file.file.tell() - begin < _PORTION_BYTES:
+        form = next(forms, None)
+        if form is None:
+            break
+        found.append(form)
+    return found
+
+
+def _tell_sent(error: NamespaceError, sent: int, number: int) -> None:
+    if sent:
+        error.text = f"{sent:,} of {number:,} messages were sent before this: {error.text}"
+
+
+async def _sent(sender: ServiceBusSender, forms: Sequence[dict[str, Any]], data: bytes | None) -> AsyncIterator[int]:
+    """Send messages; tells the number of each batch once the batch is accepted."""
+    for _, group in groupby(forms, drafts.key_of):
+        async for number in _batches(sender, [sdk_message(form, data) for form in group]):
+            yield number
+
+
+async def _batches(sender: ServiceBusSender, messages: list[Any]) -> AsyncIterator[int]:
     """Send a run of messages; tells the number of each batch once the batch is accepted."""
     if len(messages) == 1:
         await sender.send_messages(messages[0])

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from duobus.console.events import Event, stream_events
 from duobus.console.formats import entity_url
+from duobus.console.namespace.failures import NamespaceError
 from duobus.console.screens.messages import search
 from duobus.console.screens.messages.node import Node, own_node
 from duobus.console.screens.messages.places import ACTIVE, DEAD, PLACES, TRANSFER, entity_of, node_of, screen, tabs_of
@@ -27,6 +28,8 @@ ROWS_MAX: Final = 500
 #: Partitions of an entity that are followed.
 PARTITIONS_MAX: Final = 64
 _LOOK_S: Final = 1.0
+#: Between two looks while the namespace does not answer.
+_AWAY_S: Final = 2.0
 #: The upper bits of a sequence number name the partition, here and on Azure.
 _PARTITION: Final = 48
 _TAILED: Final = (ACTIVE, DEAD, TRANSFER)
@@ -73,7 +76,15 @@ async def _events(visit: Visit, path: str, wanted: search.Wanted, url: str) -> A
             await tail.begin()
             yield Event("state", {"text": "Waiting for messages."})
             while True:
-                found = await tail.look()
+                try:
+                    found = await tail.look()
+                except NamespaceError as error:
+                    if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                        raise
+                    # The server may be on its way back from a restart; nothing that comes meanwhile is left out.
+                    yield Event("state", {"text": f"{error.text} Trying again."})
+                    await asyncio.sleep(_AWAY_S)
+                    continue
                 chosen = [one for one in found if wanted(one)]
                 if chosen:
                     rows = [row_of(one) for one in chosen[-BURST_MAX:]]

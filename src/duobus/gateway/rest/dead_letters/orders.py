@@ -53,7 +53,8 @@ class Order:
 
     async def wait(self) -> bool:
         """Wait for its end, for ANSWER_S from the time when it was handed to the stores; whether it has ended."""
-        await asyncio.wait({self.task, self._changing}, return_when=asyncio.FIRST_COMPLETED)
+        waited: set[asyncio.Future[Any]] = {self.task, self._changing}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if not self.task.done():
             await asyncio.wait({self.task}, timeout=ANSWER_S)
         return self.task.done()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from duobus.broker.dead_letters.results import Answer, MoveResult, give_back
 from duobus.broker.entities import destination as ends
 from duobus.broker.entities.queue import COUNT_BITS, COUNT_MASK, Queue
+from duobus.errors import ServiceBusError
 from duobus.fragment import transfer
 from duobus.fragment.commands import Command, Group
 from duobus.fragment.message import DEAD_LETTER, MAIN, QueuedMessage
@@ -46,6 +47,10 @@ class DeadLetterRestore:
         self.now = now
 
 
+#: Index, what is to be done, its place, and the fragment and the message that it is now.
+_Item: TypeAlias = "tuple[int, DeadLetterRestore, FragmentHandle, FragmentHandle | None, QueuedMessage | None]"
+
+
 async def restore(queue: Queue, restorations: Sequence[DeadLetterRestore]) -> MoveResult:
     """Make messages dead letters of an entity: those of moves that are undone, or messages that were exported.
 
@@ -56,12 +61,10 @@ async def restore(queue: Queue, restorations: Sequence[DeadLetterRestore]) -> Mo
         By index of the item, not by number: one that was exported may have any.
 
     Raises:
-        ServiceBusError: A store refused; none of what is in the result of none was done.
+        ServiceBusError: A store refused, and nothing was done. What is refused later is in the result as skipped.
     """
     result = MoveResult()
-    groups: dict[
-        object, list[tuple[int, DeadLetterRestore, FragmentHandle, FragmentHandle | None, QueuedMessage | None]]
-    ] = {}
+    groups: dict[object, list[_Item]] = {}
     for index, restoration in enumerate(restorations):
         if is_ping(restoration.payload):
             result.skipped[index] = PING_TEXT
@@ -78,15 +81,28 @@ async def restore(queue: Queue, restorations: Sequence[DeadLetterRestore]) -> Mo
     every = list(groups.values())
     try:
         for items in every:
-            await _restore_some(queue, [item[1:] for item in items])
+            try:
+                await _restore_some(queue, [item[1:] for item in items])
+            except ServiceBusError as error:
+                if not result.moved:
+                    raise
+                # The others are dead letters by now, and whoever asks again must not name those again.
+                result.skipped.update((index, str(error)) for index, *_ in items)
+                _return_taken(items)
+            else:
+                result.moved.update((index, None) for index, *_ in items)
             done += 1
-            result.moved.update((index, None) for index, *_ in items)
     finally:
         for items in every[done:]:
-            for _, restoration, _, where, slot in items:
-                if where is not None and slot is not None and restoration.where is not None and where.fragment:
-                    give_back(restoration.where, where, where.fragment, [slot])
+            _return_taken(items)
     return result
+
+
+def _return_taken(items: list[_Item]) -> None:
+    """Give messages back that were taken for a restoration which was not done."""
+    for _, restoration, _, where, slot in items:
+        if where is not None and slot is not None and restoration.where is not None and where.fragment:
+            give_back(restoration.where, where, where.fragment, [slot])
 
 
 def _dead_letter_place(queue: Queue, restoration: DeadLetterRestore) -> FragmentHandle:

@@ -261,6 +261,11 @@ class DeadLetterService:
     ) -> None:
         """To another store: accepted there, then removed here."""
         slots = [slot for slot, _, _ in items]
+        if handle.fragment is not fragment:
+            # Its store failed under what went before, and offers these messages to everybody since it is back.
+            why = "Its messaging store failed meanwhile. Give the order again."
+            result.skipped.update((number_of(handle, slot), why) for slot in slots)
+            return
         run = _arrival(queue, handle, entity, place, items)
         assert isinstance(run, Run)
         counts = [slot.count for slot in slots]

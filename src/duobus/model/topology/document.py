@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from duobus.errors import ConfigurationError, ServiceBusError
+from duobus.model.json.values import from_json
 from duobus.model.properties import Surface, properties_of
 from duobus.model.topology.config_file import NamespaceConfig, parse_config
 from duobus.model.topology.forms import Described, described, rule_described
@@ -21,6 +22,19 @@ VERSION: Final = 1
 NAMESPACE: Final = "sbemulatorns"
 #: The largest message where an entity does not say, in KiB.
 _USUAL_MESSAGE_KIB: Final = 256
+#: What a correlation filter may compare beside properties of the application.
+_CORRELATION: Final = (
+    "contentType",
+    "correlationId",
+    "label",
+    "messageId",
+    "replyTo",
+    "replyToSessionId",
+    "sessionId",
+    "to",
+)
+#: What an access rule has beside its rights.
+_KEY: Final = ("keyName", "primaryKey", "secondaryKey")
 
 
 def document(queues: list[dict[str, Any]], topics: list[dict[str, Any]]) -> dict[str, Any]:
@@ -66,6 +80,77 @@ def _check_all(kind: str, forms: Any, path: str) -> None:
             raise ConfigurationError(f"{where}: there is no property {unknown[0]!r} of a {kind}.")
         if inner is not None:
             _check_all(inner[1], form.get(inner[0], []), f"{where}.{inner[0]}")
+        if kind == "rule":
+            _check_rule(form, where)
+        elif form.get("authorizationRules"):
+            _check_access_rules(form["authorizationRules"], f"{where}.authorizationRules")
+
+
+def _check_rule(form: Mapping[str, Any], where: str) -> None:
+    condition = form.get("filter")
+    if condition:
+        path = where + ".filter"
+        kind = _object(condition, path).get("type")
+        if kind == "sql":
+            _check_expression(condition, path, {"type"})
+        elif kind == "correlation":
+            _check_members(condition, path, {"type", "properties", *_CORRELATION})
+            for name in _CORRELATION:
+                if not isinstance(condition.get(name), str | None):
+                    raise ConfigurationError(f"{path}.{name}: a text is needed.")
+            _check_values(condition.get("properties"), path + ".properties")
+        elif kind in ("true", "false"):
+            _check_members(condition, path, {"type"})
+        else:
+            raise ConfigurationError(f"{path}.type: 'sql', 'correlation', 'true' or 'false' is needed.")
+    action = form.get("action")
+    if action:
+        _check_expression(_object(action, where + ".action"), where + ".action", set())
+
+
+def _check_expression(found: Mapping[str, Any], where: str, others: set[str]) -> None:
+    """An SQL filter or action, of which ``others`` are the members that the two do not share."""
+    _check_members(found, where, {"sqlExpression", "parameters", *others})
+    if not isinstance(found.get("sqlExpression"), str):
+        raise ConfigurationError(f"{where}.sqlExpression: a text is needed.")
+    _check_values(found.get("parameters"), where + ".parameters")
+
+
+def _check_values(values: Any, where: str) -> None:
+    """Properties or parameters, each in its JSON form with its type."""
+    if values is None:
+        return
+    for name, value in _object(values, where).items():
+        try:
+            from_json(value)
+        except ServiceBusError as error:
+            raise ConfigurationError(f"{where}.{name}: {error}") from None
+
+
+def _check_access_rules(rules: Any, where: str) -> None:
+    if not isinstance(rules, list):
+        raise ConfigurationError(f"{where}: a list is needed.")
+    for index, rule in enumerate(rules):
+        path = f"{where}[{index}]"
+        _check_members(_object(rule, path), path, {*_KEY, "rights"})
+        for name in _KEY:
+            if not isinstance(rule.get(name), str):
+                raise ConfigurationError(f"{path}.{name}: a text is needed.")
+        rights = rule.get("rights")
+        if not isinstance(rights, list) or not all(isinstance(right, str) for right in rights):
+            raise ConfigurationError(f"{path}.rights: a list of texts is needed.")
+
+
+def _object(found: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(found, dict):
+        raise ConfigurationError(f"{where}: an object is needed.")
+    return found
+
+
+def _check_members(found: Mapping[str, Any], where: str, known: set[str]) -> None:
+    unknown = sorted(found.keys() - known)
+    if unknown:
+        raise ConfigurationError(f"{where}: there is no member {unknown[0]!r}.")
 
 
 # -- the emulator's file ----------------------------------------------------------------------------------------

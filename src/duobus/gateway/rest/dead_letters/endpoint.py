@@ -6,9 +6,9 @@ two chunks, and a chunk that was begun is finished though whoever asked goes awa
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
@@ -38,6 +38,7 @@ from duobus.broker.dead_letters import (
 )
 from duobus.errors import ArgumentInvalid, EntityDisabled, NotAllowed, ServerBusy
 from duobus.gateway.rest.authorization import Guard
+from duobus.gateway.rest.dead_letters.orders import Order, OrdersUnderWay, Result
 from duobus.gateway.rest.request_bodies import BodyBudget, read_body
 from duobus.gateway.rest.request_target import Target
 from duobus.gateway.result_waiter import ResultWaiter
@@ -107,14 +108,10 @@ SEGMENT: Final = "$desk"
 ORDER_BYTES_MAX: Final = 8 << 20
 #: Requests that are worked on at a time; more are told to come again.
 ORDERS_MAX: Final = 16
-#: How long a server that stops waits for the chunk that is under way.
-_STOP_S: Final = 2.0
 
 _STATES: Final = ("active", "deferred", "scheduled")
 #: Where the token of another resource stands, as for forwarding (Azure: autoforwarding).
 _OTHER_TOKEN: Final = "ServiceBusSupplementaryAuthorization"
-
-T = TypeVar("T")
 
 
 def is_dead_letter_request(method: str, target: Target) -> bool:
@@ -132,14 +129,11 @@ class DeadLetterEndpoint:
         self._guard = guard
         self._room = room
         self._service = DeadLetterService(unit)
-        self._running: set[asyncio.Task[Any]] = set()
+        self._orders = OrdersUnderWay()
 
     async def close(self) -> None:
         """Let what is under way come to its end, for a while."""
-        if self._running:
-            await asyncio.wait(self._running, timeout=_STOP_S)
-        for task in list(self._running):
-            task.cancel()
+        await self._orders.close()
 
     async def answer(self, request: web.Request, target: Target, namespace: NamespaceRules) -> web.Response:
         """Answer one request.
@@ -149,7 +143,7 @@ class DeadLetterEndpoint:
         """
         # What else it needs depends on its body, which strangers may not even send.
         self._guard.demand(request, target, namespace, None)
-        if len(self._running) >= ORDERS_MAX:
+        if len(self._orders) >= ORDERS_MAX:
             raise ServerBusy("Too many requests to the desk are under way. Try again in a few seconds.")
         address = parse_address("/".join(target.segments[:-1]))
         body = await read_body(request, ORDER_BYTES_MAX, self._room)
@@ -162,8 +156,9 @@ class DeadLetterEndpoint:
             queue = home.resolve(address)
             if queue.kind == "topic" and plan.action != SEND:
                 raise NotAllowed(f"The topic '{queue.path}' has no messages. Name a subscription.")
-            found = await self._finished(
-                self._work(plan, queue, address, home, DeadLetterMeter(self._meter, queue, key))
+            found = await self._orders.finished(
+                _digest(namespace.name, target, body),
+                lambda order: self._work(order, plan, queue, address, home, DeadLetterMeter(self._meter, queue, key)),
             )
         finally:
             self._room.give(len(body))
@@ -188,25 +183,24 @@ class DeadLetterEndpoint:
         self._guard.demand_for(text, tuple(plan.to.lower().split("/")), namespace, Right.SEND)
         return key
 
-    async def _finished(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do the work to its end, though the caller be cancelled."""
-        task = asyncio.get_running_loop().create_task(work, name="desk")
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        return await asyncio.shield(task)
-
     async def _work(
-        self, plan: DeadLetterPlan, queue: Queue, address: Address, home: Namespace, meter: DeadLetterMeter
-    ) -> dict[str, Any]:
+        self,
+        order: Order,
+        plan: DeadLetterPlan,
+        queue: Queue,
+        address: Address,
+        home: Namespace,
+        meter: DeadLetterMeter,
+    ) -> Result:
         if plan.action == RESTORE:
-            return await self._restore(plan, queue, address, home, meter)
+            return await self._restore(order, plan, queue, address, home, meter)
         if plan.action == SEND:
             return await self._send(plan, queue, address, home, meter)
         query = _query_of(plan, self._unit.now_ms())
         query.limit = min(query.limit, self._service.limit_of(queue, plan.to))
         is_chunk = plan.action != LIST
         looked = await search(queue, address.sub_queue, query, one_fragment=is_chunk)
-        answer: dict[str, Any] = {
+        answer: Result = {
             "action": plan.action,
             "examined": looked.examined,
             "matched": len(looked.found),
@@ -222,6 +216,7 @@ class DeadLetterEndpoint:
             answer["messages"] = [_shown(handle, slot, plan) for handle, slot in looked.found]
         if looks_only:
             return answer
+        order.begin_changes()
         if plan.action == PURGE:
             moved = await self._service.purge(queue, address.sub_queue, looked.found)
         else:
@@ -233,8 +228,14 @@ class DeadLetterEndpoint:
         return answer | _told(moved)
 
     async def _restore(
-        self, plan: DeadLetterPlan, queue: Queue, address: Address, home: Namespace, meter: DeadLetterMeter
-    ) -> dict[str, Any]:
+        self,
+        order: Order,
+        plan: DeadLetterPlan,
+        queue: Queue,
+        address: Address,
+        home: Namespace,
+        meter: DeadLetterMeter,
+    ) -> Result:
         if address.sub_queue != DEAD_LETTER:
             raise ArgumentInvalid("Messages are buried in a dead-letter queue. Name it in the address.")
         burials = [
@@ -250,6 +251,7 @@ class DeadLetterEndpoint:
         answer = {"action": RESTORE, "matched": len(burials)}
         if plan.is_dry:
             return answer
+        order.begin_changes()
         done = await restore(queue, burials)
         meter.sent([len(burials[index].payload) for index in done.moved])
         numbers = [item.number for item in plan.items]
@@ -263,7 +265,7 @@ class DeadLetterEndpoint:
 
     async def _send(
         self, plan: DeadLetterPlan, queue: Queue, address: Address, home: Namespace, meter: DeadLetterMeter
-    ) -> dict[str, Any]:
+    ) -> Result:
         """Each message for itself; all are in one commit of each store."""
         if address.sub_queue != MAIN or queue.kind == "subscription":
             raise NotAllowed("Messages are sent to a queue or topic.")
@@ -271,7 +273,7 @@ class DeadLetterEndpoint:
             raise EntityDisabled(f"'{queue.path}' has the status {queue.description.status}. Enable it, then send.")
         if home.throttle is not None and not home.throttle.admit_whole(len(plan.items)):
             raise home.throttle.refusal()
-        answer: dict[str, Any] = {"action": SEND, "matched": len(plan.items)}
+        answer: Result = {"action": SEND, "matched": len(plan.items)}
         if plan.is_dry:
             return answer
         waiting = ResultWaiter()
@@ -311,6 +313,15 @@ class DeadLetterEndpoint:
             raise ArgumentInvalid(f"It has {len(item.payload)} bytes; '{queue.path}' takes {limit} at most.")
         queue.demand_session(item.metadata, is_ping=is_ping(item.payload))
         return self._unit.message_ids.named(item.payload)
+
+
+def _digest(namespace: str, target: Target, body: bytes) -> bytes:
+    """What is equal for requests that ask for the same."""
+    digest = blake2b(digest_size=32)
+    for part in (namespace, *target.lower, ""):
+        digest.update(part.encode("utf-8", "surrogateescape") + b"\0")
+    digest.update(body)
+    return digest.digest()
 
 
 def _query_of(plan: DeadLetterPlan, now_ms: int) -> DeadLetterQuery:

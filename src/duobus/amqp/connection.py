@@ -132,7 +132,7 @@ class Connection(FrameReader):
         output_size: Bytes that ``take_output`` would give.
         out: What was written since the last ``take_output``; for the links' use only.
         phase: One of the four above.
-        held_back: Sessions with large deliveries that wait for ``take_output``; for the sessions' use only.
+        held_back: Sessions with large deliveries that wait for ``take_output``; only the sessions change it.
         peer_frame_max: The largest frame that we may send.
         link_count: Links of all sessions.
         partial_bytes: What unfinished deliveries hold.

@@ -20,6 +20,7 @@ from duobus.server.console_process import ConsoleProcess, console_options, deman
 from duobus.server.monitoring.metering_writer import MeteringWriter
 from duobus.server.service_manager import ServiceManager
 from duobus.server.settings import ReadyFile, Settings
+from duobus.server.turn_selector import new_event_loop
 from duobus.storage.writers import set_switch_interval
 from duobus.telemetry.bounded_log import BoundedLog, tell_faults
 from duobus.telemetry.logs import Log, LogFile, is_journal, set_up_logs
@@ -37,7 +38,8 @@ def serve(settings: Settings) -> int:
     log_file = _open_logs(settings)
     _raise_open_files()
     set_switch_interval()
-    return asyncio.run(_serve(settings, log_file))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(_serve(settings, log_file))
 
 
 def _open_logs(settings: Settings) -> LogFile | None:

@@ -31,6 +31,9 @@ FILES_MAX = 100
 #: issuer who names a new identity in each token cannot fill the memory; entities are bounded by the namespace's quota.
 COUNTS_MAX: Final = 100_000
 
+#: Numbers of this minute, with their place in the journal, and those since the start.
+Count = tuple[list[int], list[int]]
+
 _MINUTE_MS = 60_000
 _DECODER: Final = msgspec.json.Decoder(MeteringRecord)
 _FILE_NAME = re.compile(r"metering-(\d{8})\.jsonl")
@@ -42,12 +45,14 @@ class MeteringCounts:
     Attributes:
         server: Id of this run of the server.
         totals: By namespace, entity and kind: messages, bytes and operations since the start, for the metrics page.
+        minutes: How often ``take`` was called: what ``count_of`` gave before is not counted any more.
     """
 
-    __slots__ = ("_counts", "_journal", "_number", "server", "totals")
+    __slots__ = ("_counts", "_journal", "_number", "minutes", "server", "totals")
 
     def __init__(self, server: str) -> None:
         self.server = server
+        self.minutes = 0
         self.totals: dict[tuple[str, str, str], list[int]] = {}
         self._journal: MeteringJournal | None = None
         self._number = 0
@@ -57,17 +62,26 @@ class MeteringCounts:
         self, namespace: str, entity: str, kind: str, messages: int, size_bytes: int, operations: int, key: str = ""
     ) -> None:
         """Count one batch of one entity; see MeteringRecord for the meaning of the numbers."""
+        self.add_to(self.count_of(namespace, entity, kind, key), messages, size_bytes, operations)
+
+    def count_of(self, namespace: str, entity: str, kind: str, key: str) -> Count:
+        """Where one batch after the other is counted, until ``minutes`` changes."""
         found = self._counts.get((namespace, entity, kind, key))
         if found is None:
             found = self._begin(namespace, entity, kind, key)
+        total = self.totals.get((namespace, entity, kind))
+        if total is None:
+            total = self.totals[namespace, entity, kind] = [0, 0, 0]
+        return found, total
+
+    def add_to(self, count: Count, messages: int, size_bytes: int, operations: int) -> None:
+        """Count one batch; ``count`` is of this minute."""
+        found, total = count
         found[0] += messages
         found[1] += size_bytes
         found[2] += operations
         if found[3] and self._journal is not None:
             self._journal.put(found[3], found[0], found[1], found[2])
-        total = self.totals.get((namespace, entity, kind))
-        if total is None:
-            total = self.totals[namespace, entity, kind] = [0, 0, 0]
         total[0] += messages
         total[1] += size_bytes
         total[2] += operations
@@ -96,6 +110,7 @@ class MeteringCounts:
     def take(self, now_ms: int) -> list[MeteringRecord]:
         """Return what was counted as records of the minute of ``now_ms``, and begin again at nothing."""
         counts, self._counts = self._counts, {}
+        self.minutes += 1
         minute_ms = now_ms - now_ms % _MINUTE_MS
         records = []
         for (namespace, entity, kind, key), (messages, size, operations, _) in counts.items():

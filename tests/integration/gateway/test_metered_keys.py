@@ -20,7 +20,7 @@ from duobus.model.descriptions import AccessRule, QueueDescription, Right
 from duobus.model.metering import EMPTY_RECEIVE, PEEK, RECEIVE, RENEW, SEND, SETTLE, MeteringRecord
 from duobus.server.composition import Server
 from duobus.telemetry import metering_log
-from duobus.telemetry.metering_log import MeteringCounts
+from duobus.telemetry.metering_log import Count, MeteringCounts
 from kits.gateway import RULE, Client, TcpStream, in_loop, serving
 from kits.http_client import Http, token
 
@@ -176,13 +176,32 @@ async def test_requests_for_dead_letters_count_in_the_name_of_the_rule_that_sign
         assert {(record.entity, record.key) for record in records} == {("q", "undertaker")}
 
 
+class RecordingCounts(MeteringCounts):
+    """Keeps in order what was counted, with the names that each count was begun with."""
+
+    def __init__(self, counted: list[tuple[Any, ...]]) -> None:
+        super().__init__("s")
+        self._counted = counted
+        self._names: dict[int, tuple[str, str, str, str]] = {}
+
+    def count_of(self, namespace: str, entity: str, kind: str, key: str) -> Count:
+        count = super().count_of(namespace, entity, kind, key)
+        self._names[id(count[0])] = namespace, entity, kind, key
+        return count
+
+    def add_to(self, count: Count, messages: int, size_bytes: int, operations: int) -> None:
+        super().add_to(count, messages, size_bytes, operations)
+        *names, key = self._names[id(count[0])]
+        self._counted.append((*names, messages, size_bytes, operations, key))
+
+
 class FakeServer:
     """As much of the admin as a meter sees."""
 
     def __init__(self) -> None:
         self.counted: list[tuple[Any, ...]] = []
         self.clock = SimpleNamespace(now_ms=lambda: 1_000)
-        self.metering = SimpleNamespace(add=lambda *counted: self.counted.append(counted))
+        self.metering = RecordingCounts(self.counted)
 
 
 class Named(SimpleNamespace):
@@ -224,14 +243,27 @@ def test_the_key_of_what_is_counted_is_looked_up_once_until_another_token_comes(
     assert asked == [Right.SEND] * 2
 
 
+def test_what_is_counted_after_a_minute_is_in_the_next_one() -> None:
+    server, grants = FakeServer(), Grants()
+    grants.set_login(Grant((), Right.SEND, None, "writer"))
+    counting = Meter(server, grants)  # type: ignore[arg-type]
+    orders = Named(namespace="n", path="q")
+    for number in range(1, 4):
+        for _ in range(number):
+            counting.count(orders, SEND, 1, 2, 3)
+        records = server.metering.take(0)
+        assert [(record.key, record.messages, record.bytes) for record in records] == [("writer", number, 2 * number)]
+    assert server.metering.totals == {("n", "q", SEND): [6, 12, 18]}
+
+
 def test_a_connection_that_lives_long_remembers_only_so_many_entities(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "KEYS_MAX", 3)
+    monkeypatch.setattr(meter, "COUNTS_MAX", 3)
     server, grants = FakeServer(), Grants()
     grants.set_login(Grant((), Right.SEND, None, "writer"))
     counting = Meter(server, grants)  # type: ignore[arg-type]
     for number in range(10):
         counting.count(Named(namespace="n", path=f"q{number}"), SEND, 1, 1, 1)
-        assert len(counting._keys) <= 4
+        assert len(counting._counts) <= 4
     assert {counted[-1] for counted in server.counted} == {"writer"}
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -237,5 +240,79 @@ def test_who_works_for_one_store_leads_until_its_call_is_slow() -> None:
         second.open()
         assert len(set(await asyncio.gather(*waiting))) == 1
         assert await stopped(one, other) == [True] * 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.skipif(not hasattr(os, "eventfd"), reason="the system has no event counters")
+def test_outcomes_come_by_a_bell_that_is_taken_down_with_the_last_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        pool = WriterPool(loop)
+        one, other = pool.writer(), pool.writer()
+        assert await submitted(one, lambda: "first") == "first"
+        bell = pool.bell
+        assert bell is not None
+        woken: list[object] = []
+        monkeypatch.setattr(loop, "call_soon_threadsafe", lambda call, *_: woken.append(call))
+        assert await submitted(one, lambda: "rung for") == "rung for"
+        assert woken == []
+        monkeypatch.undo()
+        await stopped(one)
+        assert await submitted(other, lambda: "still there") == "still there"
+        assert pool.bell is bell
+        await stopped(other)
+        await asyncio.sleep(0)
+        assert pool.bell is None
+        number = weakref.ref(bell), bell.number
+        del bell
+        gc.collect()
+        assert number[0]() is None
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(number[1])
+
+    asyncio.run(run())
+
+
+def test_what_was_done_before_the_last_store_was_stopped_is_told_after_the_bell_is_gone() -> None:
+    async def run() -> None:
+        pool = WriterPool(asyncio.get_running_loop())
+        writer = pool.writer()
+        future = submitted(writer, lambda: "told")
+        # The loop hears nothing until the thread has ended.
+        assert writer.stop()
+        pool._take_down_bell()
+        assert future.done()
+        assert await future == "told"
+
+    asyncio.run(run())
+
+
+def test_a_store_that_comes_after_the_last_one_went_is_served_and_heard() -> None:
+    async def run() -> None:
+        pool = WriterPool(asyncio.get_running_loop())
+        for _ in range(2):
+            writer = pool.writer()
+            assert await submitted(writer, lambda: "told") == "told"
+            await stopped(writer)
+            await asyncio.sleep(0)
+            assert pool.bell is None
+
+    asyncio.run(run())
+
+
+def test_where_the_loop_cannot_listen_to_a_bell_it_is_called_as_from_any_thread() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+
+        def refuse(*_: object) -> None:
+            raise NotImplementedError
+
+        loop.add_reader = refuse  # type: ignore[method-assign, assignment]
+        pool = WriterPool(loop)
+        writer = pool.writer()
+        assert await submitted(writer, lambda: "told") == "told"
+        assert pool.bell is None
+        await stopped(writer)
 
     asyncio.run(run())

@@ -12,40 +12,44 @@ if TYPE_CHECKING:
     from duobus.auth.authorizer import Grants
     from duobus.broker import Queue
     from duobus.gateway.amqp.server import AmqpServer
+    from duobus.telemetry.metering_log import Count
 
-#: Entities and kinds whose key one connection remembers; past them it begins again, so that entities that come and go
-#: are not kept alive by it.
-KEYS_MAX: Final = 256
+#: Entities and kinds whose counts one connection remembers; past them it begins again, so that entities that come and
+#: go are not kept alive by it.
+COUNTS_MAX: Final = 256
 
 
 class Meter:
-    """Finds the key once for each entity and kind; a token that is put or that ends makes it look again."""
+    """Finds the key once a minute for each entity and kind; a token that is put or that ends makes it look again."""
 
-    __slots__ = ("_add", "_clock", "_grants", "_keys", "_seen")
+    __slots__ = ("_clock", "_counts", "_grants", "_metering", "_minutes", "_seen")
 
     def __init__(self, server: AmqpServer, grants: Grants) -> None:
-        self._add = server.metering.add
+        self._metering = server.metering
         self._clock = server.clock
         self._grants = grants
-        # By entity, kind and, for dead letters, sub-queue: the path and the key that are counted.
-        self._keys: dict[tuple[Queue, str] | tuple[Queue, str, int], tuple[str, str]] = {}
+        # By entity, kind and, for dead letters, sub-queue: where they are counted in this minute.
+        self._counts: dict[tuple[Queue, str] | tuple[Queue, str, int], Count] = {}
         self._seen = grants.changes
+        self._minutes = server.metering.minutes
 
     def count(self, queue: Queue, kind: str, messages: int, size: int, operations: int, sub_queue: int = MAIN) -> None:
         """Count operations of one batch.
 
         ``sub_queue``: what they were done on. It is counted at its entity, and a token may have been put for it alone.
         """
-        if self._seen != self._grants.changes or len(self._keys) > KEYS_MAX:
-            self._keys.clear()
-            self._seen = self._grants.changes
+        metering = self._metering
+        if self._minutes != metering.minutes or self._seen != self._grants.changes or len(self._counts) > COUNTS_MAX:
+            self._counts.clear()
+            self._seen, self._minutes = self._grants.changes, metering.minutes
         place = (queue, kind, sub_queue) if sub_queue else (queue, kind)
-        key = self._keys.get(place)
-        if key is None:
+        found = self._counts.get(place)
+        if found is None:
             # What is done in a share of a queue is done in the queue.
             path = queue.path if sharded_queue_of(queue.path) is None else queue.path.rsplit("/", 2)[0]
-            key = self._keys[place] = path, self._key(queue, kind, sub_queue)
-        self._add(queue.namespace, key[0], kind, messages, size, operations, key[1])
+            key = self._key(queue, kind, sub_queue)
+            found = self._counts[place] = metering.count_of(queue.namespace, path, kind, key)
+        metering.add_to(found, messages, size, operations)
 
     def _key(self, queue: Queue, kind: str, sub_queue: int) -> str:
         right = Right.SEND if kind in (SEND, PING) else Right.LISTEN

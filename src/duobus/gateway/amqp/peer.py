@@ -142,7 +142,10 @@ class Peer(asyncio.Protocol):
         if self.engine.is_cut and not self._goes_on:
             self._goes_on = True
             self.server.loop.call_later(REST_S, self._go_on)
-        self.write_soon()
+        engine = self.engine
+        if engine.output_size or engine.held_back or engine.is_closed:
+            # Most reads bring messages or settlements, whose answers come with a commit.
+            self.write_soon()
 
     def _go_on(self) -> None:
         """Take the next frames of what was read; others were served meanwhile."""

@@ -39,9 +39,10 @@ def tools() -> Path:
     python = _PLACE / "bin" / "python"
     stamp = _PLACE / "versions"
     if not stamp.exists() or stamp.read_text() != "\n".join(TOOLS):
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(_PLACE)], check=True)
-        command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", *TOOLS]
-        subprocess.run(command, check=True)
+        # A pip in there would be installed and compiled first, and most of what the tools bring is never imported.
+        subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(_PLACE)], check=True)
+        pip = [sys.executable, "-m", "pip", "--python", str(python), "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "install", "--no-input", "--no-compile", *TOOLS], check=True)
         stamp.write_text("\n".join(TOOLS))
     return python
 

@@ -2,6 +2,7 @@
 
     python tools/faults.py --minutes 10               # the long form: so long for each fault
     python tools/faults.py --minutes 0.1 --fault full --fault freeze
+    python tools/faults.py --minutes 0.1 --rate 100   # spares a busy machine
     python tools/faults.py --list
 
 Senders and receivers on the official SDK, synchronous and asyncio, plain and TLS, keep a partitioned queue over two
@@ -32,7 +33,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from killloop import BACKLOG_MAX, DRAIN_LIMIT_S, POLL_S, QUEUE, QUEUE_PROPERTIES, is_clean, messages
+from killloop import BACKLOG_MAX, DRAIN_LIMIT_S, QUEUE, QUEUE_PROPERTIES, Pace, is_clean, messages
 
 from duobus.clock import Clock
 from duobus.testing.server import DemoFailed, ServerProcess, queues_config
@@ -179,8 +180,8 @@ def _shim(folder: Path) -> Iterator[Path]:
             del os.environ[name]
 
 
-def run_fault(name: str, folder: Path, seconds: float, seed: int) -> dict[str, Any]:
-    """Let one fault strike for so long; returns the counts.
+def run_fault(name: str, folder: Path, seconds: float, seed: int, rate: float | None) -> dict[str, Any]:
+    """Let one fault strike for so long; returns the counts. ``rate`` is in messages a second, None without a limit.
 
     Raises:
         DemoFailed: The broker did not start, or the end did not come in its time.
@@ -203,26 +204,27 @@ def run_fault(name: str, folder: Path, seconds: float, seed: int) -> dict[str, A
         )
         stack.enter_context(server)
         try:
-            return _play(Stage(server, store, disk, order, random.Random(seed)), name, seconds, clock)
+            return _play(Stage(server, store, disk, order, random.Random(seed)), name, seconds, clock, rate)
         except DemoFailed as error:
             raise DemoFailed(f"{error}\nThe end of the broker's log:\n{server.log_tail()}") from error
 
 
-def _play(stage: Stage, name: str, seconds: float, clock: Clock) -> dict[str, Any]:
+def _play(stage: Stage, name: str, seconds: float, clock: Clock, rate: float | None) -> dict[str, Any]:
     begin, end = FAULTS[name]
     dice = stage.dice
     account = TimedMessageAccount(clock)
-    feed = Feed(messages(random.Random(dice.random())), limit=BACKLOG_MAX)
+    feed = Feed(messages(random.Random(dice.random())), limit=BACKLOG_MAX if rate is None else 1)
     run = RunState(QUEUE, feed, account, Dispositions(), clock, seconds + START_LIMIT_S + DRAIN_LIMIT_S)
+    pace = Pace(run, rate)
     strikes = 0
     with Traffic(run, endpoints_of(stage.server), WorkerCounts(senders=2, async_senders=2)) as traffic:
         run.wait_until(lambda: account.settled_sends > 0, START_LIMIT_S, "a first send is accepted")
         until_ms = clock.monotonic_ms() + int(seconds * 1000)
         while clock.monotonic_ms() < until_ms or not strikes:
-            _live(run, clock, dice.uniform(*WELL_S))
+            pace.live(dice.uniform(*WELL_S))
             begin(stage)
             try:
-                _live(run, clock, dice.uniform(*FAULT_S))
+                pace.live(dice.uniform(*FAULT_S))
             finally:
                 end(stage)
             strikes += 1
@@ -243,21 +245,12 @@ def _play(stage: Stage, name: str, seconds: float, clock: Clock) -> dict[str, An
     }
 
 
-def _live(run: RunState, clock: Clock, seconds: float) -> None:
-    """Let the traffic flow for so long, and the senders go on as far as the receivers have come."""
-    until_ms = clock.monotonic_ms() + int(seconds * 1000)
-    while (rest_ms := until_ms - clock.monotonic_ms()) > 0:
-        run.check()
-        run.feed.allow(run.account.received_ids + BACKLOG_MAX)
-        run.stopping.wait(min(POLL_S, rest_ms / 1000))
-
-
-def campaign(names: list[str], seconds: float, seed: int) -> Iterator[dict[str, Any]]:
+def campaign(names: list[str], seconds: float, seed: int, rate: float | None) -> Iterator[dict[str, Any]]:
     """Run faults one after the other; yields the result of each, or why it was skipped or could not be finished."""
     for name in names:
         with tempfile.TemporaryDirectory(prefix=f"duobus-{name}-") as temporary:
             try:
-                yield run_fault(name, Path(temporary), seconds, seed)
+                yield run_fault(name, Path(temporary), seconds, seed, rate)
             except Skipped as error:
                 yield {"fault": name, "skipped": str(error)}
             except DemoFailed as error:
@@ -285,6 +278,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=1.0, help="how long each fault strikes (default: 1)")
     parser.add_argument("--fault", action="append", choices=sorted(FAULTS), help="this one only; repeatable")
+    parser.add_argument("--rate", type=float, help="messages a second (default: as many as the machine can do)")
     parser.add_argument("--seed", type=int, help="seed of the moments and messages (default: a new one, printed)")
     parser.add_argument("--json", action="store_true", help="print each result as one JSON object")
     parser.add_argument("--list", action="store_true", help="name the faults")
@@ -295,7 +289,7 @@ def main() -> int:
     seed = options.seed if options.seed is not None else random.SystemRandom().getrandbits(32)
     silence_sdk_logs()
     good = True
-    for result in campaign(options.fault or list(FAULTS), options.minutes * 60, seed):
+    for result in campaign(options.fault or list(FAULTS), options.minutes * 60, seed, options.rate):
         good = good and is_good(result)
         if options.json:
             print(json.dumps({"seed": seed, **result}), flush=True)

@@ -2,12 +2,14 @@
 
     python tools/killloop.py --kills 10
     python tools/killloop.py --kills 1000 --json      # the long form, half an hour
+    python tools/killloop.py --kills 10 --rush 0.3    # spares a busy machine
     python tools/killloop.py --kills 3 --unsafe-ephemeral   # the planted fault; must lose
     python tools/killloop.py --kills 300 --take-files --results .build/taken.jsonl
 
 Senders and receivers on the official SDK, synchronous and asyncio, plain and TLS, keep a partitioned queue busy. The
 broker is killed at a random moment after each start and started again on the same data folder. At the end everything
-is received, and each message is accounted for (I1, I7, I17).
+is received, and each message is accounted for (I1, I7, I17). With ``--rush`` the senders do so only for the last moment
+before each kill, and a few messages a second flow in between.
 
 With ``--take-files`` somebody takes files away, too, while the broker runs or after it was killed: a store's log, the
 catalog, its log; or puts an older copy in their place. Then nothing that was acknowledged may be lost, or the broker
@@ -86,6 +88,9 @@ QUIET, QUIET_MESSAGES = "quiet", 20
 ADVICE = "put"
 #: Until a store is open again after its file was put back.
 BACK_LIMIT_S = 30.0
+
+#: Between kills with ``--rush``, messages a second.
+CALM_PER_S = 50.0
 
 POLL_S = 0.02
 PROGRESS_PERIOD = 50
@@ -234,7 +239,9 @@ def quiet_faults(server: ServerProcess) -> list[str]:
     return [] if found == wanted else [f"the queue that nobody used holds {found}"]
 
 
-def run_rounds(folder: Path, kills: int, seed: int, results: Path | None) -> dict[str, Any]:
+def run_rounds(
+    folder: Path, kills: int, seed: int, results: Path | None, rush_s: float | None = None
+) -> dict[str, Any]:
     """Run rounds with files taken away; return the sums of their counts.
 
     Rounds that ``results`` holds are not run again.
@@ -244,7 +251,7 @@ def run_rounds(folder: Path, kills: int, seed: int, results: Path | None) -> dic
     while (left := kills - sum(one["kills"] for one in done)) > 0:
         number = len(done)
         place = folder / f"round-{number}"
-        counts = run_loop(place, min(left, ROUND_KILLS), seed + number, takes_files=True)
+        counts = run_loop(place, min(left, ROUND_KILLS), seed + number, takes_files=True, rush_s=rush_s)
         kept = {name: value for name, value in counts.items() if name != "restarts"}
         done.append({"of_seed": seed, "round": number, **kept})
         if results is not None:
@@ -270,11 +277,18 @@ def _sums(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def run_loop(
-    folder: Path, kills: int, seed: int, *, is_ephemeral: bool = False, takes_files: bool = False
+    folder: Path,
+    kills: int,
+    seed: int,
+    *,
+    is_ephemeral: bool = False,
+    takes_files: bool = False,
+    rush_s: float | None = None,
 ) -> dict[str, Any]:
     """Run the loop in ``folder``; return the counts and what each restart took.
 
-    ``is_ephemeral`` keeps nothing over a kill: a loop that calls that clean is broken.
+    ``is_ephemeral`` keeps nothing over a kill: a loop that calls that clean is broken. ``rush_s`` is how long before a
+    kill the senders are let go; None lets them send all the time.
 
     Raises:
         DemoFailed: The broker did not start, or the end did not come in its time.
@@ -289,20 +303,26 @@ def run_loop(
             taker = Taker(server, folder / "data", random.Random(f"files:{seed}"), clock) if takes_files else None
             if taker is not None:
                 fill_quiet(server)
-            return _run(server, clock, dice, kills, taker)
+            return _run(server, clock, dice, kills, taker, rush_s)
     except DemoFailed as error:
         raise DemoFailed(f"{error}\nThe end of the broker's log:\n{server.log_tail()}") from error
 
 
 def _run(
-    server: ServerProcess, clock: Clock, dice: random.Random, kills: int, taker: Taker | None = None
+    server: ServerProcess,
+    clock: Clock,
+    dice: random.Random,
+    kills: int,
+    taker: Taker | None,
+    rush_s: float | None,
 ) -> dict[str, Any]:
     began_ms = clock.monotonic_ms()
     account = MessageAccount(clock)
-    feed = Feed(messages(random.Random(dice.random())), limit=BACKLOG_MAX)
+    feed = Feed(messages(random.Random(dice.random())), limit=BACKLOG_MAX if rush_s is None else 1)
     run = RunState(
         QUEUE, feed, account, Dispositions(), clock, (KILL_LIMIT_S + 2 * BACK_LIMIT_S) * kills + DRAIN_LIMIT_S
     )
+    pace = Pace(run, None if rush_s is None else CALM_PER_S)
     restarts: list[dict[str, int | None]] = []
     in_flight = 0
     with Traffic(run, endpoints_of(server), WorkerCounts(senders=2, async_senders=2)) as traffic:
@@ -310,12 +330,14 @@ def _run(
         run.wait_until(lambda: account.settled_sends > 0, KILL_LIMIT_S, "a first send is accepted")
         for number in range(1, kills + 1):
             life_s = dice.uniform(*LIFE_S)
-            if taker is None:
-                _live(run, clock, life_s)
-            else:
-                _live(run, clock, life_s / 2)
+            before_s, behind_s = (life_s, 0.0) if taker is None else (life_s / 2, life_s / 2)
+            if rush_s is not None:
+                behind_s = min(rush_s, life_s)
+                before_s = life_s - behind_s
+            pace.live(before_s)
+            if taker is not None:
                 taker.while_running()
-                _live(run, clock, life_s / 2)
+            pace.rush(behind_s)
             server.kill()
             if taker is not None:
                 taker.while_stopped()
@@ -357,13 +379,40 @@ def _taken(taker: Taker, server: ServerProcess) -> dict[str, Any]:
     return {"strikes": dict(taker.strikes), "refusals": dict(taker.refusals), "wrong": wrong}
 
 
-def _live(run: RunState, clock: Clock, seconds: float) -> None:
-    """Let the traffic flow for so long, and the senders go on as far as the receivers have come."""
-    until_ms = clock.monotonic_ms() + int(seconds * 1000)
-    while (rest_ms := until_ms - clock.monotonic_ms()) > 0:
-        run.check()
-        run.feed.allow(run.account.received_ids + BACKLOG_MAX)
-        run.stopping.wait(min(POLL_S, rest_ms / 1000))
+class Pace:
+    """Lets the traffic of a run flow: at most BACKLOG_MAX ahead of the receivers, and at a rate if one is given.
+
+    Args:
+        run: What the workers share.
+        rate: Messages a second; None for as many as the machine can do.
+    """
+
+    def __init__(self, run: RunState, rate: float | None) -> None:
+        self._run = run
+        self._rate = rate
+
+    def live(self, seconds: float) -> None:
+        """Let messages flow for so long."""
+        self._flow(seconds, self._rate)
+
+    def rush(self, seconds: float) -> None:
+        """Let messages flow for so long, as many as the machine can do."""
+        self._flow(seconds, None)
+
+    def _flow(self, seconds: float, rate: float | None) -> None:
+        run, clock = self._run, self._run.clock
+        begun_ms, taken = clock.monotonic_ms(), run.feed.taken
+        until_ms = begun_ms + int(seconds * 1000)
+        while (rest_ms := until_ms - clock.monotonic_ms()) > 0:
+            run.check()
+            most = run.account.received_ids + BACKLOG_MAX
+            if rate is not None:
+                most = min(most, taken + 1 + int(rate * (clock.monotonic_ms() - begun_ms) / 1000))
+            run.feed.allow(most)
+            run.stopping.wait(min(POLL_S, rest_ms / 1000))
+        if self._rate is not None:
+            # While nobody looks, until the next call, only what is on its way is tried again.
+            run.feed.allow(run.feed.taken)
 
 
 def _first_send_ms(account: MessageAccount, server: ServerProcess) -> int | None:
@@ -394,6 +443,9 @@ def main() -> int:
     parser.add_argument(
         "--results", type=Path, help="with --take-files: add rounds to this file, and go on behind them"
     )
+    parser.add_argument(
+        "--rush", type=float, metavar="SECONDS", help="send at full speed only so long before each kill, else a little"
+    )
     parser.add_argument("--keep", type=Path, help="keep data and log in this folder")
     options = parser.parse_args()
     if options.kills < 1:
@@ -404,9 +456,10 @@ def main() -> int:
         try:
             folder = options.keep or Path(temporary)
             if options.take_files:
-                counts = run_rounds(folder, options.kills, seed, options.results)
+                counts = run_rounds(folder, options.kills, seed, options.results, options.rush)
             else:
-                counts = run_loop(folder, options.kills, seed, is_ephemeral=options.unsafe_ephemeral)
+                is_ephemeral = options.unsafe_ephemeral
+                counts = run_loop(folder, options.kills, seed, is_ephemeral=is_ephemeral, rush_s=options.rush)
             result = {"seed": seed, **counts}
         except DemoFailed as error:
             print(f"seed {seed}: {error}", file=sys.stderr)

@@ -13,6 +13,8 @@ CAMPAIGN = Path(__file__).parents[3] / "tools" / "faults.py"
 FAULTS = ("kill", "freeze", "full", "read-only", "failing-syncs", "slow-syncs", "removed")
 #: Together the 30 seconds.
 MINUTES = 30 / 60 / len(FAULTS)
+#: Messages a second. More would show nothing more, and take both processors from the tests beside it.
+RATE = 150
 
 
 @pytest.mark.slow
@@ -20,6 +22,7 @@ MINUTES = 30 / 60 / len(FAULTS)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_nothing_acknowledged_is_lost_whatever_strikes_the_process_or_its_disk(fault: str) -> None:
     words = [sys.executable, str(CAMPAIGN), "--json", "--minutes", str(MINUTES), "--fault", fault, "--seed", "7"]
+    words += ["--rate", str(RATE)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=170, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout)

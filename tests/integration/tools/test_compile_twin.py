@@ -164,7 +164,11 @@ def test_a_compiled_copy_works_and_leaves_the_sources_alone(tmp_path: Path) -> N
     shutil.copytree(ROOT / "src", root / "src", ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info"))
     table = (root / "pyproject.toml").read_text()
     few = 'modules = ["duobus/codec/encoder.py", "duobus/codec/decoder.py"]'
-    (root / "pyproject.toml").write_text(re.sub(r'modules = \["?[^\]]*\]', few, table))
+    table = re.sub(r'modules = \["?[^\]]*\]', few, table)
+    # What the C compiler does to make code quick takes longer than everything else, and nothing is measured here.
+    table, levels = re.subn(r'optimization = "\d"', 'optimization = "0"', table)
+    assert levels == 1
+    (root / "pyproject.toml").write_text(table)
     twin = tmp_path / "twin"
     compile_twin.compile_into(twin, tmp_path / "engine", root)
     assert compile_twin.is_fresh(twin, root / "src")

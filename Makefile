@@ -48,6 +48,7 @@ check: $(STAMP) ## Lint, format, types, import rules, figures of the layout
 WORKERS ?= 6
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP) ## All tests (WORKERS=...)
+	$(BIN)/python tools/tests_bytecode.py
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --durations=25 tests
 
 .PHONY: test-fast

@@ -54,7 +54,9 @@ def extensions() -> list[Any]:
     # `make check` looks at the types, with every dependency there; an isolated build has none of them.
     flags = ["--config-file=", "--ignore-missing-imports"]
     os.environ["MYPYPATH"] = str(ROOT / "src")
-    return mypycify([*flags, *(f"src/{name}" for name in modules())], group_name="duobus", opt_level=TABLE["optimization"])
+    return mypycify(
+        [*flags, *(f"src/{name}" for name in modules())], group_name="duobus", opt_level=TABLE["optimization"]
+    )
 
 
 if __name__ == "__main__":

@@ -101,13 +101,12 @@ def cleaned_environment() -> dict[str, str]:
 
 
 def copy_of_certifi(obtained: Path, folder: Path, authorities: Iterable[Path]) -> Path:
-    """A folder of packages whose list of authorities has those of ``authorities``, too; returns the list's path.
+    """A folder of packages whose list of authorities is ``authorities``; returns the list's path.
 
-    Whoever runs a company's authority adds it so: programs and SDK know of nothing.
+    Whoever runs a company's authority adds it so: programs and SDK know of nothing. The authorities of the world, which
+    nobody meets in a network of one's own, are left out: the SDK for asyncio reads all of them for each connection.
     """
     shutil.copytree(obtained / "packages" / "certifi", folder / "certifi")
     bundle = folder / "certifi" / "cacert.pem"
-    with bundle.open("a") as opened:
-        for authority in authorities:
-            opened.write("\n" + authority.read_text())
+    bundle.write_text("\n".join(authority.read_text() for authority in authorities))
     return bundle

@@ -19,6 +19,8 @@ from tools import compile_twin
 
 ROOT = Path(__file__).resolve().parents[3]
 script = compile_twin.build_script()
+#: A file without this has no class that derives from another one.
+DERIVED = re.compile(r"^\s*class \w+[\[(]", re.MULTILINE)
 
 
 def test_every_pattern_of_the_table_names_a_module() -> None:
@@ -33,9 +35,10 @@ def test_no_class_of_the_interpreter_derives_from_a_compiled_one() -> None:
     source = ROOT / "src"
     compiled = set(script.modules())
     for path in source.rglob("*.py"):
-        if path.relative_to(source).as_posix() in compiled:
+        text = path.read_text()
+        if path.relative_to(source).as_posix() in compiled or not DERIVED.search(text):
             continue
-        tree = ast.parse(path.read_text())
+        tree = ast.parse(text)
         from_compiled = {
             alias.asname or alias.name
             for node in ast.walk(tree)

@@ -4,6 +4,9 @@ Each Python process that Spark starts looks for ``pyspark`` in the archive ``pyt
 first. Nothing compiled can be kept in there, so that every process compiles two hundred modules anew: a second of
 processor time, and a JVM gives such a process only ten seconds to answer. Where the home has no such archive, the
 installed package serves, which is the same code.
+
+A JVM of these tests lives for a minute at most. Verifying the classes of Spark again, and compiling methods for a long
+run, would take half of its processor time.
 """
 
 from __future__ import annotations
@@ -14,6 +17,13 @@ from typing import Final
 
 #: What programs of Spark look for in its home, beside the archive.
 OF_THE_HOME: Final = ("bin", "jars")
+#: Options of each JVM, beside those that a program gives its driver.
+_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+#: Variables of Spark's own scripts, for the JVM of a driver and for the one that puts together its command.
+JVM_OPTIONS: Final = {
+    "SPARK_SUBMIT_OPTS": f"{_JVM} -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+    "SPARK_LAUNCHER_OPTS": _JVM,
+}
 
 
 def spark_environment(folder: Path) -> dict[str, str]:
@@ -25,4 +35,4 @@ def spark_environment(folder: Path) -> dict[str, str]:
     home.mkdir()
     for name in OF_THE_HOME:
         (home / name).symlink_to(Path(spark.origin).parent / name)
-    return {"SPARK_HOME": str(home)}
+    return {"SPARK_HOME": str(home), **JVM_OPTIONS}

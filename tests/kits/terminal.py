@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from kits.published import Island
+from kits.spark_start import JVM_OPTIONS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SHELL_PROMPT: Final = "page$ "
@@ -31,7 +32,6 @@ spark.ui.enabled false
 spark.ui.showConsoleProgress false
 spark.sql.codegen.wholeStage false
 spark.driver.memory 1g
-spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto
 spark.hadoop.fs.file.impl org.apache.hadoop.fs.RawLocalFileSystem
 """
 
@@ -54,8 +54,8 @@ class Terminal:
             # What makes Spark quick to start; nothing of it changes what a page gets.
             "SPARK_CONF_DIR": str(tools),
         }
-        # Where ``spark_start`` has set it, Spark's home is one of the tests.
-        for name in ("JAVA_HOME", "SPARK_HOME"):
+        # Where ``spark_start`` has set them, Spark's home is one of the tests, and its JVM is quick to start.
+        for name in ("JAVA_HOME", "SPARK_HOME", *JVM_OPTIONS):
             if name in os.environ:
                 environment[name] = os.environ[name]
         self._side, theirs = pty.openpty()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from spark_bus import CONNECTION_ENV, Bus
 
 from duobus.testing.server import ServerProcess, queues_config
 from kits.spark_start import spark_environment
+from kits.warm_python import WarmPython
 
 #: Quick to start and small, as was measured.
 CONF = {
@@ -25,7 +25,6 @@ CONF = {
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.streaming.minBatchesToRetain": "2",
     # Without .crc files.
@@ -68,7 +67,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_server: ServerProcess)
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         pytest.skip("no Java: Spark needs Java 17 or newer")
     pyspark_sql = pytest.importorskip("pyspark.sql")
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ.update(spark_environment(tmp_path_factory.mktemp("spark")))
     os.environ[CONNECTION_ENV] = spark_server.connection_string
@@ -80,13 +78,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_server: ServerProcess)
     for name, value in CONF.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-    with pytest.MonkeyPatch.context() as patch:
+    with WarmPython(tmp_path_factory.mktemp("python")) as python:
         # The JVM keeps what it begins with. Later servers of this process must not: in another environment of the
         # interpreter they would not begin in a fork.
-        patch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
-        session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    try:
-        yield session
-    finally:
-        session.stop()
+        with pytest.MonkeyPatch.context() as at_start:
+            at_start.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
+            for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+                at_start.setenv(name, str(python.program))
+            session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+        try:
+            yield session
+        finally:
+            session.stop()

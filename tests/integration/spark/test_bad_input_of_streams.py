@@ -13,6 +13,7 @@ from spark_bus import Bus
 from duobus.spark.data_source import DuobusDataSource
 from duobus.spark.errors import CheckpointError, DataLoss, EntityError, OptionError
 from duobus.spark.offsets import ClaimOffset
+from duobus.spark.source import partition_reader
 
 
 def test_a_stream_without_the_right_to_listen_names_the_queue_and_takes_nothing(bus: Bus, spark_server: Any) -> None:
@@ -74,8 +75,11 @@ def test_a_damaged_offset_is_told_and_settles_nothing(bus: Bus) -> None:
     stream.stop()
 
 
-def test_a_task_whose_messages_another_driver_has_settled_names_the_checkpoint(bus: Bus) -> None:
+def test_a_task_whose_messages_another_driver_has_settled_names_the_checkpoint(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The slower of two queries on one checkpoint, when it comes to read after the other one has gone on."""
+    monkeypatch.setattr(partition_reader, "TIMEOUT_MS", 500)
     queue = bus.queue()
     bus.send(queue, ["a", "b"])
     slow = Stream(bus, queue=queue)

@@ -36,7 +36,8 @@ def test_a_capture_that_cannot_go_on_says_why_and_the_next_one_has_everything(
     with pytest.raises(OptionError, match="Did you mean 'maxMessagesPerTrigger'"):
         capture.run(spark, good | {"maxMessagesPerTriger": "5"})
     with pytest.raises(JobError, match="There is no 'no-such-queue'"):
-        capture.run(spark, settings_for(bus, tmp_path / "missing", "no-such-queue"))
+        # Without retries of the SDK, which would take eleven seconds to come to the same end.
+        capture.run(spark, settings_for(bus, tmp_path / "missing", "no-such-queue", retryTotal="0"))
     assert bus.counts(queue) == (12, 0)
 
     # Where files would go there is one already, so the first batch is claimed and cannot be written.

@@ -215,7 +215,8 @@ def test_a_wrong_option_is_told_by_its_name(
 
 def test_a_missing_queue_is_told_by_its_name(spark: Any, bus: Bus, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="There is no 'missing-queue'"):
-        spark.read.format("duobus").options(**bus.options, queue="missing-queue").load().count()
+        # Without retries of the SDK, which would take eleven seconds to come to the same end.
+        spark.read.format("duobus").options(**bus.options, queue="missing-queue", retryTotal="0").load().count()
 
 
 def test_two_queries_on_one_checkpoint_are_refused_and_lose_nothing(spark: Any, bus: Bus, tmp_path: Path) -> None:

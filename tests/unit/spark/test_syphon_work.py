@@ -14,6 +14,8 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
+from duobus.spark.jobs.job import settings_of
+from duobus.spark.jobs.syphon import OPTIONS, primary_of
 from duobus.spark.jobs.work.syphon import DEAD_LETTERED, DELIVERED, HELD, SyphonTask, rows_of
 from duobus.spark.sink.sender import Post, SendFailed
 
@@ -154,3 +156,9 @@ def test_nothing_is_settled_when_the_backlog_takes_nothing_back() -> None:
 def test_a_message_too_large_for_its_destination_is_put_aside() -> None:
     carrier = carried(Town(), Town(), to("a", body=b"x" * 300_000), to("a"))
     assert outcomes(carrier) == [(0, DEAD_LETTERED), (1, DELIVERED)]
+
+
+def test_the_sdk_tries_as_often_again_at_the_primary_as_at_the_backlog() -> None:
+    given = {"connectionStringEnv": "HERE", "toConnectionStringEnv": "THERE", "checkpoint": "x"}
+    assert primary_of(settings_of(given, OPTIONS)).retries == 3
+    assert primary_of(settings_of(given | {"retryTotal": "1"}, OPTIONS)).retries == 1

@@ -107,7 +107,7 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None
     """
     settings = settings_of(cfg, OPTIONS)
     summary = Summary(NAME)
-    to = _primary(settings)
+    to = primary_of(settings)
     counts: Counter[tuple[str, str]] = Counter()
     try:
         query = _started(spark, settings, to, counts)
@@ -125,8 +125,15 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None
     return summary.done(spark, settings, batches=found["batches"], **totals, paths=by_outcome)
 
 
-def _primary(settings: Settings) -> Place:
+def primary_of(settings: Settings) -> Place:
+    """The namespace where messages go.
+
+    Raises:
+        OptionError: The settings do not say which.
+    """
     given = {plain: settings[name] for plain, name in _TO.items() if settings[name] is not None}
+    # How often the SDK tries again is said once, for both namespaces.
+    given["retryTotal"] = str(settings["retryTotal"])
     try:
         return place_of(parse(given, CONNECTION_OPTIONS))
     except OptionError as error:

@@ -1,0 +1,228 @@
+"""Python processes of Spark's session in the tests begin in a fork of a process that has imported their modules.
+
+For each query Spark starts the process of its source, and for each step of planning and each task a fork of a process
+that has imported next to nothing. Each of them imports PySpark, Arrow, the SDK and duobus: half a second of processor
+time, a hundred times. Here one process has imported all that, and Spark is given a small program as its Python. That
+program passes its arguments, environment and standard streams to the process that waits, and lives as long as the fork.
+
+Whatever else is asked of that program, such as the version of Python, the real interpreter answers. Drivers that tests
+start as programs of their own use the real interpreter too.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NoReturn, Self
+
+#: Imported before the first fork: what the processes of Spark import, and what duobus imports in them.
+MODULES: Final = (
+    "pyspark.sql.pandas.serializers",
+    "pyspark.sql.streaming.datasource",
+    "pyspark.sql.worker.commit_data_source_write",
+    "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.data_source_pushdown_filters",
+    "pyspark.sql.worker.lookup_data_sources",
+    "pyspark.sql.worker.plan_data_source_read",
+    "pyspark.sql.worker.python_streaming_sink_runner",
+    "pyspark.sql.worker.write_into_data_source",
+    "pyspark.worker",
+    "azure.servicebus.management",
+    "duobus.spark.data_source",
+    "duobus.spark.jobs.work.syphon",
+    "duobus.spark.sink.writer",
+    "duobus.spark.source.browse_stream",
+    "duobus.spark.source.claim_stream",
+    "duobus.spark.source.partition_reader",
+    "duobus.spark.source.range_reader",
+    "pandas",
+)
+#: Keeps NumPy and Arrow from starting threads, and gives the hashes that Spark gives its processes.
+ENVIRONMENT: Final = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "PYTHONHASHSEED": "0",
+}
+#: A request, in bytes: arguments, environment and folder.
+REQUEST_MAX: Final = 1 << 20
+
+_PROGRAM: Final = """\
+#!{python} -IS
+import os, sys
+if sys.argv[1:2] != ["-m"] or not sys.argv[2].startswith("pyspark."):
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+import json, socket
+channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+channel.connect({address!r})
+request = {{"arguments": sys.argv[2:], "environment": dict(os.environ), "folder": os.getcwd()}}
+socket.send_fds(channel, [json.dumps(request).encode()], [0, 1, 2])
+answer = channel.recv(16)
+os._exit(int(answer) if answer else 1)
+"""
+
+
+class WarmPython:
+    """The process that waits, and the program that is Spark's Python; both end with the context.
+
+    Args:
+        folder: An empty folder for the program and the address.
+
+    Attributes:
+        program: What ``PYSPARK_PYTHON`` has to be.
+        pid: Number of the process that waits.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.program = folder / "python"
+        address = str(folder / "address")
+        self.program.write_text(_PROGRAM.format(python=sys.executable, address=address))
+        self.program.chmod(0o755)
+        ours, theirs = socket.socketpair()
+        self._socket = ours
+        with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(address)
+            listener.listen(64)
+            numbers = (listener.fileno(), theirs.fileno())
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, *map(str, numbers)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=numbers,
+                start_new_session=True,
+                env={**os.environ, **ENVIRONMENT},
+            )
+        self.pid = self._process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._socket.close()
+        self._process.wait()
+
+
+# -- the process that waits -------------------------------------------------------------------------------------------
+
+
+class Forks:
+    """Forks that run, each with the channel of the program that asked for it."""
+
+    def __init__(self, listener: socket.socket, tester: socket.socket) -> None:
+        self._listener = listener
+        self._tester = tester
+        self._poll = select.poll()
+        for one in (listener, tester):
+            self._poll.register(one, select.POLLIN)
+        #: By number of the process's descriptor: the process, and the channel of its program.
+        self._running: dict[int, tuple[int, socket.socket]] = {}
+        #: By number of the channel: the descriptor of the process.
+        self._asked: dict[int, int] = {}
+
+    def serve(self) -> None:
+        """Fork for each request, until the process of the tests goes."""
+        while True:
+            for number, _ in self._poll.poll():
+                if number == self._listener.fileno():
+                    self._begin(self._listener.accept()[0])
+                elif number in self._running:
+                    self._ended(number)
+                elif number in self._asked:
+                    # Its program was ended, so the fork is told as the program was.
+                    self._poll.unregister(number)
+                    signal.pidfd_send_signal(self._asked[number], signal.SIGTERM)
+                elif number == self._tester.fileno():
+                    return
+
+    def _begin(self, channel: socket.socket) -> None:
+        data, streams, _flags, _address = socket.recv_fds(channel, REQUEST_MAX, 3)
+        if not data:
+            # Its program was ended before it had asked.
+            channel.close()
+            return
+        pid = os.fork()
+        if pid == 0:
+            for other in (self._listener, self._tester, channel, *(one for _, one in self._running.values())):
+                other.close()
+            for number in self._running:
+                os.close(number)
+            become(data, streams)
+        for stream in streams:
+            os.close(stream)
+        descriptor = os.pidfd_open(pid)
+        self._running[descriptor] = pid, channel
+        self._asked[channel.fileno()] = descriptor
+        for number in (descriptor, channel.fileno()):
+            self._poll.register(number, select.POLLIN)
+
+    def _ended(self, descriptor: int) -> None:
+        pid, channel = self._running.pop(descriptor)
+        _, status = os.waitpid(pid, 0)
+        self._poll.unregister(descriptor)
+        os.close(descriptor)
+        del self._asked[channel.fileno()]
+        with channel:
+            try:
+                self._poll.unregister(channel)
+                channel.send(str(os.waitstatus_to_exitcode(status) & 255).encode())
+            except (KeyError, OSError):
+                # Its program went before.
+                return
+
+
+def become(data: bytes, streams: list[int]) -> NoReturn:
+    """Run the module of a request in this fork, as the interpreter would."""
+    status = 1
+    try:
+        request: dict[str, Any] = json.loads(data)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        os.chdir(request["folder"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        module, *arguments = request["arguments"]
+        sys.argv = [module, *arguments]
+        paths = [request["folder"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        sys.path[:] = dict.fromkeys([*paths, *sys.path])
+        # It is run once more, under the name of a program.
+        sys.modules.pop(module, None)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        status = 0
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:  # noqa: BLE001 -- whatever it is, the fork must not go on as its parent would
+        sys.excepthook(*sys.exc_info())
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(status)
+
+
+def wait_for_requests() -> None:
+    """The life of the process that waits; the numbers of its sockets are its arguments."""
+    from importlib import import_module
+
+    listener, tester = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
+    # The folder of the kits would hide modules of the library that have their names.
+    del sys.path[0]
+    for name in MODULES:
+        import_module(name)
+    if len(list(Path("/proc/self/task").iterdir())) > 1:
+        raise RuntimeError("a module for Spark's processes has started a thread, which no fork would have")
+    gc.collect()
+    gc.freeze()
+    Forks(listener, tester).serve()
+
+
+if __name__ == "__main__":
+    wait_for_requests()

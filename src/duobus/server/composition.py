@@ -584,7 +584,15 @@ class Server:
                 audit=self.audit,
                 changed=self._rules_changed,
             ),
-            overview=ServerOverview(self.unit, self.amqp, self._clock, started_ms, self._time, self.audit),
+            overview=ServerOverview(
+                self.unit,
+                self.amqp,
+                self._clock,
+                started_ms,
+                self._time,
+                self.audit,
+                lambda: None if self.certificates is None else self.certificates.describe(),
+            ),
             operations=Operations(
                 inspection=Inspection(self.unit, self.amqp),
                 trials=RuleTrials(self.unit),

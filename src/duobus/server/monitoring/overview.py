@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from duobus.broker import Queue, ScaleUnit, transfer_message_count
 from duobus.clock import BrokerTime, Clock
@@ -22,6 +23,10 @@ _REST_S: Final = 0.001
 _NOTHING: Final = (0, 0, 0)
 
 
+if TYPE_CHECKING:
+    from duobus.gateway.tls import CertificateText
+
+
 class ServerOverview:
     """Reads every number where it is kept, when somebody asks.
 
@@ -32,6 +37,7 @@ class ServerOverview:
         started_ms: Wall clock time of the server's start.
         time: Broker time.
         audit: Is told of connections that are closed.
+        certificate: What the server's certificate says of itself; None without TLS.
     """
 
     def __init__(
@@ -42,6 +48,7 @@ class ServerOverview:
         started_ms: int,
         time: BrokerTime | None = None,
         audit: AuditTrail | None = None,
+        certificate: Callable[[], CertificateText | None] = lambda: None,
     ) -> None:
         self._unit = unit
         self._amqp = amqp
@@ -49,6 +56,7 @@ class ServerOverview:
         self._started_ms = started_ms
         self._time = time
         self._audit = audit or AuditTrail()
+        self._certificate = certificate
         self._began_ms = clock.monotonic_ms()
 
     def server(self) -> dict[str, object]:
@@ -68,6 +76,7 @@ class ServerOverview:
             "incomingBytes": amqp.budget.used,
             "incomingLimitBytes": amqp.budget.limit,
             "errors": dict(amqp.errors),
+            "certificate": _certificate_form(self._certificate()),
         }
 
     async def entities(self, namespace: str, prefix: str) -> list[dict[str, object]]:
@@ -136,3 +145,15 @@ class ServerOverview:
             "sentBytes": sent[1],
             "receivedBytes": received[1],
         }
+
+
+def _certificate_form(found: CertificateText | None) -> dict[str, object] | None:
+    if found is None:
+        return None
+    return {
+        "subject": found.subject,
+        "issuer": found.issuer,
+        "names": found.names,
+        "beginMs": found.begin_ms,
+        "endMs": found.end_ms,
+    }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from duobus.clock import Clock
 from duobus.errors import ConfigurationError
-from duobus.gateway.tls import certificate_end_ms, server_context
+from duobus.gateway.tls import CertificateText, read_certificate, server_context
 from duobus.telemetry.logs import Log
 
 #: New connections look at the files this often at most.
@@ -43,8 +43,8 @@ class Certificates:
         self._seen = self._stamp()
         self._context = server_context(certificate, key)
         self._looked_ms = clock.monotonic_ms()
-        # Files for which it was found out, and the end of the certificate in them.
-        self._end: tuple[_Stamp, int | None] | None = None
+        # Files that were read for this, and what the certificate in them says.
+        self._told: tuple[_Stamp, CertificateText | None] | None = None
 
     def __call__(self) -> ssl.SSLContext:
         """Return the context for a new connection."""
@@ -65,12 +65,17 @@ class Certificates:
             return
         self._log.info("certificate reloaded", file=self._certificate.name)
 
+    def describe(self) -> CertificateText | None:
+        """What the certificate that is in use says of itself; None when its file cannot be read."""
+        if self._told is None or self._told[0] != self._seen:
+            self._told = (self._seen, read_certificate(self._certificate))
+        return self._told[1]
+
     @property
     def end_ms(self) -> int | None:
         """When the certificate that is in use ends, in milliseconds since 1970; None when its file cannot be read."""
-        if self._end is None or self._end[0] != self._seen:
-            self._end = (self._seen, certificate_end_ms(self._certificate))
-        return self._end[1]
+        found = self.describe()
+        return None if found is None else found.end_ms
 
     def _stamp(self) -> _Stamp:
         found = []

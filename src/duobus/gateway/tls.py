@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -177,13 +178,48 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
-def certificate_end_ms(path: Path) -> int | None:
-    """Return when the first certificate of a PEM file ends, in milliseconds since 1970; None when there is none."""
+class CertificateText(NamedTuple):
+    """What a certificate says of itself.
+
+    Attributes:
+        subject: Whom it is for, as RFC 4514 writes names.
+        issuer: Who has signed it, in the same form.
+        names: Hosts and addresses that it is good for.
+        begin_ms, end_ms: From when and until when it is good, in milliseconds since 1970.
+    """
+
+    subject: str
+    issuer: str
+    names: list[str]
+    begin_ms: int
+    end_ms: int
+
+
+def read_certificate(path: Path) -> CertificateText | None:
+    """Return what the first certificate of a PEM file says of itself; None when there is none."""
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        try:
+            others = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except x509.ExtensionNotFound:
+            names = []
+        else:
+            names = [str(name.value) for name in others if isinstance(name, x509.DNSName | x509.IPAddress)]
+        return CertificateText(
+            certificate.subject.rfc4514_string(),
+            certificate.issuer.rfc4514_string(),
+            names,
+            int(certificate.not_valid_before_utc.timestamp() * 1000),
+            int(certificate.not_valid_after_utc.timestamp() * 1000),
+        )
     except (OSError, ValueError):
         return None
-    return int(certificate.not_valid_after_utc.timestamp() * 1000)
+
+
+def certificate_end_ms(path: Path) -> int | None:
+    """Return when the first certificate of a PEM file ends, in milliseconds since 1970; None when there is none."""
+    found = read_certificate(path)
+    return None if found is None else found.end_ms
 
 
 def client_context(authorities: Path, option: str) -> ssl.SSLContext:

@@ -22,6 +22,7 @@ RULE_NAME: Final = re.compile(r"[A-Za-z0-9._~-]{1,256}")
 ADD: Final = "add"
 ROTATE: Final = "rotate"
 SWAP: Final = "swap"
+RIGHTS: Final = "rights"
 REMOVE: Final = "remove"
 
 #: Which of the two keys is meant.
@@ -35,9 +36,10 @@ class RuleChange(msgspec.Struct, frozen=True, kw_only=True):
     """One change of one access rule.
 
     Attributes:
-        verb: ADD, ROTATE (one key is replaced), SWAP (the two keys exchange their places) or REMOVE.
+        verb: ADD, ROTATE (one key is replaced), SWAP (the two keys exchange their places), RIGHTS (the rule
+            gets other rights and keeps its keys) or REMOVE.
         name: Name of the rule.
-        rights: Right values added up, with ADD.
+        rights: Right values added up, with ADD and RIGHTS.
         which: PRIMARY or SECONDARY, with ROTATE.
     """
 
@@ -98,7 +100,7 @@ def changed(
         place: Whose rules they are, for errors.
         new_key: Makes a key text.
         now_ms: The time that a new or changed rule tells of itself.
-        keeps_manage: Refuse to remove the last rule with the right Manage, without which nobody could add another.
+        keeps_manage: Refuse what leaves no rule with the right Manage, without which nobody could add another.
 
     Raises:
         EntityNotFound: There is no rule of this name.
@@ -128,14 +130,18 @@ def changed(
         check_access_rules(wanted)
         return wanted
     old = rule_named(rules, change.name, place)
-    if change.verb == REMOVE:
+    if change.verb in {REMOVE, RIGHTS}:
         left = tuple(rule for rule in rules if rule is not old)
-        if keeps_manage and old.rights & Right.MANAGE and not any(rule.rights & Right.MANAGE for rule in left):
+        loses = old.rights & Right.MANAGE and not (change.verb == RIGHTS and change.rights & Right.MANAGE)
+        if keeps_manage and loses and not any(rule.rights & Right.MANAGE for rule in left):
             raise NotAllowed(
                 f"'{old.name}' is the last access rule of {place} with the right Manage, so it stays: without it "
                 "nobody could manage anything. Add another rule with Manage first, or replace its keys."
             )
-        return left
+        if change.verb == REMOVE:
+            return left
+        new = msgspec.structs.replace(old, rights=change.rights, modified_at_ms=now_ms)
+        return tuple(new if rule is old else rule for rule in rules)
     primary, secondary = old.primary_key, old.secondary_key
     if change.verb == SWAP:
         primary, secondary = secondary, primary
@@ -165,4 +171,5 @@ def differences(before: Iterable[AccessRule], after: Iterable[AccessRule], name:
     if old is None or new is None:
         return {} if new is None else {"rights": [None, names_of(new.rights)]}
     keys = ("primary_key", "secondary_key")
-    return {key: ["***", "***"] for key in keys if getattr(old, key) != getattr(new, key)}
+    told: dict[str, list[object]] = {key: ["***", "***"] for key in keys if getattr(old, key) != getattr(new, key)}
+    return told | ({} if old.rights == new.rights else {"rights": [names_of(old.rights), names_of(new.rights)]})

@@ -589,7 +589,14 @@ class Server:
                 changed=self._rules_changed,
             ),
             overview=ServerOverview(
-                self.unit, self.amqp, self._clock, started_ms, self._time, self.audit, self._servers_of_cluster
+                self.unit,
+                self.amqp,
+                self._clock,
+                started_ms,
+                self._time,
+                self.audit,
+                self._servers_of_cluster,
+                lambda: None if self.certificates is None else self.certificates.describe(),
             ),
             operations=Operations(
                 inspection=Inspection(self.unit, self.amqp),

@@ -48,6 +48,7 @@ async def test_rules_are_for_those_who_may_manage_what_they_are_of() -> None:
             ("PUT", "/$duobus/keys/new{}&rights=Send"),
             ("POST", "/$duobus/keys/own/rotate{}&which=primary"),
             ("POST", "/$duobus/keys/own/swap{}"),
+            ("POST", "/$duobus/keys/own/rights{}&rights=Send"),
             ("DELETE", "/$duobus/keys/own{}"),
         ]
         for authorization in ("", token(key="wrong"), token("q", rule="sends", key=SENDS.primary_key)):
@@ -77,6 +78,9 @@ async def test_what_makes_no_sense_is_refused_and_changes_nothing() -> None:
             ("POST", "/$duobus/keys/own/rotate?entity=q", 400),
             ("POST", "/$duobus/keys/own/rotate?entity=q&which=third", 400),
             ("POST", "/$duobus/keys/own/turn?entity=q", 405),
+            ("POST", "/$duobus/keys/own/rights?entity=q", 400),
+            ("POST", "/$duobus/keys/own/rights?entity=q&rights=Own", 400),
+            ("POST", f"/$duobus/keys/{RULE}/rights?rights=Send", 400),
             ("POST", "/$duobus/keys/own?entity=q", 405),
             ("PUT", "/$duobus/keys?rights=Send", 405),
             ("DELETE", "/$duobus/keys", 405),
@@ -88,6 +92,17 @@ async def test_what_makes_no_sense_is_refused_and_changes_nothing() -> None:
             reply = await http.ask(method, target)
             assert reply.status == status, (method, target, reply.text)
         assert found(await http.ask("GET", "/$duobus/keys")) == before
+
+
+@in_loop
+async def test_a_rule_gets_other_rights_and_its_keys_open_only_that_from_then_on() -> None:
+    async with serving(QueueDescription(name="q", authorization_rules=(OWN,))) as one:
+        http = await Http.connect(one.port("http") or 0)
+        own = {"Authorization": token("q", rule="own", key=OWN.primary_key)}
+        assert (await http.ask("GET", "/$duobus/keys?entity=q", headers=own)).status == 200
+        changed = found(await http.ask("POST", "/$duobus/keys/own/rights?entity=q&rights=Send"))
+        assert (changed["rights"], changed["primaryKey"]) == (["Send"], OWN.primary_key)
+        assert (await http.ask("GET", "/$duobus/keys?entity=q", headers=own)).status == 401
 
 
 @in_loop

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -69,6 +70,37 @@ async def test_an_empty_server_tells_of_no_entities_and_no_connections() -> None
         assert (about["connections"], about["links"], about["errors"], about["incomingBytes"]) == (0, 0, {}, 0)
         assert about["startedMs"] <= about["nowMs"]
         assert about["memoryBytes"] > 1 << 20
+        assert about["certificate"] is None
+
+
+@in_loop
+async def test_a_server_with_tls_tells_what_its_certificate_says_of_itself(tmp_path: Path) -> None:
+    async with serving(ephemeral=False, data=tmp_path, tls_self_signed=True) as server:
+        certificate = (await told(server, "server"))["certificate"]
+        assert (certificate["subject"], certificate["issuer"]) == ("CN=duobus", "CN=duobus self-signed authority")
+        assert "localhost" in certificate["names"]
+        days = (certificate["endMs"] - certificate["beginMs"]) / 86_400_000
+        assert 300 < days < 400
+
+
+@in_loop
+async def test_stores_tell_their_generation_and_fragments_their_epoch_which_grow_with_each_opening() -> None:
+    async with serving(allow_drills=True) as server:
+        http = await Http.connect(server.port("http") or 0)
+
+        async def numbers() -> tuple[int, int | None]:
+            (store,), (fragment,) = await told(server, "stores"), await told(server, "fragments")
+            return store["generation"], fragment["epoch"]
+
+        generation, epoch = await numbers()
+        assert epoch is not None
+        await http.ask("POST", "/$duobus/stores/1/fail")
+        await http.ask("POST", "/q/messages", b"x")
+        await settled(lambda: server.unit.brokers[1].state == "failed")
+        assert (await numbers())[1] is None
+        await http.ask("POST", "/$duobus/stores/1/heal")
+        await settled(lambda: server.unit.brokers[1].state == "open")
+        assert await numbers() == (generation + 1, epoch + 1)
 
 
 @in_loop

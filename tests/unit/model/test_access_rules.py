@@ -9,7 +9,19 @@ import pytest
 
 from duobus.errors import ArgumentInvalid, EntityAlreadyExists, EntityNotFound, NotAllowed
 from duobus.model import access_rules
-from duobus.model.access_rules import ADD, PRIMARY, REMOVE, ROTATE, SECONDARY, SWAP, RuleChange, names_of, rights_of
+from duobus.model.access_rules import (
+    ADD,
+    PRIMARY,
+    REMOVE,
+    RIGHTS,
+    ROTATE,
+    SECONDARY,
+    SWAP,
+    RuleChange,
+    differences,
+    names_of,
+    rights_of,
+)
 from duobus.model.descriptions import ACCESS_RULES_MAX, AccessRule
 
 ROOT = AccessRule(name="Root", primary_key="root 1", secondary_key="root 2", rights=7)
@@ -70,7 +82,22 @@ def test_the_last_rule_with_manage_stays_whatever_else_there_is() -> None:
     assert changed(ROOT, verb=REMOVE, name="Root", keeps_manage=False) == ()
 
 
-@pytest.mark.parametrize("verb", [ROTATE, SWAP, REMOVE])
+def test_a_rule_gets_other_rights_and_keeps_its_keys_which_the_audit_log_tells() -> None:
+    kept, rule = changed(ROOT, READER, verb=RIGHTS, rights=3)
+    assert kept == ROOT
+    assert (rule.rights, keys(rule), rule.created_at_ms, rule.modified_at_ms) == (3, ("old 1", "old 2"), 5, 99)
+    assert differences((ROOT, READER), (kept, rule), "reader") == {"rights": [["Listen"], ["Listen", "Send"]]}
+
+
+def test_the_last_rule_with_manage_keeps_manage() -> None:
+    with pytest.raises(NotAllowed, match="last access rule of here with the right Manage"):
+        changed(ROOT, READER, verb=RIGHTS, name="Root", rights=3)
+    assert changed(ROOT, READER, verb=RIGHTS, name="Root", rights=7)[0].rights == 7
+    # The namespace has another one.
+    assert changed(ROOT, verb=RIGHTS, name="Root", rights=1, keeps_manage=False)[0].rights == 1
+
+
+@pytest.mark.parametrize("verb", [ROTATE, SWAP, RIGHTS, REMOVE])
 def test_what_is_not_there_is_said_to_be_missing(verb: str) -> None:
     with pytest.raises(EntityNotFound, match="no access rule 'reader' of here"):
         changed(ROOT, verb=verb)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from duobus.broker import Queue, ScaleUnit, transfer_message_count
 from duobus.clock import BrokerTime, Clock
@@ -23,6 +23,10 @@ _REST_S: Final = 0.001
 _NOTHING: Final = (0, 0, 0)
 
 
+if TYPE_CHECKING:
+    from duobus.gateway.tls import CertificateText
+
+
 class ServerOverview:
     """Reads every number where it is kept, when somebody asks.
 
@@ -34,6 +38,7 @@ class ServerOverview:
         time: Broker time.
         audit: Is told of connections that are closed.
         servers: The addresses of those that share the catalog, this server's own first; empty for a lone server.
+        certificate: What the server's certificate says of itself; None without TLS.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class ServerOverview:
         time: BrokerTime | None = None,
         audit: AuditTrail | None = None,
         servers: Callable[[], Sequence[str]] = tuple,
+        certificate: Callable[[], CertificateText | None] = lambda: None,
     ) -> None:
         self._unit = unit
         self._amqp = amqp
@@ -53,6 +59,7 @@ class ServerOverview:
         self._time = time
         self._audit = audit or AuditTrail()
         self._servers = servers
+        self._certificate = certificate
         self._began_ms = clock.monotonic_ms()
 
     def server(self) -> dict[str, object]:
@@ -76,6 +83,7 @@ class ServerOverview:
             "incomingLimitBytes": amqp.budget.limit,
             "errors": dict(amqp.errors),
             **shared,
+            "certificate": _certificate_form(self._certificate()),
         }
 
     async def entities(self, namespace: str, prefix: str) -> list[dict[str, object]]:
@@ -144,3 +152,15 @@ class ServerOverview:
             "sentBytes": sent[1],
             "receivedBytes": received[1],
         }
+
+
+def _certificate_form(found: CertificateText | None) -> dict[str, object] | None:
+    if found is None:
+        return None
+    return {
+        "subject": found.subject,
+        "issuer": found.issuer,
+        "names": found.names,
+        "beginMs": found.begin_ms,
+        "endMs": found.end_ms,
+    }

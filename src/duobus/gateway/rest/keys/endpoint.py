@@ -15,7 +15,18 @@ from duobus.auth.authorizer import NamespaceRules
 from duobus.errors import ArgumentInvalid
 from duobus.gateway.rest.authorization import Guard
 from duobus.gateway.rest.request_target import MethodUnknown, Target
-from duobus.model.access_rules import ADD, PRIMARY, REMOVE, ROTATE, SECONDARY, SWAP, RuleChange, form_of, rights_of
+from duobus.model.access_rules import (
+    ADD,
+    PRIMARY,
+    REMOVE,
+    RIGHTS,
+    ROTATE,
+    SECONDARY,
+    SWAP,
+    RuleChange,
+    form_of,
+    rights_of,
+)
 from duobus.model.descriptions import AccessRule, Right
 
 #: The first segments of all addresses here.
@@ -77,18 +88,19 @@ class KeyEndpoint:
             case ("GET",):
                 return _whole(*self._rules.rule(namespace.name, entity, name))
             case ("PUT",) if name:
-                rights = rights_of(target.query.get("rights", "").split(","))
-                change = RuleChange(verb=ADD, name=name, rights=rights)
+                change = RuleChange(verb=ADD, name=name, rights=_rights(target))
             case ("DELETE",) if name:
                 change = RuleChange(verb=REMOVE, name=name)
             case "POST", "rotate":
                 change = RuleChange(verb=ROTATE, name=name, which=_which(target))
             case "POST", "swap":
                 change = RuleChange(verb=SWAP, name=name)
+            case "POST", "rights":
+                change = RuleChange(verb=RIGHTS, name=name, rights=_rights(target))
         if change is None:
             raise MethodUnknown(
                 f"{request.method} means nothing for this address. GET /$duobus/keys; GET, PUT or DELETE "
-                "/$duobus/keys/<rule>; POST /$duobus/keys/<rule>/rotate or .../swap."
+                "/$duobus/keys/<rule>; POST /$duobus/keys/<rule>/rotate, .../swap or .../rights."
             )
         path, rule = await self._rules.change(namespace.name, entity, change, who=who, origin=request.remote or "")
         if rule is None:
@@ -98,6 +110,10 @@ class KeyEndpoint:
 
 def _whole(entity: str | None, rule: AccessRule, status: int = 200) -> web.Response:
     return web.json_response(form_of(entity, rule, with_keys=True), status=status, headers=_HEADERS)
+
+
+def _rights(target: Target) -> int:
+    return rights_of(target.query.get("rights", "").split(","))
 
 
 def _which(target: Target) -> str:

@@ -201,6 +201,7 @@ class AdminOperations:
             "state": broker.state,
             "reason": broker.last_error,
             "drill": None if drill is None else drill.mode,
+            "generation": broker.generation,
             "fragments": len(broker.plans),
             "commits": broker.commits,
             "commitSeconds": round(broker.commit_seconds, 6),
@@ -231,6 +232,7 @@ class AdminOperations:
                         "fragment": handle.number,
                         "store": handle.store.store_id,
                         "available": handle.online,
+                        "epoch": fragment.epoch if fragment is not None and handle.online else None,
                         # Of a store that is away nobody knows how many it holds.
                         "messages": sum(sum(source.numbers) for source in sources) if handle.online else None,
                         "bytes": sum(source.bytes for source in sources) if handle.online else None,

@@ -125,6 +125,14 @@ class Namespace:
             yield from topic.subscriptions.values()
             yield topic
 
+    def serves(self, entity: Queue) -> bool:
+        """Whether something that ``entities`` gave earlier is still there."""
+        top = entity.top.path.lower()
+        if entity.top is entity:
+            return self.queues.get(top) is entity or self.topics.get(top) is entity
+        topic = self.topics.get(top)
+        return topic is not None and topic.subscriptions.get(entity.path.rpartition("/")[2].lower()) is entity
+
     def _find(self, address: Address) -> Queue | None:
         topic = self.topics.get(address.key)
         if address.subscription is None:

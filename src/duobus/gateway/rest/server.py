@@ -10,6 +10,7 @@ from aiohttp import web
 
 from duobus.broker import ScaleUnit
 from duobus.clock import Clock
+from duobus.gateway.amqp.pacing import StepBudget
 from duobus.gateway.rest.api import HttpApi, expect_nothing
 from duobus.gateway.rest.connection_limit import bounded
 from duobus.gateway.rest.fast_sends import FastSendServer
@@ -28,6 +29,8 @@ METRICS_REFUSED = "The metrics need a token: Authorization: Bearer and what stan
 
 #: Connections that are left when the server stops get this long; AMQP has taken its leave before.
 _SHUTDOWN_S = 1.0
+#: Samples of the metrics page that are read, or rendered, in one slice: some half a millisecond.
+_SAMPLES_AT_ONCE = 100
 #: Longest request line and longest header, in bytes: BrokerProperties and properties travel in headers. What they may
 #: have together, and how long they may take: ``head_limit``.
 LINE_BYTES_MAX = 16_384
@@ -165,4 +168,5 @@ class RestServer:
     async def _metrics_page(self, request: web.Request) -> web.Response:
         if not self._may_read_metrics(request.headers.get("Authorization", "")):
             return web.Response(status=401, text=METRICS_REFUSED, headers={"WWW-Authenticate": "Bearer"})
-        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+        page = await self._metrics.render(StepBudget(_SAMPLES_AT_ONCE).spend)
+        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})

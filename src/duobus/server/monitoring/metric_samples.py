@@ -32,14 +32,17 @@ def samples(
     skews: Mapping[Where, float],
     cluster: Iterable[tuple[str, float]] = (),
 ) -> Iterator[Sample]:
-    """Yield every sample there is now; ``cluster``: name and value of what a server among others counts."""
-    for where, skew in skews.items():
+    """Yield every sample there is; ``cluster``: name and value of what a server among others counts.
+
+    Whoever takes them may pause in between: what is created meanwhile is not told, and what is deleted is left out.
+    """
+    for where, skew in list(skews.items()):
         yield Sample("duobus_keys_skew", where, skew)
     yield Sample("duobus_start_time_seconds", (), started_ms / 1000)
     yield from _of_servers(amqp)
     for name, value in cluster:
         yield Sample(name, (), value)
-    for store_id, broker in unit.brokers.items():
+    for store_id, broker in list(unit.brokers.items()):
         label = (str(store_id),)
         yield Sample("duobus_store_available", label, int(broker.state == "open"))
         yield Sample("duobus_store_failures", label, broker.failures)
@@ -48,8 +51,10 @@ def samples(
         counts = accumulate(broker.commit_buckets)
         buckets = list(zip((*COMMIT_BOUNDS_S, inf), counts, strict=True))
         yield Sample("duobus_store_commit_seconds", label, broker.commit_seconds, buckets)
-    for namespace in unit.namespaces.values():
-        for queue in namespace.entities():
+    for namespace in list(unit.namespaces.values()):
+        for queue in list(namespace.entities()):
+            if not namespace.serves(queue):
+                continue
             where = (namespace.name, queue.path)
             numbers, size = queue.numbers()
             yield Sample("duobus_messages_bytes", where, size)
@@ -67,9 +72,9 @@ def _of_servers(amqp: AmqpServer) -> Iterator[Sample]:
     yield Sample("duobus_connections_opened", (), amqp.connections_opened)
     yield Sample("duobus_incoming_bytes", (), amqp.budget.used)
     yield Sample("duobus_incoming_limit_bytes", (), amqp.budget.limit)
-    for condition, number in amqp.errors.items():
+    for condition, number in list(amqp.errors.items()):
         yield Sample("duobus_errors", (condition,), number)
-    for (namespace, entity, kind), (messages, size, operations) in amqp.metering.totals.items():
+    for (namespace, entity, kind), (messages, size, operations) in list(amqp.metering.totals.items()):
         yield Sample("duobus_metered_messages", (namespace, entity, kind), messages)
         yield Sample("duobus_metered_bytes", (namespace, entity, kind), size)
         yield Sample("duobus_operations", (namespace, entity, kind), operations)

@@ -40,7 +40,7 @@ from functools import cached_property
 from pathlib import Path
 from queue import SimpleQueue
 from types import CodeType, FrameType
-from typing import Any, Final, NamedTuple, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar, TypeVarTuple, Unpack
 from unittest.mock import patch
 
 import msgspec
@@ -148,6 +148,10 @@ class HandLoop(asyncio.SelectorEventLoop):
         handle = asyncio.Handle(callback, args, self, context)
         self.held.append(handle)
         return handle
+
+    def add_reader(self, fd: Any, callback: Any, *args: Any) -> NoReturn:  # type: ignore[override]
+        """See asyncio. Refused, so that the stores' threads call and ring no bell, which nothing here could hold."""
+        raise NotImplementedError
 
     def hear(self) -> None:
         """Call what other threads have asked for."""

@@ -264,14 +264,21 @@ class SqliteStore(MessagingStore):
 
     def commit(self, batch: CommitBatch) -> None:
         """Write ``batch`` in one transaction; nearly all values are bound and summed before it begins."""
-        if len(batch.removed) < PIECES_MIN:
-            self._commit(batch)
-            return
-        with short_switch_interval():
-            self._commit(batch)
+        # As ``_operation`` does, but a context manager for each commit would cost 3 us.
+        try:
+            if len(batch.removed) < PIECES_MIN:
+                self._commit(batch)
+                return
+            with short_switch_interval():
+                self._commit(batch)
+        except BaseException as error:
+            failure = self._given_up("commit", error)
+            if failure is error:
+                raise
+            raise failure from error
 
     def _commit(self, batch: CommitBatch) -> None:
-        self._demand_open()
+        db = self._demand_open()
         try:
             check_batch(batch, self._meta.last_commit_no, self._fragments, self._sources)
         except StoreFailed as error:
@@ -285,29 +292,28 @@ class SqliteStore(MessagingStore):
         changes = table_rows.change_values(batch.changes) if batch.changes else []
         ranges, singles = table_rows.removals(removed) if removed else ([], [])
         sources = table_rows.source_values(batch.sources, self._sources)
-        with self._operation("commit") as db:
-            db.execute("BEGIN IMMEDIATE")
-            if copies is not None:
-                inserts.append((schema.INSERT_ORDINARY, copies.pack(batch.changes)))
-            rows = self._meta.rows
-            for statement, values in inserts:
-                rows += table_rows.run(db, statement, values, is_kept=is_kept)
-            if changes:
-                table_rows.run(db, schema.UPDATE_STATES, changes)
-            for bounds in ranges:
-                db.execute(schema.DELETE_RANGE, bounds)
-                rows -= db.changes()
-            if singles:
-                rows -= table_rows.run(db, schema.DELETE_IDS, singles)
-            if copies is not None:
-                rows -= bodies.delete(db, copies, of_copies)
-                batch.shared, gone = copies.write(db)
-                rows -= gone
-            table_rows.run(db, schema.UPDATE_SOURCES, sources)
-            if batch.histories or batch.outdated or batch.tombstones or batch.forgotten:
-                self._write_notes(db, batch)
-            broker_ms = max(self._meta.broker_ms, batch.broker_ms)
-            self._end_transaction(db, last_commit_no=batch.commit_no, broker_ms=broker_ms, rows=rows)
+        db.execute("BEGIN IMMEDIATE")
+        if copies is not None:
+            inserts.append((schema.INSERT_ORDINARY, copies.pack(batch.changes)))
+        rows = self._meta.rows
+        for statement, values in inserts:
+            rows += table_rows.run(db, statement, values, is_kept=is_kept)
+        if changes:
+            table_rows.run(db, schema.UPDATE_STATES, changes)
+        for bounds in ranges:
+            db.execute(schema.DELETE_RANGE, bounds)
+            rows -= db.changes()
+        if singles:
+            rows -= table_rows.run(db, schema.DELETE_IDS, singles)
+        if copies is not None:
+            rows -= bodies.delete(db, copies, of_copies)
+            batch.shared, gone = copies.write(db)
+            rows -= gone
+        table_rows.run(db, schema.UPDATE_SOURCES, sources)
+        if batch.histories or batch.outdated or batch.tombstones or batch.forgotten:
+            self._write_notes(db, batch)
+        broker_ms = max(self._meta.broker_ms, batch.broker_ms)
+        self._end_transaction(db, last_commit_no=batch.commit_no, broker_ms=broker_ms, rows=rows)
         for source_key, next_count, highest_delivered, counters in batch.sources:
             source = self._sources[source_key]
             source.next_count, source.highest_delivered, source.counters = next_count, highest_delivered, counters
@@ -532,14 +538,22 @@ class SqliteStore(MessagingStore):
         db = self._demand_open()
         try:
             yield db
-        except DRIVER_ERRORS as error:
+        except BaseException as error:
+            failure = self._given_up(doing, error)
+            if failure is error:
+                raise
+            raise failure from error
+
+    def _given_up(self, doing: str, error: BaseException) -> BaseException:
+        """Close everything after an error; returns what to raise: the error itself, or StoreFailed for the driver's."""
+        if isinstance(error, DRIVER_ERRORS):
             failure = store_failed(self._path, doing, error)
             self._abandon(str(failure))
-            raise failure from error
-        except BaseException as error:
+            return failure
+        if self._db is not None:
             # A fault of ours (or StoreFailed itself): a half-done transaction must not survive it.
             self._abandon(f"{self._path}: could not {doing}: {error}")
-            raise
+        return error
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[apsw.Connection]:

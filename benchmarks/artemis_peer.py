@@ -9,6 +9,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter, sleep
@@ -22,14 +23,13 @@ SOURCES: Final = Path(__file__).with_name("artemis")
 BUILD_ROOT: Final = ROOT / ".build"
 BUILD_TIMEOUT: Final = 600.0
 TOOLS: Final = ("java", "javac", "mvn")
-NAME: Final = "artemis"
+NAMES: Final = {"artemis": "NIO", "artemis-aio": "ASYNCIO"}
+"""By the name of the peer, its kind of journal: written through Java's files, or by libaio, if that is installed."""
 QUEUE: Final = "bench"
 
-#: What was quickest for Artemis on the machine of the published figures. Every setting is printed with the figures.
-#: Data and bindings journals are always synced with fdatasync, for transactional and other records alike; security,
-#: paging, expiry scans and limits of memory are off.
+#: What suits Artemis. Every setting is printed with the figures. The journals are always synced with fdatasync, for
+#: transactional and other records alike; security, paging, expiry scans and limits of memory are off.
 SETTINGS: Final[dict[str, str]] = {
-    "journal": "NIO",
     "buffer-timeout-ms": "0.25",
     "buffer-bytes": "501760",
     "journal-file-bytes": "10485760",
@@ -74,7 +74,8 @@ def build(sources: Path = SOURCES, build_root: Path = BUILD_ROOT) -> Path:
     if problem is not None:
         raise NotBuilt(problem)
     files = sorted(path for path in sources.iterdir() if path.suffix in {".java", ".xml"})
-    version = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
+    # this module says how the folder is laid out
+    version = hashlib.sha256(b"".join(path.read_bytes() for path in [*files, Path(__file__)])).hexdigest()[:12]
     folder = build_root / f"artemis-{version}"
     if folder.is_dir():
         return folder
@@ -85,10 +86,21 @@ def build(sources: Path = SOURCES, build_root: Path = BUILD_ROOT) -> Path:
         _run([*fetch, f"-DoutputDirectory={partial / 'lib'}"], "Artemis cannot be had from the Maven repository")
         programs = [str(path) for path in files if path.suffix == ".java"]
         _run(["javac", "-Xlint:all", "-cp", f"{partial / 'lib'}/*", "-d", str(partial), *programs], "javac failed")
+        _unpack_native(partial / "lib", partial / "native")
         partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return folder
+
+
+def _unpack_native(library: Path, folder: Path) -> None:
+    """Lay the native half of the ASYNCIO journal where the virtual machine looks for it."""
+    folder.mkdir()
+    for jar in library.glob("activemq-artemis-native-*.jar"):
+        with zipfile.ZipFile(jar) as members:
+            for name in members.namelist():
+                if name.endswith("-64.so"):
+                    (folder / Path(name).name).write_bytes(members.read(name))
 
 
 def _run(command: Sequence[str], problem: str) -> None:
@@ -105,7 +117,8 @@ def command_of(
 ) -> list[str]:
     """Return the words that start the program of `build`."""
     words = [f"{name}={value}" for name, value in settings.items()]
-    return ["java", *options, "-cp", f"{program}:{program / 'lib'}/*", "ArtemisPeer", str(data), str(ready), *words]
+    options = [*options, f"-Djava.library.path={program / 'native'}", "-cp", f"{program}:{program / 'lib'}/*"]
+    return ["java", *options, "ArtemisPeer", str(data), str(ready), *words]
 
 
 class ArtemisPeer(Peer):
@@ -114,13 +127,15 @@ class ArtemisPeer(Peer):
     Args:
         data_root: the folder in which data folders are made; it should lie on the disk that counts.
         program: the folder that `build` returned.
+        name: one of NAMES.
         timeout: seconds that start and stop may take.
     """
 
     warm_up_passes = 3
 
-    def __init__(self, *, data_root: Path, program: Path, timeout: float = 60.0) -> None:
-        super().__init__(NAME)
+    def __init__(self, *, data_root: Path, program: Path, name: str = "artemis", timeout: float = 60.0) -> None:
+        super().__init__(name)
+        self._settings = {"journal": NAMES[name], **SETTINGS}
         self._program = program
         self._data_root = data_root
         self._timeout = timeout
@@ -136,7 +151,7 @@ class ArtemisPeer(Peer):
         with (folder / "log").open("wb") as log:
             started = perf_counter()
             self._process = subprocess.Popen(
-                command_of(self._program, folder / "data", ready, SETTINGS),
+                command_of(self._program, folder / "data", ready, self._settings),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -151,13 +166,17 @@ class ArtemisPeer(Peer):
         took = perf_counter() - started
         self._ready = json.loads(ready.read_text())
         self.version = str(self._ready["version"])
+        if self._ready["journal"] != self._settings["journal"]:
+            raise PeerError(
+                f"{self.name} has the journal {self._ready['journal']}, because libaio is not installed"
+                " (on Debian as root: apt-get install libaio1)"
+            )
         return took
 
     @property
     def settings(self) -> dict[str, str]:
-        """Every setting of broker and virtual machine; the kind of journal is the one that Artemis really took."""
-        journal = {"journal": str(self._ready["journal"])} if self._ready else {}
-        return {**SETTINGS, **journal, "fdatasync": "true", "security": "off", "jvm": " ".join(JVM_OPTIONS)}
+        """Every setting of broker and virtual machine."""
+        return {**self._settings, "fdatasync": "true", "security": "off", "jvm": " ".join(JVM_OPTIONS)}
 
     @property
     def unpromised(self) -> Sequence[str]:

@@ -10,19 +10,12 @@ from typing import Any
 from benchmarks.report import MEAN_OF, geometric_mean
 
 RABBITMQ = "rabbitmq-quorum"
-ARTEMIS = "artemis"
+_ARTEMIS = {"A100": 1.3, "A1000": 1.8, "B": 1.5, "C1x1": 1.5, "C4x4": 1.5, "D": 1.0, "mean": 1.5}
 FLOORS = {
     ("duobus-plain", RABBITMQ): {"A100": 1.65, "A1000": 2.2, "B": 4.5, "C1x1": 3.25, "C4x4": 3.4},
     ("duobus-postgres", RABBITMQ): {"A100": 1.1, "A1000": 1.4, "C1x1": 1.6, "C4x4": 1.6},
-    ("duobus-plain", ARTEMIS): {
-        "A100": 1.3,
-        "A1000": 1.8,
-        "B": 1.5,
-        "C1x1": 1.5,
-        "C4x4": 1.5,
-        "D": 1.0,
-        "mean": 1.5,
-    },
+    ("duobus-plain", "artemis"): _ARTEMIS,
+    ("duobus-plain", "artemis-aio"): _ARTEMIS,
 }
 """By configuration and peer, what the ratio of rates has to reach in plain Python; `mean` is the geometric mean."""
 

@@ -47,7 +47,7 @@ from tools import compile_twin
 ROOT = Path(__file__).resolve().parents[1]
 ALL = ("A100", "A1000", "B", "C1x1", "C4x4", "S4x4", "D", "E10")
 STARTUPS = 5
-PEERS = ("rabbitmq", "artemis")
+PEERS = ("rabbitmq", *artemis_peer.NAMES)
 #: Descriptors that a thousand connections take, and their peers' in a broker that inherits the limit.
 FILES = 8192
 
@@ -250,8 +250,8 @@ def make_other(name: str, options: argparse.Namespace) -> Peer:
         PeerError: it is not installed, or could not be.
     """
     data_root = Path(options.data_root)
-    if name == "artemis":
-        return artemis_peer.ArtemisPeer(data_root=data_root, program=artemis_peer.build())
+    if name in artemis_peer.NAMES:
+        return artemis_peer.ArtemisPeer(data_root=data_root, program=artemis_peer.build(), name=name)
     if options.install_peer and rabbitmq.install():
         print(f"installed {rabbitmq.PACKAGE} from Debian's packages", file=sys.stderr, flush=True)
     return rabbitmq.RabbitPeer(data_root=data_root)
@@ -267,7 +267,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         action="append",
         default=[],
         choices=PEERS,
-        help="compare with RabbitMQ's quorum queue (Debian's 3.10) or with Artemis 2.44.0 (JDK and Maven); repeatable",
+        help="compare with RabbitMQ's quorum queue (Debian's 3.10) or Artemis (JDK, Maven; aio: libaio); repeatable",
     )
     parser.add_argument("--beside", metavar="REV", help="measure the sources of an earlier commit in the same rounds")
     parser.add_argument(

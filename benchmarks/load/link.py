@@ -205,7 +205,7 @@ class Link(ABC):
         return data
 
     def _read_records(self) -> bytes | None:
-        """Read until TLS has no whole record left: a poll does not tell of one that was read and not handed out."""
+        """Read record after record: TLS hands out one at a time, and reads are to be as large as those without TLS."""
         parts = []
         try:
             while part := self.sock.recv(READ_BYTES):
@@ -223,29 +223,14 @@ class Link(ABC):
         if self._out:
             self._out += data
             return
-        if self._is_tls:
-            self._out = self._write_records(data)
-            return
         try:
             sent = self.sock.send(data)
-        except BlockingIOError:
+        except (BlockingIOError, ssl.SSLWantWriteError):
             sent = 0
         except OSError as error:
             raise LoadError(f"{self.name}: {error}") from error
         if sent < len(data):
             self._out = data[sent:]
-
-    def _write_records(self, data: bytes) -> bytes:
-        """Send in records, which TLS takes one at a time; return what the socket did not take."""
-        rest = memoryview(data)
-        try:
-            while rest:
-                rest = rest[self.sock.send(rest) :]
-        except ssl.SSLWantWriteError:
-            pass
-        except OSError as error:
-            raise LoadError(f"{self.name}: {error}") from error
-        return bytes(rest)
 
     def flush(self) -> None:
         """Send what an earlier `write` had to keep."""

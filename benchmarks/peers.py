@@ -9,17 +9,25 @@ import shutil
 import subprocess
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter, sleep, time
 from typing import Any
+from urllib.parse import quote
 
 from benchmarks.load.link import Target
 from benchmarks.load.sessions import SUFFIX
+from benchmarks.load.workloads import queue_name
+from duobus.auth.sas_tokens import sign_token
 from duobus.testing.postgres_server import PostgresError, PostgresServer
 
 LOG_TAIL = 2000
+_QUEUE = (
+    '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><QueueDescription '
+    'xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"/></content></entry>'
+)
 EMULATOR_RULE = "RootManageSharedAccessKey"
 EMULATOR_KEY = "SAS_KEY_VALUE"
 #: As docs/how-to/postgresql.md advises: what is written twice after each checkpoint is written seldom, and segments of
@@ -56,10 +64,15 @@ class Peer(ABC):
 
     Attributes:
         name: what the results call it.
+        version: which release it is, where that is not this project's commit; known once it has started.
+        warm_up_passes: how often every workload runs unmeasured after a start, for brokers that compile while they run.
     """
+
+    warm_up_passes = 0
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.version = ""
 
     @abstractmethod
     def start(self) -> float:
@@ -86,6 +99,30 @@ class Peer(ABC):
     def pid(self) -> int:
         """The process whose use of processor and memory counts."""
 
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The settings that stand beside the figures of a peer."""
+        return {}
+
+    @property
+    def unpromised(self) -> Sequence[str]:
+        """Sentences about what the peer does not promise and duobus does, to stand beside the figures."""
+        return ()
+
+    def connection_string(self) -> str:
+        """The connection string for the SDK of Service Bus.
+
+        Raises:
+            PeerError: the broker does not speak Service Bus.
+        """
+        raise PeerError(f"{self.name} does not speak Service Bus")
+
+    @contextmanager
+    def queues(self, count: int) -> Iterator[None]:
+        """Have `count` further queues, named by `workloads.queue_name`; by default the first link makes a queue."""
+        del count
+        yield
+
     def measured(self) -> AbstractContextManager[None]:
         """What goes on beside the broker while it is measured."""
         return nullcontext()
@@ -95,7 +132,7 @@ class Peer(ABC):
         return ""
 
     def supports(self, workload: str) -> bool:
-        """Whether the broker knows the workload at all: E needs the Service Bus batch format."""
+        """Whether the broker knows the workload at all: E needs the batch format of Service Bus, SDK1 its SDK."""
         return bool(workload)
 
 
@@ -127,6 +164,8 @@ class DuobusPeer(Peer):
         timeout: seconds that start and stop may take.
         python_path: folder that the server takes the package from, instead of where it is installed.
         postgres: whether the stores are in a PostgreSQL server of the peer's own, on the same disk, which syncs.
+        ephemeral: whether everything is kept in memory.
+        tls: whether the load comes over TLS, with a certificate of the server's own making.
     """
 
     def __init__(
@@ -140,8 +179,12 @@ class DuobusPeer(Peer):
         timeout: float = 30.0,
         python_path: Path | None = None,
         postgres: bool = False,
+        ephemeral: bool = False,
+        tls: bool = False,
     ) -> None:
         super().__init__(f"duobus-{name}")
+        self._is_ephemeral = ephemeral
+        self._is_tls = tls
         self._in_postgres = postgres
         self._postgres: PostgresServer | None = None
         self._python_path = python_path
@@ -164,6 +207,8 @@ class DuobusPeer(Peer):
         config.write_text(json.dumps(queue_config(self._queue, partitioned=self._partitioned)))
         files = ["--data", str(folder / "data"), "--config", str(config), "--ready-file", str(ready)]
         options = ["--port", "0", "--http-port", "0", "--emulator", *self._store_options(folder)]
+        options += ["--ephemeral"] if self._is_ephemeral else []
+        options += ["--tls-self-signed", "--tls-port", "0"] if self._is_tls else []
         with (folder / "log").open("wb") as log:
             started = perf_counter()
             self._process = subprocess.Popen(
@@ -235,7 +280,46 @@ class DuobusPeer(Peer):
         )
         rule = parts.get("SharedAccessKeyName", EMULATOR_RULE)
         key = parts.get("SharedAccessKey", EMULATOR_KEY)
+        if self._is_tls:
+            authority = str(self._ready["ca"])
+            return Target(
+                "127.0.0.1", int(self._ready["tls_port"]), self._queue, rule, key, "localhost", authority=authority
+            )
         return Target("127.0.0.1", int(self._ready["amqp_port"]), self._queue, rule, key)
+
+    def connection_string(self) -> str:
+        """See `Peer.connection_string`; over TLS only where the load is."""
+        return str(self._ready["connection_string"])
+
+    def supports(self, workload: str) -> bool:
+        """See `Peer.supports`; the programs of the SDK connect without TLS, so they say nothing about it."""
+        return not (self._is_tls and workload.startswith("SDK"))
+
+    @contextmanager
+    def queues(self, count: int) -> Iterator[None]:
+        """Create the queues over HTTP before, and delete them afterwards; see `Peer.queues`."""
+        names = [queue_name(self._queue, number) for number in range(count)]
+        self._manage("PUT", names, 201, _QUEUE.encode())
+        try:
+            yield
+        finally:
+            self._manage("DELETE", names, 200, b"")
+
+    def _manage(self, method: str, names: Sequence[str], wanted: int, body: bytes) -> None:
+        token = sign_token("http://localhost/", EMULATOR_RULE, EMULATOR_KEY, int(time()) + 3600)
+        head = {"Authorization": token, "Content-Type": "application/atom+xml"}
+        connection = HTTPConnection("localhost", int(self._ready["http_port"]), timeout=self._timeout)
+        try:
+            for name in names:
+                connection.request(method, f"/{quote(name)}?api-version=2021-05", body, head)
+                answer = connection.getresponse()
+                text = answer.read()
+                if answer.status != wanted:
+                    raise PeerError(f"{self.name}: {method} {name} was answered {answer.status}: {text[:200]!r}")
+        except (OSError, HTTPException) as error:
+            raise PeerError(f"{self.name}: {method} of queues failed: {error}") from error
+        finally:
+            connection.close()
 
     @property
     def pid(self) -> int:

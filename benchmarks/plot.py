@@ -1,7 +1,8 @@
-"""Draw how the ratios to the peer have gone, over all results that hold some, as one SVG file.
+"""Draw how the ratios to a peer have gone, over all results that hold some, as one SVG file.
 
     python benchmarks/plot.py                        benchmarks/results/*.json to benchmarks/results/ratios.svg
     python benchmarks/plot.py --output /tmp/a.svg    somewhere else
+    python benchmarks/plot.py --peer artemis         the ratios to another peer, to ratios-artemis.svg
 
 One panel for each workload; a dot for the ratio of the medians, a bar from the lowest to the highest round, a dashed
 line for the floor. The SVG is written by hand: drawing a few lines is no reason for a dependency.
@@ -14,12 +15,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
 if not __package__:
     # started as a file: Python put its folder on the path, not the root of the project
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.ratios import floor
+from benchmarks.ratios import RABBITMQ, floor
 
 RESULTS = Path(__file__).resolve().parent / "results"
 COLOURS = ("#1f6fb4", "#c4571a", "#3b8a3e", "#7a4fa0")
@@ -46,20 +48,28 @@ class Entry:
     rates: Mapping[str, Mapping[str, Mapping[str, float]]]
 
 
-def read(files: Iterable[Path]) -> list[Entry]:
-    """Return the runs that compared with a peer, the oldest first; others are skipped."""
+def read(files: Iterable[Path], peer: str = RABBITMQ) -> list[Entry]:
+    """Return the runs that compared with `peer`, the oldest first; others are skipped."""
     found = []
     for file in files:
         document = json.loads(file.read_text())
-        if "ratios" not in document:
+        ratios = _ratios_to(document, peer)
+        if ratios is None:
             continue
         rates = {
             own: {name: figures["rate"] for name, figures in workloads.items() if "rate" in figures}
-            for own, workloads in document["ratios"].items()
+            for own, workloads in ratios.items()
         }
         label = document["commit"] + ("+" if document["changed"] else "")
-        found.append(Entry(document["conditions"]["when"], label, document["peer"]["name"], rates))
+        found.append(Entry(document["conditions"]["when"], label, peer, rates))
     return sorted(found, key=lambda entry: entry.when)
+
+
+def _ratios_to(document: Mapping[str, Any], peer: str) -> Any:
+    """Return the ratios of a run to a peer; files of runs with one peer at most have it in another place."""
+    if document.get("peer", {}).get("name") == peer:
+        return document.get("ratios")
+    return document.get("peer_ratios", {}).get(peer)
 
 
 def draw(history: Sequence[Entry]) -> str:
@@ -147,15 +157,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON files")
     parser.add_argument("--output", type=Path, help="the SVG; ratios.svg in that folder by default")
+    parser.add_argument(
+        "--peer", default=RABBITMQ, help="name of the peer; others than RabbitMQ get a file of their own"
+    )
     options = parser.parse_args(arguments)
     # those of this machine only are no part of the history
     files = [file for file in sorted(options.results.glob("*.json")) if not file.name.startswith("local")]
     try:
-        picture = draw(read(files))
+        picture = draw(read(files, options.peer))
     except ValueError as error:
         print(f"nothing to draw: {error} (benchmarks/run.py --peer rabbitmq makes them)", file=sys.stderr)
         return 1
-    output = options.output or options.results / "ratios.svg"
+    file = "ratios.svg" if options.peer == RABBITMQ else f"ratios-{options.peer}.svg"
+    output = options.output or options.results / file
     output.write_text(picture)
     return 0
 

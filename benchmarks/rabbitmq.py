@@ -12,15 +12,18 @@ import signal
 import socket
 import subprocess
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter, sleep
 
 from benchmarks.load.link import Target
+from benchmarks.load.workloads import queue_name
 from benchmarks.peers import LOG_TAIL, Peer, PeerError
 
 PACKAGE = "rabbitmq-server"
 INSTALL_ROOT = Path("/usr/lib/rabbitmq/lib")
+NAME = "rabbitmq-quorum"
 QUEUE = "bench"
 INSTALL_TIMEOUT = 600.0
 MAPPER_PORT = 4369
@@ -37,6 +40,15 @@ log.file = false
 _DECLARE = (
     'rabbit_amqqueue:declare(rabbit_misc:r(<<"/">>, queue, <<"{name}">>), true, false, '
     '[{{<<"x-queue-type">>, longstr, <<"quorum">>}}], none, <<"bench">>).'
+)
+_RESOURCE = 'rabbit_misc:r(<<"/">>, queue, list_to_binary(io_lib:format("{name}-~4..0B", [N])))'
+_DECLARE_MANY = (
+    f"[rabbit_amqqueue:declare({_RESOURCE}, true, false, "
+    '[{{<<"x-queue-type">>, longstr, <<"quorum">>}}], none, <<"bench">>) || N <- lists:seq(0, {last})], ok.'
+)
+_DELETE_MANY = (
+    f"[begin {{{{ok, Q}}}} = rabbit_amqqueue:lookup({_RESOURCE}), "
+    'rabbit_amqqueue:delete(Q, false, false, <<"bench">>) end || N <- lists:seq(0, {last})], ok.'
 )
 
 
@@ -126,7 +138,7 @@ class RabbitPeer(Peer):
     """
 
     def __init__(self, *, data_root: Path, root: Path = INSTALL_ROOT, timeout: float = 90.0) -> None:
-        super().__init__("rabbitmq-quorum")
+        super().__init__(NAME)
         self._programs, self.version = installation(root)
         self._data_root = data_root
         self._timeout = timeout
@@ -262,8 +274,23 @@ class RabbitPeer(Peer):
             raise PeerError(f"{self.name} does not run")
         return self._pid
 
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What differs from the package's defaults."""
+        return {"queue": "quorum, one node", "plugins": "rabbitmq_amqp1_0", "listeners": "127.0.0.1"}
+
+    @contextmanager
+    def queues(self, count: int) -> Iterator[None]:
+        """Declare further quorum queues and delete them afterwards; see `Peer.queues`."""
+        assert queue_name(QUEUE, 7) == f"{QUEUE}-0007", "the names that _DECLARE_MANY makes"
+        self._control("eval", _DECLARE_MANY.format(name=QUEUE, last=count - 1))
+        try:
+            yield
+        finally:
+            self._control("eval", _DELETE_MANY.format(name=QUEUE, last=count - 1))
+
     def supports(self, workload: str) -> bool:
-        """Return False for E and S: the plugin does not know the Service Bus batch format, nor sessions."""
+        """Return False for E and S: the plugin does not know the batch format, sessions or SDK of Service Bus."""
         return not workload.startswith(("E", "S"))
 
     def log_tail(self) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from benchmarks.load import wire
-from benchmarks.load.link import READ_BYTES, Link
+from benchmarks.load.link import Link
 from benchmarks.load.receiver import Receiver
 from benchmarks.load.sender import Sender
 from benchmarks.load.wire import LoadError
@@ -138,7 +138,7 @@ def serve(links: Sequence[Link], turn: Callable[[float], bool], stall: float) ->
             if _serve_one(by_descriptor[descriptor], event, now):
                 heard = now
         if now - heard > stall:
-            raise LoadError(f"the peer was silent for {stall:g} s: " + "; ".join(_state(link) for link in links))
+            raise LoadError(f"the peer was silent for {stall:g} s: " + "; ".join(link.state() for link in links))
         if now - beat > BEAT_SECONDS:
             beat = now
             for link in links:
@@ -152,24 +152,8 @@ def _serve_one(link: Link, event: int, now: float) -> bool:
         link.flush()
     if not event & (select.POLLIN | select.POLLHUP | select.POLLERR):
         return False
-    try:
-        data = link.sock.recv(READ_BYTES)
-    except BlockingIOError:
+    data = link.read()
+    if data is None:
         return False
-    except OSError as error:
-        raise LoadError(f"{link.name}: {error}") from error
-    if not data:
-        raise LoadError(f"{link.name}: the peer closed the connection; {_state(link)}")
     link.feed(data, now)
     return True
-
-
-def _state(link: Link) -> str:
-    if isinstance(link, Receiver):
-        return f"{link.name} received {link.received}, settled {link.settled}"
-    if isinstance(link, Sender):
-        return (
-            f"{link.name} sent {link.sent}, accepted {link.messages_settled}, "
-            f"credit up to {link.credit_limit}, session window up to {link.frame_limit}, at {link.frames_out}"
-        )
-    return link.name

@@ -5,6 +5,7 @@ Everything runs on one thread. The handshake blocks; afterwards the socket does 
 """
 
 import socket
+import ssl
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
@@ -22,6 +23,12 @@ class Target(NamedTuple):
     `settles_second` is the receiver settle mode that receivers ask for: second (1) or, for peers that refuse it, first
     (0). In either they send their dispositions unsettled and wait for the peer to settle.
 
+    `confirms_settlements` is False for a peer that answers no disposition of a receiver. Receivers then settle for
+    themselves with their disposition, as clients of such a peer do, and nothing tells when the peer has written that.
+
+    `authority` is the file of the certificate authority (PEM) that vouches for the peer; with one the connection is
+    over TLS.
+
     `wants_durable` says that the peer keeps only what the header calls durable. Where it keeps everything the field is
     null, as the SDKs of Service Bus leave it; a message has the same size either way.
     """
@@ -34,6 +41,8 @@ class Target(NamedTuple):
     hostname: str = ""
     settles_second: bool = True
     wants_durable: bool = False
+    confirms_settlements: bool = True
+    authority: str = ""
 
 
 class Link(ABC):
@@ -52,6 +61,7 @@ class Link(ABC):
 
     __slots__ = (
         "_answered",
+        "_is_tls",
         "_out",
         "_rest",
         "credit_limit",
@@ -80,9 +90,13 @@ class Link(ABC):
         self._rest = b""
         self._out = b""
         self._answered: set[int] = set()
+        self._is_tls = bool(target.authority)
         self.sock = socket.create_connection((target.host, target.port), timeout=timeout)
         try:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._is_tls:
+                context = ssl.create_default_context(cafile=target.authority)
+                self.sock = context.wrap_socket(self.sock, server_hostname=target.hostname or target.host)
             self._handshake()
         except TimeoutError as error:
             self.sock.close()
@@ -173,6 +187,37 @@ class Link(ABC):
         """Whether bytes wait for the socket."""
         return bool(self._out)
 
+    def read(self) -> bytes | None:
+        """Return what the socket has, READ_BYTES or a little more at most; None when it has nothing after all.
+
+        Raises:
+            LoadError: the connection broke or ended.
+        """
+        data: bytes | None
+        try:
+            data = self._read_records() if self._is_tls else self.sock.recv(READ_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise LoadError(f"{self.name}: {error}") from error
+        if data == b"":
+            raise LoadError(f"{self.name}: the peer closed the connection; {self.state()}")
+        return data
+
+    def _read_records(self) -> bytes | None:
+        """Read record after record: TLS hands out one at a time, and reads are to be as large as those without TLS."""
+        parts = []
+        try:
+            while part := self.sock.recv(READ_BYTES):
+                parts.append(part)
+        except ssl.SSLWantReadError:
+            return b"".join(parts) or None
+        return b"".join(parts)
+
+    def state(self) -> str:
+        """Say how far the link has come, for the report of a failure."""
+        return self.name
+
     def write(self, data: bytes) -> None:
         """Send, and keep what the socket does not take."""
         if self._out:
@@ -180,7 +225,7 @@ class Link(ABC):
             return
         try:
             sent = self.sock.send(data)
-        except BlockingIOError:
+        except (BlockingIOError, ssl.SSLWantWriteError):
             sent = 0
         except OSError as error:
             raise LoadError(f"{self.name}: {error}") from error

@@ -7,7 +7,7 @@ from benchmarks.load.wire import Frame, LoadError, unpack_u32
 
 
 class Receiver(Link):
-    """A link that accepts whatever comes and waits for the peer to settle it.
+    """A link that accepts whatever comes and waits for the peer to settle it, if the peer ever does.
 
     Args:
         target: the peer and the entity.
@@ -18,7 +18,7 @@ class Receiver(Link):
             is an error.
 
     Attributes:
-        received: messages received; `settled` of them are settled by the peer.
+        received: messages received; `settled` of them are settled, by the peer where it confirms settlements.
         marks: the last 24 bytes of each message of the run, see `message`.
         reads: (time, messages received so far) after each read.
     """
@@ -54,6 +54,10 @@ class Receiver(Link):
     def start(self) -> None:
         """Give the first credit."""
         self.write(self._top_up())
+
+    def state(self) -> str:
+        """See Link."""
+        return f"{self.name} received {self.received}, settled {self.settled}"
 
     def _top_up(self) -> bytes:
         self._credit_end = self.received + self.credit
@@ -106,7 +110,11 @@ class Receiver(Link):
     def _answer(self, first: int, expected: int, now: float) -> None:
         self.received = expected
         self.reads.append((now, expected))
-        answer = wire.accept(first, expected - 1)
+        confirmed = self.target.confirms_settlements
+        answer = wire.accept(first, expected - 1, settled=not confirmed)
+        if not confirmed:
+            self.settled = expected
+            self.log.append((now, first, expected - 1))
         if self._credit_end - expected <= self.credit // 2:
             answer += self._top_up()
         self.write(answer)

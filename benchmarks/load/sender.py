@@ -47,6 +47,13 @@ class Sender(Link):
         """Messages accepted."""
         return self.settled * self.per_delivery
 
+    def state(self) -> str:
+        """See Link."""
+        return (
+            f"{self.name} sent {self.sent}, accepted {self.messages_settled}, credit up to {self.credit_limit}, "
+            f"session window up to {self.frame_limit}, at {self.frames_out}"
+        )
+
     def pump(self, quota: int) -> int:
         """Send what window, credit and the peer's session window allow, `quota` messages at most.
 

@@ -107,9 +107,9 @@ def flow(next_in: int, window_in: int, next_out: int, window_out: int, delivery_
     return frame(described(FLOW, fields))
 
 
-def accept(first: int, last: int) -> bytes:
-    """Encode a receiver's disposition: `first` to `last` accepted, not settled, so that the peer has to answer."""
-    fields = [TRUE, uint(first), uint(last), FALSE, described(ACCEPTED, []), FALSE]
+def accept(first: int, last: int, *, settled: bool = False) -> bytes:
+    """Encode a receiver's disposition: `first` to `last` accepted; unless it is settled the peer has to answer."""
+    fields = [TRUE, uint(first), uint(last), TRUE if settled else FALSE, described(ACCEPTED, []), FALSE]
     return frame(described(DISPOSITION, fields))
 
 

@@ -3,19 +3,22 @@
 A100, A1000: send with so many unsettled in flight, all accepted. B: drain preloaded messages by peek-lock, credit 500,
 and wait for the broker's settlement. C1x1, C4x4: senders and receivers at once, in-flight 1,000 per sender, backlog
 under 5,000. D: one message in flight, sent and received. E1, E10: batches of 100 messages in one transfer, so many in
-flight. S4x4: as C4x4, with every message in one of 1,000 sessions at random, all of which are held.
+flight. S4x4: as C4x4, with every message in one of 1,000 sessions at random, all of which are held. M1000: 1,000
+senders, each on a connection and a queue of its own, with one message in flight each.
 """
 
 import gc
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from time import perf_counter, process_time
 from typing import Any
 
 from benchmarks.load.exchange import Exchange, Limits, serve
 from benchmarks.load.link import Target
+from benchmarks.load.many import run_many
 from benchmarks.load.message import Run
 from benchmarks.load.receiver import Receiver
 from benchmarks.load.sender import BatchSender, Sender
@@ -52,6 +55,7 @@ class Workload:
         body_bytes: bytes of each body.
         credit: credit of each receiver.
         sessions: whether messages belong to sessions.
+        queues: how many queues there are, one for each sender (see `queue_name`); 0 for the one of the target.
     """
 
     name: str
@@ -63,6 +67,7 @@ class Workload:
     body_bytes: int = 1024
     credit: int = CREDIT
     sessions: bool = False
+    queues: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ class Result:
 
 
 def parse(name: str, limits: Limits) -> Workload:
-    """Make the workload called `name`: A<window>, B, C or S<senders>x<receivers>, D or E<batches in flight>.
+    """Make the workload called `name`: A<window>, B, C or S<senders>x<receivers>, D, E<batches in flight> or M<queues>.
 
     Args:
         name: see above.
@@ -108,7 +113,15 @@ def parse(name: str, limits: Limits) -> Workload:
         return Workload(name, 1, 1, 1, replace(limits, backlog=1))
     if match := re.fullmatch(r"E(\d+)", name):
         return Workload(name, 1, 0, int(match[1]), _whole_batches(limits), per_batch=PER_BATCH)
-    raise ValueError(f"no workload is called {name!r}: try A100, A1000, B, C1x1, C4x4, S4x4, D, E1 or E10")
+    if match := re.fullmatch(r"M([1-9]\d*)", name):
+        queues = int(match[1])
+        return Workload(name, queues, 0, 1, limits, queues=queues)
+    raise ValueError(f"no workload is called {name!r}: try A100, A1000, B, C1x1, C4x4, S4x4, D, E1, E10 or M1000")
+
+
+def queue_name(queue: str, number: int) -> str:
+    """Return the name of one of the queues of a workload that has several; `queue` is the name of the plain one."""
+    return f"{queue}-{number:04d}"
 
 
 def _whole_batches(limits: Limits) -> Limits:
@@ -133,6 +146,8 @@ def run(target: Target, workload: Workload, observer: Observer | None = None) ->
             preloaded = _preload(target, this, workload)
         senders = _open_senders(stack, target, this, workload)
         receivers = _open_receivers(stack, target, this, workload)
+        if workload.queues:
+            return _many(senders, target, this, workload, observer)
         result = _measure(senders, receivers, workload, preloaded, observer)
         if senders and not receivers:
             _drain(target, this, workload, {sender.number: sender.sent for sender in senders})
@@ -153,7 +168,8 @@ def _open_receivers(stack: ExitStack, target: Target, this: Run, workload: Workl
 def _open_senders(stack: ExitStack, target: Target, this: Run, workload: Workload) -> list[Sender]:
     senders: list[Sender] = []
     for number in range(workload.senders):
-        plain = (target, this, number, workload.window, workload.body_bytes)
+        own = target._replace(address=queue_name(target.address, number)) if workload.queues else target
+        plain = (own, this, number, workload.window, workload.body_bytes)
         if workload.sessions:
             sender: Sender = SessionSender(*plain)
         else:
@@ -169,10 +185,12 @@ def _measure(
     preloaded: int,
     observer: Observer,
 ) -> Result:
-    exchange = Exchange(senders, receivers, workload.limits, preloaded)
+    work: Callable[[], tuple[float, float]] = Exchange(senders, receivers, workload.limits, preloaded).run
+    if workload.queues:
+        work = partial(run_many, senders, workload.limits)
     observer.begin()
     cpu = process_time()
-    started, finished = exchange.run()
+    started, finished = work()
     cpu = process_time() - cpu
     observer.end()
     counts = {sender.number: sender.sent for sender in senders} or {0: preloaded}
@@ -197,6 +215,18 @@ def _measure(
         _milliseconds(percentile(through, 0.99)),
         cpu / messages * 1e6,
     )
+
+
+def _many(senders: Sequence[Sender], target: Target, this: Run, workload: Workload, observer: Observer) -> Result:
+    """Measure senders on queues of their own, and then empty queue after queue, each by a receiver of its own."""
+    result = _measure(senders, [], workload, 0, observer)
+    for sender in senders:
+        sender.close()
+    plain = replace(workload, queues=0)
+    for sender in senders:
+        own = target._replace(address=queue_name(target.address, sender.number))
+        _drain(own, this, plain, {sender.number: sender.sent})
+    return result
 
 
 def _milliseconds(seconds: float | None) -> float | None:

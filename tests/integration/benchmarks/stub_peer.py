@@ -1,4 +1,4 @@
-"""A test double of a broker: one queue in memory, one thread, AMQP 1.0 as far as the load generator uses it.
+"""A test double of a broker: queues in memory, one thread, AMQP 1.0 as far as the load generator uses it.
 
 It writes its frames by hand, not with the encoders of the generator, and can be told to use rare encodings and to
 misbehave. It is no yardstick of speed.
@@ -7,9 +7,10 @@ misbehave. It is no yardstick of speed.
 import contextlib
 import selectors
 import socket
+import ssl
 import struct
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -69,6 +70,7 @@ class _Peer:
     frames_in: int = 0
     deliveries_in: int = 0
     partial: bytes = b""
+    address: str = ""
     accepted: list[int] = field(default_factory=list)
 
 
@@ -76,16 +78,21 @@ class StubPeer:
     """Serve on `port` (0: of the system's choice) for as long as the `with` lasts.
 
     Attributes:
-        queue: the messages that nobody has taken.
+        queues: the messages that nobody has taken, by address.
+        queue: those of the address of `target`.
         stored: messages stored so far, those of batches counted singly.
         flows: link flows that came from receivers.
         peak: the most messages that ever lay in the queue.
+        settled_by_receivers: deliveries that a receiver settled for itself.
         logins: the SASL mechanism and initial response of each connection.
     """
 
-    def __init__(self, habits: Habits | None = None, port: int = 0) -> None:
+    def __init__(self, habits: Habits | None = None, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.habits = habits or Habits()
-        self.queue: deque[bytes] = deque()
+        self.queues: defaultdict[str, deque[bytes]] = defaultdict(deque)
+        self.queue = self.queues["plain"]
+        self.settled_by_receivers = 0
+        self._tls = tls
         self.stored = 0
         self.flows = 0
         self.peak = 0
@@ -121,6 +128,8 @@ class StubPeer:
                 if key.fileobj is self._listener:
                     sock, _ = self._listener.accept()
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    if self._tls is not None:
+                        sock = self._tls.wrap_socket(sock, server_side=True)
                     peer = _Peer(sock)
                     self._peers.append(peer)
                     self._selector.register(sock, selectors.EVENT_READ, peer)
@@ -136,6 +145,9 @@ class StubPeer:
     def _read(self, peer: _Peer) -> None:
         try:
             data = peer.sock.recv(1 << 18)
+            # the selector does not tell of what TLS has read already
+            while isinstance(peer.sock, ssl.SSLSocket) and peer.sock.pending():
+                data += peer.sock.recv(1 << 18)
         except OSError:
             data = b""
         if not data:
@@ -188,6 +200,7 @@ class StubPeer:
 
     def _attach(self, peer: _Peer, frame: wire.Frame) -> None:
         peer.is_receiver = frame.field(2)
+        peer.address = frame.field(5 if peer.is_receiver else 6).value[0]
         name = frame.field(0).encode()
         role = b"\x42" if peer.is_receiver else b"\x41"
         ends = [_list(0x28, b"\xa1\x01s"), _list(0x29, b"\xa1\x01t")]
@@ -223,17 +236,21 @@ class StubPeer:
         peer.accepted.append(frame.field(1))
         messages = _unpack_batch(payload) if frame.field(3) == wire.BATCH_FORMAT else [payload]
         for message in messages:
+            queue = self.queues[peer.address]
             if self.stored == self.habits.repeat:
-                self.queue.append(message)
+                queue.append(message)
             if self.stored != self.habits.lose:
-                self.queue.append(message)
+                queue.append(message)
             self.stored += 1
-        self.peak = max(self.peak, len(self.queue))
+            self.peak = max(self.peak, len(queue))
 
     def _disposition(self, peer: _Peer, frame: wire.Frame) -> None:
+        first, last = frame.field(1), frame.field(2)
+        if frame.field(3):
+            self.settled_by_receivers += last - first + 1
+            return
         if self.habits.mute_settlement:
             return
-        first, last = frame.field(1), frame.field(2)
         peer.out += self._settled(b"\x42", first, last, OK)
 
     def _settle(self, peer: _Peer) -> None:
@@ -261,14 +278,16 @@ class StubPeer:
         return _frame(_list(0x15, *body, wide=small))
 
     def _deliver(self) -> None:
-        """Hand the queue to the receivers with credit, one message each in turn."""
+        """Hand each queue to its receivers with credit, one message each in turn."""
         busy = True
-        while self.queue and busy:
+        while busy:
             busy = False
             for peer in self._peers:
-                if self.queue and peer.attached and peer.is_receiver and peer.delivered < peer.credit_end:
-                    self._deliver_one(peer, self.queue.popleft())
-                    busy = True
+                if peer.attached and peer.is_receiver and peer.delivered < peer.credit_end:
+                    queue = self.queues[peer.address]
+                    if queue:
+                        self._deliver_one(peer, queue.popleft())
+                        busy = True
 
     def _deliver_one(self, peer: _Peer, message: bytes) -> None:
         small = self.habits.rare_encoding

@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from benchmarks import report, run, usage
+from benchmarks.load import workloads
+from benchmarks.load.exchange import Limits
 from benchmarks.load.link import Target
+from benchmarks.load.wire import LoadError
+from benchmarks.load.workloads import queue_name
 from benchmarks.peers import DuobusPeer, PeerError
 
 FAKE = f"{sys.executable} {Path(__file__).with_name('fake_duobus.py')}"
@@ -213,3 +217,33 @@ def test_sources_of_a_commit_are_laid_out_once_and_an_unknown_one_is_named(tmp_p
     assert report.sources_of(tmp_path, "HEAD") == folder
     with pytest.raises(ValueError, match="no-such-commit"):
         report.short_name(tmp_path, "no-such-commit")
+
+
+@pytest.mark.slow
+def test_the_sdk_and_many_queues_are_measured_on_the_real_broker_which_keeps_none_of_the_queues(tmp_path: Path) -> None:
+    output = tmp_path / "here.json"
+    words = ["--quick", "--startups", "0", "--configurations", "plain,tls", "--workloads", "SDK1,M20,C1x1"]
+    program = f"{sys.executable} -m duobus"
+    assert run.main([*words, "--duobus", program, "--data-root", str(tmp_path), "--output", str(output)]) == 0
+    document = json.loads(output.read_text())
+    assert list(document["results"]["duobus-plain"]) == ["SDK1", "M20", "C1x1"]
+    assert document["results"]["duobus-plain"]["SDK1"]["cpu_us"]["total"]["median"] > 0
+    # the programs of the SDK connect without TLS
+    assert list(document["results"]["duobus-tls"]) == ["M20", "C1x1"]
+    assert document["tls"]["duobus-tls"]["C1x1"]["cpu"]["median"] > 0
+
+
+@pytest.mark.slow
+def test_the_queues_of_a_workload_are_there_for_its_time_only(tmp_path: Path) -> None:
+    peer = DuobusPeer("plain", [sys.executable, "-m", "duobus"], stores=1, partitioned=False, data_root=tmp_path)
+    peer.start()
+    try:
+        third = peer.target._replace(address=queue_name("plain", 2))
+        with peer.queues(3):
+            assert workloads.run(third, workloads.parse("D", Limits(messages=3))).messages == 3
+        with pytest.raises(LoadError, match="not-found"):
+            workloads.run(third, workloads.parse("D", Limits(messages=3)))
+        with pytest.raises(PeerError, match="409"), peer.queues(3), peer.queues(1):
+            pass
+    finally:
+        peer.stop()

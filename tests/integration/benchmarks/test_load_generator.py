@@ -1,7 +1,9 @@
 """The load generator against the stub: it counts right, obeys the peer, and fails loudly."""
 
+import ssl
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from stub_peer import Habits, StubPeer
@@ -14,10 +16,20 @@ from benchmarks.load.message import MARKS, Run
 from benchmarks.load.receiver import Receiver
 from benchmarks.load.sender import Sender
 from benchmarks.load.wire import LoadError
+from duobus.clock import Clock, Entropy
+from duobus.gateway.tls import SelfSigned
 
 RARE = Habits(rare_encoding=True, ranged=False, credit=40, window=30)
 SPLITTING = Habits(frame_payload=300)
 SPLITTING_RARELY = Habits(frame_payload=300, rare_encoding=True)
+
+
+def certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
+    """Make an authority and a server's certificate of it; returns the authority's file and the server's context."""
+    files = SelfSigned(folder, Clock(), Entropy()).ensure(["localhost"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.certificate, files.key)
+    return files.authority, context
 
 
 def measure(peer: StubPeer, name: str, messages: int) -> workloads.Result:
@@ -97,6 +109,43 @@ def test_settlements_without_an_answer_void_the_measurement() -> None:
         pytest.raises(LoadError, match=r"silent for 0.3 s.*received 20, settled 0"),
     ):
         workloads.run(peer.target(), workloads.parse("C1x1", Limits(messages=20, stall=0.3)))
+
+
+def test_a_peer_that_confirms_no_settlement_gets_settled_dispositions_and_the_run_ends() -> None:
+    with StubPeer(Habits(mute_settlement=True)) as peer:
+        target = peer.target()._replace(confirms_settlements=False)
+        result = workloads.run(target, workloads.parse("C1x1", Limits(messages=20, stall=2.0)))
+        assert result.messages == 20
+        assert workloads.run(target, workloads.parse("D", Limits(messages=5, stall=2.0))).messages == 5
+    assert peer.settled_by_receivers == 25
+
+
+def test_many_senders_have_a_queue_each_and_leave_all_of_them_empty() -> None:
+    with StubPeer() as peer:
+        result = measure(peer, "M7", 100)
+        assert result.messages == peer.stored == 100
+        assert sorted(name for name in peer.queues if name != "plain") == [f"plain-{number:04d}" for number in range(7)]
+        assert not any(peer.queues.values())
+    assert result.send_p50_ms is not None
+
+
+def test_many_senders_send_for_a_time_and_a_rejection_voids_the_measurement() -> None:
+    with StubPeer() as peer:
+        timed = workloads.run(peer.target(), workloads.parse("M3", Limits(seconds=0.1, stall=2.0)))
+        assert timed.messages == peer.stored > 3
+    with StubPeer(Habits(reject_from=0)) as peer, pytest.raises(LoadError, match="amqp:no-room: it is so"):
+        measure(peer, "M3", 10)
+    with StubPeer(Habits(lose=4)) as peer, pytest.raises(LoadError, match=r"silent for 0.3 s"):
+        workloads.run(peer.target(), workloads.parse("M3", Limits(messages=10, stall=0.3)))
+
+
+@pytest.mark.parametrize("name", ["A1000", "B", "C2x2"])
+def test_the_load_comes_over_tls_where_an_authority_is_named(name: str, tmp_path: Path) -> None:
+    authority, context = certificate(tmp_path)
+    with StubPeer(tls=context) as peer:
+        target = peer.target()._replace(authority=str(authority), hostname="localhost")
+        result = workloads.run(target, workloads.parse(name, Limits(messages=3000, stall=5.0)))
+        assert result.messages == peer.stored == 3000
 
 
 def test_messages_of_another_run_are_refused_until_they_are_purged() -> None:

@@ -148,20 +148,25 @@ def test_what_is_installed_is_not_installed_again(root: Path, monkeypatch: pytes
 def test_a_run_with_a_peer_writes_and_prints_ratios(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run, "make_rabbit", lambda _options: peer(root))
+    monkeypatch.setattr(run, "make_other", lambda _name, _options: peer(root))
     output = root / "here.json"
     duobus = f"{sys.executable} {Path(__file__).with_name('fake_duobus.py')}"
     words = ["--quick", "--peer", "rabbitmq", "--configurations", "plain", "--workloads", "A100,E1", "--startups", "0"]
     status = run.main([*words, "--duobus", duobus, "--data-root", str(root / "data"), "--output", str(output)])
     assert status == 0
     document = json.loads(output.read_text())
-    assert document["peer"] == {"name": "rabbitmq-quorum", "version": "3.10.8"}
-    ratio = document["ratios"]["duobus-plain"]["A100"]["rate"]
+    (about,) = document["peers"]
+    assert (about["name"], about["version"]) == ("rabbitmq-quorum", "3.10.8")
+    assert about["settings"]["queue"] == "quorum, one node"
+    compared = document["peer_ratios"]["rabbitmq-quorum"]["duobus-plain"]
+    ratio = compared["A100"]["rate"]
     rates = [document["results"][name]["A100"]["rate"]["median"] for name in ("duobus-plain", "rabbitmq-quorum")]
     assert ratio["median"] == pytest.approx(rates[0] / rates[1])
     # the batch format is not known to the peer, so nothing is compared
-    assert list(document["ratios"]["duobus-plain"]) == ["A100"]
-    assert "ratio to rabbitmq-quorum" in capsys.readouterr().out
+    assert list(compared) == ["A100"]
+    printed = capsys.readouterr().out
+    assert "ratio to rabbitmq-quorum" in printed
+    assert "rabbitmq-quorum 3.10.8: queue=quorum, one node" in printed
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks import plot, ratios
+from benchmarks.report import MEAN_OF
 
 
 def sample(number: int, rate: float, cpu: float = 1.0, send: float | None = None) -> dict[str, Any]:
@@ -28,10 +29,10 @@ def test_an_earlier_commit_is_compared_round_by_round() -> None:
         "duobus-before-plain": {"D": [sample(1, 10.0, 4.0), sample(2, 10.0, 2.0), sample(4, 1.0, 1.0)]},
     }
     found = ratios.of_before(samples)
-    assert found == {"duobus-plain": {"D": {"cpu": [0.5, 1.0], "rate": [2.0, 3.0]}}}
+    assert found == {"duobus-plain": {"D": {"rate": [2.0, 3.0], "cpu": [0.5, 1.0]}}}
     shown = ratios.paired_table(found, "abc")
-    assert "duobus-plain  cpu   D      0.750 [0.50..1.00]  0.50 1.00" in shown
-    assert "duobus-plain  rate  mean   2.500" in shown
+    assert "duobus-plain  cpu       D      0.750 [0.50..1.00]  0.50 1.00" in shown
+    assert "duobus-plain  rate      mean   2.500" in shown
 
 
 def test_a_broker_that_people_look_at_is_compared_with_the_same_one_alone() -> None:
@@ -74,19 +75,20 @@ def test_twins_are_compared_where_both_were_measured() -> None:
     assert found["duobus-compiled"]["A100"]["cpu"]["median"] == 0.75
 
 
-def test_floors_are_asked_of_the_plain_queue_against_rabbitmq_only() -> None:
+def test_floors_are_asked_of_certain_configurations_against_certain_peers_only() -> None:
     assert ratios.floor("duobus-plain", "rabbitmq-quorum", "B") == 4.5
     assert ratios.floor("duobus-plain", "rabbitmq-quorum", "D") is None
     assert ratios.floor("duobus-parted", "rabbitmq-quorum", "B") is None
     assert ratios.floor("duobus-plain", "another", "B") is None
+    assert ratios.floor("duobus-plain", "artemis", "D") == ratios.floor("duobus-plain", "artemis-aio", "D") == 1.0
     assert ratios.floor("duobus-postgres", "rabbitmq-quorum", "C1x1") == 1.6
     assert ratios.floor("duobus-postgres", "rabbitmq-quorum", "B") is None
 
 
 def test_the_table_says_which_floor_is_met_and_which_is_not() -> None:
     samples = {
-        "duobus-plain": {name: [sample(1, 33.0, 2.0, 0.5)] for name in ratios.FLOORS},
-        "rabbitmq-quorum": {name: [sample(1, 10.0, 8.0, 1.0)] for name in ratios.FLOORS},
+        "duobus-plain": {name: [sample(1, 33.0, 2.0, 0.5)] for name in MEAN_OF},
+        "rabbitmq-quorum": {name: [sample(1, 10.0, 8.0, 1.0)] for name in MEAN_OF},
     }
     found = ratios.ratios(samples, "rabbitmq-quorum")
     assert list(found) == ["duobus-plain"]
@@ -101,9 +103,45 @@ def test_the_table_says_which_floor_is_met_and_which_is_not() -> None:
         "0.25",
         "[0.25..0.25]",
         "0.50",
+        "-",
     ]
     assert lines["C4x4"][5] == "below"
     assert lines["mean"] == ["duobus-plain", "mean", "3.30"]
+
+
+def test_two_peers_of_one_run_are_compared_with_duobus_and_not_with_each_other() -> None:
+    samples = {
+        "duobus-plain": {name: [sample(1, 30.0, send=2.0)] for name in MEAN_OF},
+        "rabbitmq-quorum": {name: [sample(1, 10.0, send=4.0)] for name in MEAN_OF},
+        "artemis": {name: [sample(1, 20.0, send=1.0)] for name in (*MEAN_OF, "D")},
+    }
+    found = ratios.of_peers(samples, ["rabbitmq-quorum", "artemis"])
+    assert {peer: list(compared) for peer, compared in found.items()} == {
+        "rabbitmq-quorum": ["duobus-plain"],
+        "artemis": ["duobus-plain"],
+    }
+    assert found["rabbitmq-quorum"]["duobus-plain"]["B"]["rate"]["median"] == 3.0
+    assert found["artemis"]["duobus-plain"]["B"]["rate"]["median"] == 1.5
+    assert found["artemis"]["duobus-plain"]["B"]["send_p50"]["median"] == 2.0
+    mean = ratios.table(found["artemis"], "artemis").splitlines()[-1].split()
+    assert mean == ["duobus-plain", "mean", "1.50", "1.50", "met"]
+
+
+def test_the_99th_percentile_of_a_send_is_compared_with_that_of_an_earlier_commit() -> None:
+    samples = {
+        "duobus-plain": {"A1000": [sample(1, 1.0) | {"send_p99_ms": 9.0}]},
+        "duobus-before-plain": {"A1000": [sample(1, 1.0) | {"send_p99_ms": 27.0}]},
+    }
+    shown = ratios.paired_table(ratios.of_before(samples), "abc")
+    assert "duobus-plain  send_p99  A1000  0.333 [0.33..0.33]" in shown
+
+
+def test_tls_is_compared_with_the_same_broker_without() -> None:
+    samples = {
+        "duobus-plain": {"C1x1": [sample(1, 10.0, 4.0)]},
+        "duobus-tls": {"C1x1": [sample(1, 8.0, 5.0)]},
+    }
+    assert ratios.of_tls(samples)["duobus-tls"]["C1x1"]["cpu"]["median"] == 1.25
 
 
 def result(when: str, commit: str, rate: float) -> dict[str, Any]:

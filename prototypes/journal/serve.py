@@ -15,4 +15,4 @@ if Path(duobus.__file__).resolve().is_relative_to(Path(__file__).resolve().paren
 
 from duobus.cli.main import main  # noqa: E402
 
-sys.exit(main())
+main()

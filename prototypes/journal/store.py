@@ -26,6 +26,9 @@ AGE_S = float(os.environ.get("JOURNAL_AGE_S", "0.2"))
 BYTES = int(os.environ.get("JOURNAL_BYTES", str(24 << 20)))
 STEP_S = float(os.environ.get("JOURNAL_STEP_S", "0.1"))
 
+#: A commit with so many bytes, while less is removed than put, is SQLite's.
+DIRECT = int(os.environ.get("JOURNAL_DIRECT", str(128 << 10)))
+
 
 class Journal:
     """Segments laid out with zeros, written one after the other."""
@@ -70,6 +73,9 @@ class JournalStore(SqliteStore):
         self._bell = threading.Event()
         self._ends = False
         self.skipped = self.applied = self.transactions = 0
+        self.direct = 0
+        self._size_lately = 0.0
+        self._put_lately = self._gone_lately = 0.0
         self._fault: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
@@ -88,6 +94,13 @@ class JournalStore(SqliteStore):
                 self._is_applying = False
             self._note(batch)
             return
+        if self._is_direct(batch):
+            # Many bytes that stay: to write them once is cheaper, and one large transaction is as good as another.
+            with self._turn:
+                self._apply(len(self._waiting), batch)
+            self._note(batch)
+            self.direct += 1
+            return
         size = self._journal.append(batch, self._meta.generation)
         self._note(batch)
         self._waiting.append((time.monotonic(), size, batch))
@@ -97,6 +110,15 @@ class JournalStore(SqliteStore):
             if self._bytes > 2 * BYTES:
                 with self._turn:
                     self._apply(len(self._waiting))
+
+    def _is_direct(self, batch: CommitBatch) -> bool:
+        put = sum([len(put.payloads) for put in batch.puts])
+        gone = sum([last - first + 1 for _, first, last in batch.removed])
+        self._put_lately += put - self._put_lately / 16
+        self._gone_lately += gone - self._gone_lately / 16
+        size = sum([sum(map(len, put.payloads)) for put in batch.puts])
+        self._size_lately += (size - self._size_lately) / 16
+        return self._gone_lately < self._put_lately / 2 and self._size_lately >= DIRECT
 
     def _note(self, batch: CommitBatch) -> None:
         self._appended_no = batch.commit_no
@@ -126,12 +148,18 @@ class JournalStore(SqliteStore):
                     self._fault = error
                     raise
 
-    def _apply(self, number: int) -> None:
-        """Bring the first of the waiting commits to SQLite, in one transaction."""
-        if not number:
-            return
+    def _apply(self, number: int, another: CommitBatch | None = None) -> None:
+        """Bring the first of the waiting commits to SQLite (or all, and another), in one transaction."""
         known = list(self._waiting)
-        merged, skipped = merge([batch for _, _, batch in known[:number]], [batch for _, _, batch in known[number:]])
+        first = [batch for _, _, batch in known[:number]]
+        if another is not None:
+            first.append(another)
+        if not first:
+            return
+        if len(first) == 1 and another is not None:
+            merged, skipped = another, 0
+        else:
+            merged, skipped = merge(first, [batch for _, _, batch in known[number:]])
         self._is_applying = True
         try:
             SqliteStore._commit(self, merged)
@@ -180,7 +208,7 @@ class JournalStore(SqliteStore):
             self._bell.set()
             self._settle()
             if os.environ.get("JOURNAL_REPORT"):
-                print(f"journal: {self.transactions} transactions, {self.applied} applied, {self.skipped} skipped")
+                print(f"journal: {self.transactions} transactions, {self.applied} applied, {self.skipped} skipped, {self.direct} direct", flush=True)
         super().close()
 
 

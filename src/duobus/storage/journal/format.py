@@ -23,8 +23,19 @@ records SQLite has. From byte 8192 on follow records, without gaps. A record:
     36  4   CRC-32 of the bytes before
     40      body
 
-The body has the columns of a ``CommitBatch``: the number of the numbers (8 bytes), the numbers (8 bytes each, signed),
-and the blobs, whose lengths are among the numbers. ``_Reader.batch`` is the order of both.
+The body is the columns of a ``CommitBatch`` as an array of MessagePack:
+
+    broker_ms
+    epochs       arrays of (fragment key, epoch)
+    puts         arrays of (source key, first count, enqueued_ms, is reserved, payloads, origins or nil, metadata of
+                 each message or nil, arrays of (index, state, deliveries, metadata or nil) or nil)
+    removed      arrays of (source key, first count, last count)
+    changes      arrays of (source key, count, state, deliveries, metadata or nil)
+    sources      arrays of (source key, next count, highest delivered, counters)
+    histories    arrays of (source key, first count, at_ms, ids)
+    outdated     arrays of (source key, last count)
+    tombstones   arrays of (store id, generation, commit number, source key, first count, last count)
+    forgotten    arrays of (store id, generation)
 
 *What ends a segment.* A commit is written after the one before is synced, so at most one record of a journal was not
 answered when the power went: the last one, of which any sectors may be missing (a torn tail). A record that is not
@@ -34,13 +45,13 @@ message holds what passes for a record; and what an earlier use of the file left
 
 from __future__ import annotations
 
-import sys
-from array import array
 from collections.abc import Sequence
-from itertools import accumulate, chain, pairwise
 from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
+
+from msgspec import DecodeError, ValidationError
+from msgspec.msgpack import Decoder, Encoder
 
 from duobus.storage.interface import CommitBatch, IdBlock, Put, Tombstone
 
@@ -53,14 +64,8 @@ HEADER_BYTES: Final = 64
 _SEGMENT: Final = Struct("<8sQQQ8s")
 _RECORD: Final = Struct("<4s8sIQQI")
 _SUM: Final = Struct("<I")
-_COUNT: Final = Struct("<Q")
 RECORD_HEADER_BYTES: Final = _RECORD.size + _SUM.size
 SALT_BYTES: Final = 8
-#: A length that stands for "no metadata", which empty metadata is not.
-_NONE: Final = -1
-#: Bits of a put's kind.
-_RESERVED, _COPIES, _EQUAL_METADATA, _SOME_METADATA = 1, 2, 4, 8
-_KINDS_END: Final = 16
 
 
 class JournalDamaged(Exception):
@@ -166,9 +171,15 @@ def batch_of(found: Record) -> CommitBatch:
         JournalDamaged: The body is not one that ``body_of`` makes, although its checksum holds.
     """
     try:
-        return _Reader(found.body).batch(found.commit_no)
-    except (ValueError, IndexError) as error:
+        broker_ms, epochs, puts, *rows = _DECODER.decode(found.body)
+        batch = CommitBatch(found.commit_no, broker_ms)
+        batch.epochs, batch.puts = epochs, [_put_of(put) for put in puts]
+    except DecodeError as error:
         raise JournalDamaged(f"the record of commit {found.commit_no} cannot be read: {error}") from None
+    batch.removed, batch.changes, batch.sources, histories, batch.outdated, tombstones, batch.forgotten = rows
+    batch.histories = [IdBlock(*row) for row in histories]
+    batch.tombstones = [Tombstone(*row) for row in tombstones]
+    return batch
 
 
 def _record_at(data: bytes, at: int, mark: bytes) -> Record | None:
@@ -204,157 +215,65 @@ def _is_begun_behind(data: bytes, at: int, mark: bytes) -> bool:
 
 # -- bodies ---------------------------------------------------------------------------------------------------------
 
+_Metadata = tuple[int, int, int, bytes | None]
+_Put = tuple[int, int, int, bool, list[bytes], Sequence[int] | None, list[bytes] | None, list[_Metadata] | None]
+_Columns = tuple[
+    int,
+    list[tuple[int, int]],
+    list[_Put],
+    list[tuple[int, int, int]],
+    list[tuple[int, int, int, int, bytes | None]],
+    list[tuple[int, int, int, bytes]],
+    list[tuple[int, int, int, bytes]],
+    list[tuple[int, int]],
+    list[tuple[int, int, int, int, int, int]],
+    list[tuple[int, int]],
+]
+_ENCODER: Final = Encoder()
+_DECODER: Final = Decoder(_Columns)
+
 
 def body_of(batch: CommitBatch) -> bytes:
     """Return the body of a commit's record, without a Python step for each message."""
-    columns: tuple[Sequence[object], ...] = (
+    columns: _Columns = (
+        batch.broker_ms,
         batch.epochs,
-        batch.puts,
+        [_put(put) for put in batch.puts],
         batch.removed,
         batch.changes,
         batch.sources,
-        batch.histories,
+        [(block.source_key, block.first_count, block.at_ms, block.ids) for block in batch.histories],
         batch.outdated,
-        batch.tombstones,
+        [(t.store_id, t.generation, t.commit_no, t.source_key, t.first_count, t.last_count) for t in batch.tombstones],
         batch.forgotten,
     )
-    numbers = [batch.broker_ms, *map(len, columns)]
-    blobs: list[bytes] = []
-    numbers += chain.from_iterable(batch.epochs)
-    for put in batch.puts:
-        _add_put(put, numbers, blobs)
-    numbers += chain.from_iterable(batch.removed)
-    for source_key, count, state, deliveries, metadata in batch.changes:
-        numbers += (source_key, count, state, deliveries, _NONE if metadata is None else len(metadata))
-        blobs.append(metadata or b"")
-    for source_key, next_count, highest_delivered, counters in batch.sources:
-        numbers += (source_key, next_count, highest_delivered, len(counters))
-        blobs.append(counters)
-    for block in batch.histories:
-        numbers += (block.source_key, block.first_count, block.at_ms, len(block.ids))
-        blobs.append(block.ids)
-    numbers += chain.from_iterable(batch.outdated)
-    for t in batch.tombstones:
-        numbers += (t.store_id, t.generation, t.commit_no, t.source_key, t.first_count, t.last_count)
-    numbers += chain.from_iterable(batch.forgotten)
-    return b"".join((_COUNT.pack(len(numbers)), _swapped(array("q", numbers)).tobytes(), *blobs))
+    return _ENCODER.encode(columns)
 
 
-def _add_put(put: Put, numbers: list[int], blobs: list[bytes]) -> None:
-    kind = _RESERVED if put.is_reserved else 0
-    kind |= _COPIES if put.origins is not None else 0
-    kind |= _EQUAL_METADATA if put.equal_metadata is not None else 0
-    kind |= _SOME_METADATA if put.all_metadata is not None else 0
-    numbers += (put.source_key, put.first_count, put.enqueued_ms, kind, len(put.payloads))
-    numbers += map(len, put.payloads)
-    blobs += put.payloads
-    if put.origins is not None:
-        numbers += put.origins
-    if put.equal_metadata is not None:
-        numbers += map(len, put.equal_metadata)
-        blobs += put.equal_metadata
-    if put.all_metadata is not None:
-        numbers.append(len(put.all_metadata))
-        for index, (state, deliveries, metadata) in put.all_metadata.items():
-            numbers += (index, state, deliveries, _NONE if metadata is None else len(metadata))
-            blobs.append(metadata or b"")
+def _put(put: Put) -> _Put:
+    some = None if put.all_metadata is None else [(index, *found) for index, found in put.all_metadata.items()]
+    return (
+        put.source_key,
+        put.first_count,
+        put.enqueued_ms,
+        put.is_reserved,
+        list(put.payloads),
+        put.origins,
+        put.equal_metadata,
+        some,
+    )
 
 
-def _swapped(numbers: array[int]) -> array[int]:
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
-
-
-class _Reader:
-    """Takes a body apart, number by number and blob by blob; what does not fit raises ValueError or IndexError.
-
-    A number that says how many of something follow is believed only as far as the body has bytes for them.
-    """
-
-    def __init__(self, body: bytes) -> None:
-        if len(body) < _COUNT.size:
-            raise ValueError("it has no numbers")
-        (count,) = _COUNT.unpack_from(body)
-        self._blob_at = _COUNT.size + 8 * count
-        if self._blob_at > len(body):
-            raise ValueError("it is shorter than its numbers")
-        self._body = body
-        self._numbers = _swapped(array("q", body[_COUNT.size : self._blob_at]))
-        self._at = 0
-
-    def batch(self, commit_no: int) -> CommitBatch:
-        """Return the commit."""
-        broker_ms, *sizes = self._take(10)
-        batch = CommitBatch(commit_no, broker_ms)
-        epochs, puts, removed, changes, sources, histories, outdated, tombstones, forgotten = sizes
-        batch.epochs = [(key, epoch) for key, epoch in self._rows(epochs, 2)]
-        batch.puts = [self._put() for _ in range(self._few(puts, 5))]
-        batch.removed = [(key, first, last) for key, first, last in self._rows(removed, 3)]
-        batch.changes = [(*row, self._optional(length)) for *row, length in self._rows(changes, 5)]  # type: ignore[misc]
-        batch.sources = [(*row, self._blob(length)) for *row, length in self._rows(sources, 4)]  # type: ignore[misc]
-        batch.histories = [
-            IdBlock(key, first, at_ms, self._blob(length)) for key, first, at_ms, length in self._rows(histories, 4)
-        ]
-        batch.outdated = [(key, last) for key, last in self._rows(outdated, 2)]
-        batch.tombstones = [Tombstone(*row) for row in self._rows(tombstones, 6)]
-        batch.forgotten = [(store_id, generation) for store_id, generation in self._rows(forgotten, 2)]
-        if self._at != len(self._numbers) or self._blob_at != len(self._body):
-            raise ValueError("something is left over")
-        return batch
-
-    def _put(self) -> Put:
-        source_key, first_count, enqueued_ms, kind, number = self._take(5)
-        if not 0 <= kind < _KINDS_END:
-            raise ValueError(f"a put of kind {kind}")
-        put = Put(source_key, first_count, enqueued_ms, self._blobs(number))
-        put.is_reserved = bool(kind & _RESERVED)
-        if kind & _COPIES:
-            put.origins = self._take(number)
-        if kind & _EQUAL_METADATA:
-            put.equal_metadata = self._blobs(number)
-        if kind & _SOME_METADATA:
-            put.all_metadata = {}
-            for index, state, deliveries, length in self._rows(self._take(1)[0], 4):
-                if not 0 <= index < number:
-                    raise ValueError(f"metadata of message {index} of {number}")
-                put.all_metadata[index] = (state, deliveries, self._optional(length))
-        return put
-
-    def _take(self, number: int) -> list[int]:
-        end = self._at + number
-        if number < 0 or end > len(self._numbers):
-            raise ValueError(f"{number} numbers where {len(self._numbers) - self._at} are left")
-        found = self._numbers[self._at : end].tolist()
-        self._at = end
-        return found
-
-    def _few(self, number: int, width: int) -> int:
-        """Return how many rows there are, if there can be so many."""
-        if not 0 <= number * width <= len(self._numbers) - self._at:
-            raise ValueError(f"{number} rows where {len(self._numbers) - self._at} numbers are left")
-        return number
-
-    def _rows(self, number: int, width: int) -> list[list[int]]:
-        flat = self._take(self._few(number, width) * width)
-        return [flat[start : start + width] for start in range(0, len(flat), width)]
-
-    def _blobs(self, number: int) -> list[bytes]:
-        lengths = self._take(number)
-        if lengths and min(lengths) < 0:
-            raise ValueError(f"a length of {min(lengths)}")
-        ends = list(accumulate(lengths, initial=self._blob_at))
-        if ends[-1] > len(self._body):
-            raise ValueError("it is shorter than its blobs")
-        self._blob_at = ends[-1]
-        return [self._body[start:end] for start, end in pairwise(ends)]
-
-    def _blob(self, length: int) -> bytes:
-        if length < 0 or self._blob_at + length > len(self._body):
-            raise ValueError(f"a blob of {length} bytes where {len(self._body) - self._blob_at} are left")
-        start = self._blob_at
-        self._blob_at += length
-        return self._body[start : self._blob_at]
-
-    def _optional(self, length: int) -> bytes | None:
-        return None if length == _NONE else self._blob(length)
+def _put_of(columns: _Put) -> Put:
+    source_key, first_count, enqueued_ms, is_reserved, payloads, origins, equal_metadata, some = columns
+    for one_each in (origins, equal_metadata):
+        if one_each is not None and len(one_each) != len(payloads):
+            raise ValidationError(f"{len(one_each)} values for {len(payloads)} messages")
+    put = Put(source_key, first_count, enqueued_ms, payloads, origins=origins)
+    put.is_reserved = is_reserved
+    put.equal_metadata = equal_metadata
+    if some is not None:
+        if any(not 0 <= index < len(payloads) for index, *_ in some):
+            raise ValidationError("metadata of a message that is not there")
+        put.all_metadata = {index: (state, deliveries, metadata) for index, state, deliveries, metadata in some}
+    return put

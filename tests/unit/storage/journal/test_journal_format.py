@@ -104,18 +104,20 @@ def test_a_record_gives_back_every_column_of_its_commit() -> None:
 
 def test_the_bytes_of_a_record_and_of_a_segment_are_those_of_the_first_version() -> None:
     batch = small_batch(9)
-    body = (
-        "1600000000000000"
-        "e8030000000000000100000000000000010000000000000000000000000000000000000000000000"
-        "01000000000000000000000000000000000000000000000000000000000000000000000000000000"
-        "01000000000000000100000000000000"
-        "01000000000000000900000000000000e803000000000000000000000000000001000000000000000700000000000000"
-        "01000000000000000a0000000000000000000000000000000000000000000000"
+    columns_of_body = (
+        "9a",  # an array of ten
+        "cd03e8",  # broker_ms
+        "91920101",  # epochs
+        "91980109cd03e8c291c407" + b"payload".hex() + "c0c0c0",  # puts
+        "90",  # removed
+        "90",  # changes
+        "9194010a00c400",  # sources
+        "90909090",  # histories, outdated, tombstones, forgotten
     )
-    assert body_of(batch).hex() == body + b"payload".hex()
+    assert body_of(batch).hex() == "".join(columns_of_body)
     assert bytes_of(batch)[:12] == b"dJR1saltsalt"
-    assert bytes_of(batch)[12:32].hex() == "bf000000" + "0400000000000000" + "0900000000000000"
-    assert len(bytes_of(batch)) == RECORD_HEADER_BYTES + 0xBF
+    assert bytes_of(batch)[12:32].hex() == "2a000000" + "0400000000000000" + "0900000000000000"
+    assert len(bytes_of(batch)) == RECORD_HEADER_BYTES + 0x2A
     numbers_of_header = b"\3" + bytes(7) + b"\7" + bytes(7) + b"\0\x80" + bytes(6)
     assert segment_header(HEADER)[:40] == b"duobusJ1" + numbers_of_header + b"saltsalt"
     assert len(segment_header(HEADER)) == HEADER_BYTES

@@ -43,6 +43,7 @@ from duobus.model.address import parse_address
 from duobus.model.descriptions import ALL_RIGHTS, AccessRule
 from fuzz.bearer import bearer
 from fuzz.heads import heads
+from fuzz.journals import journals
 from fuzz.rule_texts import rules
 
 SECONDS_PER_64K = 0.05
@@ -412,6 +413,7 @@ def coordinator(data: bytes) -> None:
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "bearer": bearer,
     "heads": heads,
+    "journals": journals,
     "frames": frames,
     "codec": codec,
     "sasl": sasl,

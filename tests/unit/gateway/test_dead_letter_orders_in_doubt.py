@@ -20,7 +20,7 @@ from duobus.broker.dead_letters import (
 from duobus.codec import build_message
 from duobus.codec.sections import application_properties
 from duobus.errors import ServerBusy, StoreUnavailable
-from duobus.gateway.rest.dead_letters.orders import ANSWER_S, KEPT_S, Order, OrdersUnderWay, Result
+from duobus.gateway.rest.dead_letters.orders import ANSWER_S, KEPT_S, Order, PendingOrders, Result
 from duobus.model.json.repair import parse_repair
 from duobus.model.metadata import MessageMetadata
 from kits.broker import Hall, simulated_over
@@ -36,7 +36,7 @@ async def ids(queue: Queue, sub_queue: int) -> list[int]:
     return sorted(application_properties(one.payload)["n"] for _, one in await queue.peek(sub_queue, 1, 100))
 
 
-async def answered(orders: OrdersUnderWay, key: bytes, work: Any) -> tuple[float, Result | ServerBusy]:
+async def answered(orders: PendingOrders, key: bytes, work: Any) -> tuple[float, Result | ServerBusy]:
     """The answer to an order, and after how many seconds it came."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
@@ -59,7 +59,7 @@ def restoring(queue: Queue, *numbers: int) -> Any:
 @simulated
 async def test_an_order_whose_store_hangs_is_answered_in_time_and_given_again_it_is_done_once(hall: Hall) -> None:
     await hall.start()
-    queue, orders = await hall.create(), OrdersUnderWay()
+    queue, orders = await hall.create(), PendingOrders()
     writer = hall.writers[queue.fragments[0].store.store_id]
     writer.is_held = True
     seconds, busy = await answered(orders, b"k", restoring(queue, 1, 2))
@@ -85,7 +85,7 @@ async def test_an_order_whose_store_hangs_is_answered_in_time_and_given_again_it
 @simulated
 async def test_a_client_that_comes_back_while_the_store_opens_gets_the_result_of_its_first_order(hall: Hall) -> None:
     await hall.start()
-    queue, orders = await hall.create(), OrdersUnderWay()
+    queue, orders = await hall.create(), PendingOrders()
     writer = hall.writers[queue.fragments[0].store.store_id]
     writer.is_held = True
     await answered(orders, b"k", restoring(queue, 1))
@@ -103,7 +103,7 @@ async def test_a_client_that_comes_back_while_the_store_opens_gets_the_result_of
 @simulated
 async def test_an_order_that_turns_out_not_to_be_done_begins_anew_when_it_is_given_again(hall: Hall) -> None:
     await hall.start()
-    queue, orders = await hall.create(), OrdersUnderWay()
+    queue, orders = await hall.create(), PendingOrders()
     began = 0
 
     async def refused(order: Order) -> Result:
@@ -122,7 +122,7 @@ async def test_an_order_that_turns_out_not_to_be_done_begins_anew_when_it_is_giv
 @simulated
 async def test_looking_for_messages_takes_as_long_as_it_takes_and_an_answer_in_time_is_not_kept(hall: Hall) -> None:
     await hall.start()
-    orders = OrdersUnderWay()
+    orders = PendingOrders()
     told = 0
 
     async def slow(order: Order) -> Result:
@@ -139,7 +139,7 @@ async def test_looking_for_messages_takes_as_long_as_it_takes_and_an_answer_in_t
 @simulated
 async def test_a_result_is_kept_for_a_while_and_not_for_ever(hall: Hall) -> None:
     await hall.start()
-    queue, orders = await hall.create(), OrdersUnderWay()
+    queue, orders = await hall.create(), PendingOrders()
 
     async def late(order: Order) -> Result:
         order.begin_changes()

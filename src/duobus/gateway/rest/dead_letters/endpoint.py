@@ -38,7 +38,7 @@ from duobus.broker.dead_letters import (
 )
 from duobus.errors import ArgumentInvalid, EntityDisabled, NotAllowed, ServerBusy
 from duobus.gateway.rest.authorization import Guard
-from duobus.gateway.rest.dead_letters.orders import Order, OrdersUnderWay, Result
+from duobus.gateway.rest.dead_letters.orders import Order, PendingOrders, Result
 from duobus.gateway.rest.request_bodies import BodyBudget, read_body
 from duobus.gateway.rest.request_target import Target
 from duobus.gateway.result_waiter import ResultWaiter
@@ -129,7 +129,7 @@ class DeadLetterEndpoint:
         self._guard = guard
         self._room = room
         self._service = DeadLetterService(unit)
-        self._orders = OrdersUnderWay()
+        self._orders = PendingOrders()
 
     async def close(self) -> None:
         """Let what is under way come to its end, for a while."""

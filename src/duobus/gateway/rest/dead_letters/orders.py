@@ -60,7 +60,7 @@ class Order:
         return self.task.done()
 
 
-class OrdersUnderWay:
+class PendingOrders:
     """Does orders of the dead-letter service to their end, although their clients do not wait."""
 
     __slots__ = ("_kept", "_running", "_unanswered")

@@ -64,8 +64,11 @@ def _change(data: bytearray, chance: random.Random, pool: list[bytes]) -> None:
         data[start] ^= 1 << chance.randrange(8)
 
 
-def blind(target: str, run: Callable[[bytes], None], seconds: float, seed: int) -> int:
-    """Random mutation for a time; returns the number of inputs tried. What ``run`` raises goes to the caller."""
+def blind(target: str, run: Callable[[bytes], None], seconds: float, seed: int, most: int | None = None) -> int:
+    """Random mutation for a time, or for ``most`` inputs if these come first; returns the number of inputs tried.
+
+    What ``run`` raises goes to the caller.
+    """
     end = time.monotonic() + seconds
     tried = 0
     for data in mutations(target, seed):
@@ -75,7 +78,7 @@ def blind(target: str, run: Callable[[bytes], None], seconds: float, seed: int) 
             keep(target, data)
             raise
         tried += 1
-        if time.monotonic() > end:
+        if tried == most or time.monotonic() > end:
             break
     return tried
 

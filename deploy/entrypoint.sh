@@ -74,5 +74,10 @@ case "${ACCEPT_EULA:-}" in
 [Yy] | [Yy][Ee][Ss]) set -- --emulator "$@" ;;
 esac
 
+# Nobody outside of the container would reach a console that listens on 127.0.0.1.
+if has --console && ! has --console-host; then
+    set -- --console-host 0.0.0.0 "$@"
+fi
+
 # The container's own address is its network's; what is published of it, the container engine says.
 exec duobus serve --data "$data" --host 0.0.0.0 "$@"

@@ -66,6 +66,8 @@ def console_options(settings: Settings, members: Mapping[str, object]) -> Consol
         members: Of the server's ready file.
     """
     arguments = ["--port", str(settings.console_port), "--endpoint", str(members["admin_url"])]
+    if settings.console_host is not None:
+        arguments += ["--host", settings.console_host]
     if settings.console_url is not None:
         arguments += ["--public-url", settings.console_url]
     place = str(members["connection_string"])

@@ -99,6 +99,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         shards_queues: Partitioned queues that are created here are spread over all stores that servers share.
         otlp_endpoint: Address of a collector that the broker's own spans go to, or None for none.
         console_port: Port of the console that runs beside the server; None for no console.
+        console_host: Address that the console listens on; None for this machine alone.
         console_url: Address of the console for browsers, or None for the local one.
         accept_clock: The machine's clock is right, however far ahead of what was recorded it is.
         warnings: What the operator should read at the start, one text each.
@@ -142,6 +143,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     accept_clock: bool = False
     otlp_endpoint: str | None = None
     console_port: int | None = None
+    console_host: str | None = None
     console_url: str | None = None
     warnings: tuple[str, ...] = ()
 
@@ -330,6 +332,8 @@ def check_options(options: Settings) -> None:
 
 
 def _check_console(options: Settings) -> None:
+    if options.console_port is None and options.console_host is not None:
+        raise ConfigurationError("--console-host is where a console listens that the server starts. Give --console.")
     if options.console_url is None:
         return
     if options.console_port is None:

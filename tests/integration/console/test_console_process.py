@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from duobus.clock import Clock
+from duobus.errors import ConfigurationError
 from duobus.server.console_process import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
@@ -21,7 +22,7 @@ from duobus.server.console_process import (
     ConsoleProcess,
     console_options,
 )
-from duobus.server.settings import Settings
+from duobus.server.settings import Settings, load_settings
 from duobus.telemetry.logs import Log
 from kits.gateway import in_loop, serving, settled
 from kits.http_client import Http
@@ -45,6 +46,15 @@ def test_the_console_of_a_server_gets_no_key_unless_the_key_is_public() -> None:
     public = console_options(Settings(data=None, console_port=0, emulator=True), MEMBERS)
     assert "SharedAccessKey=secret" in public.connection_string
     assert "secret" not in " ".join(public.arguments)
+
+
+def test_the_console_of_a_server_listens_where_the_server_says_and_on_this_machine_alone_otherwise() -> None:
+    assert "--host" not in console_options(Settings(data=None, console_port=0), MEMBERS).arguments
+    chosen = Settings(data=None, console_port=0, console_host="0.0.0.0", console_url="https://console.example.com")
+    arguments = console_options(chosen, MEMBERS).arguments
+    assert arguments[-4:] == ("--host", "0.0.0.0", "--public-url", "https://console.example.com")
+    with pytest.raises(ConfigurationError, match="Give --console"):
+        load_settings(Settings(data=None, ephemeral=True, console_host="0.0.0.0"))
 
 
 @in_loop

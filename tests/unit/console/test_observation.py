@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from duobus.console.observation.differences import busiest, rates_between
 from duobus.console.observation.drills import Drill, is_over, told
 from duobus.console.observation.findings import errors_between, findings, most_grown
@@ -163,3 +165,23 @@ def test_the_rows_of_a_server_become_counts() -> None:
     row = {"entity": "q", "kind": "queue", "available": True, "active": 1, "deadLetter": 2, "transferDeadLetter": 3}
     row |= {"scheduled": 4, "deferred": 5, "locked": 6, "sent": 7, "received": 8, "settled": 9}
     assert entities_of([row]) == {"q": EntityCounts("queue", True, 1, 5, 4, 5, 6, 7, 8, 9)}
+
+
+@pytest.mark.parametrize(
+    ("days", "kind", "title"),
+    [
+        (14, None, ""),
+        (13.5, "warning", "The certificate ends in 13 days"),
+        (1, "warning", "The certificate ends in 1 day"),
+        (0.5, "warning", "The certificate ends today"),
+        (-0.5, "bad", "The certificate has ended"),
+    ],
+)
+def test_a_certificate_that_ends_within_two_weeks_is_told_first_as_a_warning(
+    days: float, kind: str | None, title: str
+) -> None:
+    certificate = {"subject": "CN=bus", "issuer": "CN=us", "names": ["bus"], "beginMs": 0}
+    at_s = 1_000_000.0
+    certificate["endMs"] = round((at_s + days * 86_400) * 1000)
+    found = findings(reading(at_s, server={"certificate": certificate}), {}, None, "")
+    assert [(one.kind, one.title, one.url) for one in found] == ([] if kind is None else [(kind, title, "/access")])

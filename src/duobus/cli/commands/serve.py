@@ -190,6 +190,7 @@ SIGTERM or Ctrl-C drains and stops; a second one ends --drain-delay, or stops at
     metavar="[PORT]",
     help=f"Run a console for the browser beside the server, on this port of the machine; {CONSOLE_PORT} unless given.",
 )
+@click.option("--console-host", metavar="ADDRESS", help="Address that the console listens on; 127.0.0.1 unless given.")
 @click.option("--console-url", metavar="URL", help="Address of the console for browsers, where a proxy is before it.")
 @click.option("--accept-clock", is_flag=True, help="Believe the clock although it is far ahead of the last start.")
 @click.option("--ready-file", type=_FILE, help="Write ports and connection strings here once clients can connect.")
@@ -236,6 +237,7 @@ def command(
     shards_queues: bool,
     otlp_endpoint: str | None,
     console_port: int | None,
+    console_host: str | None,
     console_url: str | None,
     accept_clock: bool,
     ready_file: Path | None,
@@ -283,6 +285,7 @@ def command(
         shards_queues=shards_queues,
         otlp_endpoint=otlp_endpoint,
         console_port=console_port,
+        console_host=console_host,
         console_url=console_url,
         accept_clock=accept_clock,
         ready_file=ready_file,

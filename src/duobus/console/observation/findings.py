@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from duobus.console.formats import count, entity_url, short_duration
+from duobus.console.observation.certificates import certificate_of
 from duobus.console.observation.readings import Reading
 
 #: Findings of one kind that are told one by one; the rest is told as a number.
@@ -20,6 +21,10 @@ _CLOCKS_APART_MS: Final = 60_000
 #: For how long a start of the server is worth a line.
 _NEW_MS: Final = 10 * 60_000
 _BACKLOG: Final = re.compile(r"(?i)(.+)/x-servicebus-transfer/(\d{1,9})")
+
+#: The words of links to pages that only a key with the right Manage opens.
+SEE_STORE: Final = "Look at the store"
+SEE_CERTIFICATE: Final = "See the certificate"
 
 BAD: Final = "bad"
 WARNING: Final = "warning"
@@ -59,6 +64,7 @@ def findings(reading: Reading, errors: Mapping[str, int], dead_before: int | Non
         *_of_entities(reading),
         *_of_dead_letters(reading, dead_before, growing),
         *_of_server(reading.server),
+        *_of_certificate(reading),
         *_of_clocks(reading.apart_ms),
         *_of_errors(errors),
         *_of_backlogs(reading),
@@ -75,7 +81,7 @@ def _of_stores(reading: Reading) -> list[Finding]:
             f"Store {store['store']} is {store['state']}",
             store_reason(store),
             f"/stores/{store['store']}",
-            "Look at the store",
+            SEE_STORE,
         )
         for store in away[:_NAMED_MAX]
     ]
@@ -138,6 +144,17 @@ def _of_server(server: Mapping[str, Any]) -> list[Finding]:
         text = "That was less than ten minutes ago. Its counts of sent and received messages begin there."
         found.append(Finding(INFO, "The server was started", text))
     return found
+
+
+def _of_certificate(reading: Reading) -> list[Finding]:
+    certificate = certificate_of(reading.server.get("certificate"), reading.at_ms)
+    if certificate is None or not certificate["ends_soon"]:
+        return []
+    days = certificate["days"]
+    when = "today" if days == 0 else "in 1 day" if days == 1 else f"in {days} days"
+    title = "The certificate has ended" if certificate["is_over"] else f"The certificate ends {when}"
+    text = f"Clients that connect over TLS refuse {certificate['subject']} after its end. Replace its files."
+    return [Finding(BAD if certificate["is_over"] else WARNING, title, text, "/access", SEE_CERTIFICATE)]
 
 
 def _of_clocks(apart_ms: int) -> list[Finding]:

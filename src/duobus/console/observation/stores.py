@@ -29,6 +29,7 @@ def store_rows(stores: Iterable[Mapping[str, Any]], fragments: Iterable[Mapping[
         rows.append(
             {
                 **store,
+                "generation": store.get("generation"),
                 "is_open": is_open,
                 "reason": store_reason(store) if not is_open else "",
                 "depth": depth,

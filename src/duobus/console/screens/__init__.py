@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from duobus.console.screens import (
+    access,
     audit,
     connections,
     dead_letters,
@@ -27,4 +28,5 @@ SCREENS: Final[tuple[Screen, ...]] = (
     pairs.screen,
     audit.screen,
     usage.screen,
+    access.screen,
 )

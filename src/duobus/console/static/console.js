@@ -41,6 +41,29 @@
     }
   }
 
+  /* Fields of times: the server speaks UTC, the person sees and types times of their zone. A hidden field under the name
+     of the field carries what is sent; without a script the field itself does, and its label says UTC. */
+  function wallClock(instant) {
+    return new Date(instant - instant.getTimezoneOffset() * 60000).toISOString().slice(0, 16);
+  }
+  function zone(root) {
+    for (const field of root.querySelectorAll("input[data-utc][name]")) {
+      const sent = document.createElement("input");
+      sent.type = "hidden";
+      sent.name = field.name;
+      sent.value = field.value;
+      const instant = new Date(`${field.value}Z`);
+      if (!Number.isNaN(instant.getTime())) field.value = wallClock(instant);
+      field.removeAttribute("name");
+      field.after(sent);
+      field.addEventListener("input", () => {
+        sent.value = field.value ? new Date(field.value).toISOString().slice(0, 16) : "";
+      });
+      const named = field.labels[0]?.querySelector("[data-zone]");
+      if (named) named.textContent = Intl.DateTimeFormat().resolvedOptions().timeZone;
+    }
+  }
+
   /* Live events: <div data-events="/tail/orders/events"> gets each event of the stream as an event of the page. */
   const streams = new Map();
   function listen(root) {
@@ -128,7 +151,7 @@
     }
   }).observe(document.body);
 
-  function begin(root) { localize(root); listen(document); draw(root); countDown(); arm(root); }
+  function begin(root) { localize(root); zone(root); listen(document); draw(root); countDown(); arm(root); }
 
   /* Locks and other ends: <span data-until="ISO time">; and what began: <span data-since="milliseconds">. */
   function spoken(seconds) {

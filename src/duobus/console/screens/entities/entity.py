@@ -8,6 +8,7 @@ from typing import Any, Final
 from duobus.console.formats import entity_url
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.namespace.sdk_forms import plain
+from duobus.console.screens.access import own_rule, shown_keys
 from duobus.console.screens.entities.calls import Entity, change_entity, delete_entity, read_entity, read_rules
 from duobus.console.screens.entities.fields import groups_of, statuses_of, texts_of, tier_of
 from duobus.console.screens.entities.inventory import forget_rows, row_of, subscriptions_of
@@ -144,7 +145,7 @@ async def _contents(visit: Visit, entity: Entity, tab: str) -> dict[str, Any]:
             "is_cut": len(rules) > _RULES_SHOWN,
         }
     if tab == "access":
-        return {"access_rules": access_rules_of(entity), "shown": None}
+        return {"access_rules": access_rules_of(entity), "shown": None, "own_rule": own_rule(visit, path.text)}
     if tab == "fragments":
         return {"fragments": await _fragments(visit, path)}
     return {}
@@ -226,15 +227,7 @@ async def show_key(visit: Visit) -> View:
     rule = next((rule for rule in entity.about.authorization_rules or () if rule.key_name == name), None)
     if rule is None:
         raise Refusal(HTTPStatus.NOT_FOUND, f"{path.text} has no access rule {name}.")
-    keys = {"primary": rule.primary_key, "secondary": rule.secondary_key}
     await visit.write_down("show keys", "access rule", f"{path.text}/{name}")
-    endpoint = f"sb://{visit.namespace.name}/"
-    shown = {
-        "rule": name,
-        **keys,
-        "connection_string": f"Endpoint={endpoint};SharedAccessKeyName={name};"
-        f"SharedAccessKey={keys['primary']};EntityPath={path.text}",
-    }
     row = await row_of(visit, path) or _sdk_row(entity)
     data: dict[str, Any] = {
         "entity": path.text,
@@ -248,6 +241,7 @@ async def show_key(visit: Visit) -> View:
         "statuses": [list(pair) for pair in statuses_of(entity.kind)],
         "times": None,
         "access_rules": access_rules_of(entity),
-        "shown": shown,
+        "shown": shown_keys(visit, path.text, name, (rule.primary_key, rule.secondary_key)),
+        "own_rule": own_rule(visit, path.text),
     }
     return View(_TEMPLATE, path.text, data)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import gzip
 import json
 import re
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from typing import Any
 
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
+from duobus.console.screens.messages import list_page
 from duobus.console.screens.messages.node import NODES_MAX, node_for
 from duobus.model.descriptions import QueueDescription, TopicDescription
 from duobus.model.options import HttpOptions
 from duobus.model.tiers import PREMIUM_PARTITIONED
-from kits.console import ConsoleClient, console, console_of
+from kits.console import ConsoleClient, console, console_of, stream_of
 from kits.gateway import in_loop
 from kits.hostile_texts import HOSTILE
 
@@ -240,3 +243,46 @@ async def test_only_the_doors_of_azure_are_enough() -> None:
         assert numbers(await client.data("/messages/orders?sql=x%20%3D%201")) == [1]
         assert [one["session"] for one in (await client.data("/sessions/visits"))["sessions"]] == ["s"]
         assert "Everything" not in (await client.get("/purge/orders")).words
+
+
+@in_loop
+async def test_a_search_goes_on_by_itself_with_its_progress_until_it_has_found_or_seen_all() -> None:
+    async with console(QueueDescription(name="orders")) as client:
+        for number in range(5):
+            fields = {"kind": "text", "body": "x", "count": "1000", "do": "send", "subject": f"{number}"}
+            assert (await client.post("/send/orders", fields)).status == 303
+        await client.post(
+            "/send/orders", {"kind": "text", "body": "<b>", "count": "1", "do": "send", "subject": "needle"}
+        )
+        page = await client.get("/messages/orders?sql=sys.label='needle'")
+        assert "Nothing found so far" in page.words
+        assert "Looked at 2,000 messages, found 0; there is more to look at" in page.words
+        (url,) = re.findall(r'data-events="([^"]+)"', page.text)
+        heard = [data async for data in events_of(client, unescape(url))]
+        assert heard[-1] == {"looked": 5_001, "found": 1}
+        assert "Looked at 5,001 of about 5,001 messages, found 1; this is the end" in " ".join(
+            re.sub(r"<[^>]+>", " ", heard[-2]["html"]).split()
+        )
+        assert "needle" in heard[-2]["html"]
+
+
+@in_loop
+async def test_a_search_that_is_stopped_releases_its_place_and_only_a_few_go_on_at_a_time() -> None:
+    async with console(QueueDescription(name="orders")) as client:
+        (session,) = client.console.sessions.all()
+        await client.post("/send/orders", {"kind": "text", "body": "x", "count": "1", "do": "send"})
+        session.memory["messages-searches"] = list_page.SEARCHES_MAX
+        (told,) = [data async for data in events_of(client, "/messages/orders?sql=sys.label='x'&events=1")]
+        assert "Stop another one first" in told["text"]
+        session.memory["messages-searches"] = 0
+        assert [data async for data in events_of(client, "/messages/orders?sql=sys.label='x'&events=1")][-1] == {
+            "looked": 1,
+            "found": 0,
+        }
+        assert session.memory["messages-searches"] == 0
+
+
+async def events_of(client: ConsoleClient, path: str) -> AsyncIterator[Any]:
+    async with stream_of(client, path) as heard:
+        async for data in heard:
+            yield data

@@ -78,12 +78,19 @@
       const stream = new EventSource(element.dataset.events);
       streams.set(element, stream);
       watch(stream);
+      element.querySelector("[data-stop]")?.closest("p").removeAttribute("hidden");
       const names = (element.dataset.eventNames || "").split(" ").filter(Boolean);
       for (const name of new Set(["html", "failed", "dropped", "ended", ...names])) {
         stream.addEventListener(name, (event) => receive(element, stream, name, JSON.parse(event.data)));
       }
     }
   }
+  /* <button data-stop> inside the element ends its stream; the button is shown as long as there is something to end. */
+  function stop(element) {
+    streams.get(element)?.close();
+    element.querySelector("[data-stop]")?.closest("p").setAttribute("hidden", "");
+  }
+
   /* The browser tries again by itself while the console is away; an answer that is no stream ends that. */
   function watch(stream) {
     let isAway = false;
@@ -102,7 +109,7 @@
   function receive(element, stream, name, data) {
     if (name === "failed") notify(data.text);
     if (name === "ended") notify(ENDED);
-    if (name === "failed" || name === "ended") stream.close();
+    if (name === "failed" || name === "ended" || name === "done") stop(element);
     if (name === "html") {
       const target = data.target ? document.querySelector(data.target) : element;
       if (!target) return;
@@ -188,6 +195,8 @@
     if (open) document.querySelector(open.dataset.open)?.showModal();
     event.target.closest("[data-dismiss]")?.closest("dialog")?.close();
     event.target.closest("[data-close]")?.closest(".notice")?.remove();
+    const ending = event.target.closest("[data-stop]");
+    if (ending) stop(ending.closest("[data-events]"));
     const copy = event.target.closest("[data-copy]");
     if (copy) copyText(copy);
     if (event.target.closest("[data-theme-switch]")) switchTheme();

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
 from aiohttp import web
 
+from duobus.console.events import Event, stream_events
 from duobus.console.formats import entity_url
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.screens.messages import message_page, search
-from duobus.console.screens.messages.node import node_for
+from duobus.console.screens.messages.node import Node, node_for, own_node
 from duobus.console.screens.messages.places import (
     ACTIVE,
     DEAD,
@@ -41,6 +42,12 @@ _SIZES: Final = (25, 50, 100, 200)
 _SIZE: Final = 50
 #: Entities of a kind that the first page offers.
 ENTITIES_MAX: Final = 200
+#: Searches of a session that go on by themselves at a time, and messages that one of them looks at.
+SEARCHES_MAX: Final = 2
+SEARCHED_MAX: Final = 5_000_000
+_SEARCHES: Final = "messages-searches"
+#: How often a search tells how far it is, in milliseconds; what it finds is shown at once.
+_TOLD_MS: Final = 1_000
 #: Pages that *Earlier* leads back to.
 _TRAIL_MAX: Final = 30
 
@@ -102,7 +109,10 @@ async def _table(visit: Visit, entity: MessageEntity) -> View | web.StreamRespon
         "next": None,
         "is_cut": False,
         "subscriptions": None,
+        "of_about": None,
     }
+    if fault is None and visit.query.get("events"):
+        return await stream_events(visit, _looking(visit, entity, data, kept))
     if fault is None:
         try:
             data |= await _found(visit, entity, place, session=session, query=query, columns=columns)
@@ -118,18 +128,72 @@ async def _table(visit: Visit, entity: MessageEntity) -> View | web.StreamRespon
     return View("messages/list.html", entity.path, data | frame, status)
 
 
+async def _looking(
+    visit: Visit, entity: MessageEntity, data: dict[str, Any], kept: Mapping[str, str | None]
+) -> AsyncIterator[Event]:
+    """A search that goes on step by step until the page is full, the messages end, or somebody stops it."""
+    memory = visit.session.memory
+    if memory.get(_SEARCHES, 0) >= SEARCHES_MAX:
+        yield Event("failed", {"text": f"At most {SEARCHES_MAX} searches go on at a time. Stop another one first."})
+        return
+    memory[_SEARCHES] = memory.get(_SEARCHES, 0) + 1
+    try:
+        data["of_about"] = await _number_in(visit, entity, data["place"])
+        query, columns = search.Query(**data["query"]), data["columns"]
+        following: int | None = data["from"]
+        told_ms = visit.clock.monotonic_ms()
+        async with own_node(visit.session, node_of(entity, data["place"])) as node:
+            while following is not None:
+                step = await _step(visit, node, data, query, columns, following)
+                data["rows"] += step["rows"]
+                data["looked"] += step["looked"]
+                following, data["next"], data["is_cut"] = step["next"], step["next"], step["is_cut"]
+                is_over = not step["is_cut"] or data["looked"] >= SEARCHED_MAX
+                now_ms = visit.clock.monotonic_ms()
+                if is_over or step["rows"] or now_ms - told_ms >= _TOLD_MS:
+                    told_ms = now_ms
+                    html = visit.render("messages/found.html", data | _frame(visit, entity, data, kept))
+                    yield Event("html", {"target": "#messages-found", "html": html})
+                if is_over:
+                    break
+        yield Event("done", {"looked": data["looked"], "found": len(data["rows"])})
+    finally:
+        memory[_SEARCHES] -= 1
+
+
+async def _number_in(visit: Visit, entity: MessageEntity, place: str) -> int | None:
+    """How many messages are to be looked at, for the progress of a search; None where nobody tells."""
+    namespace = visit.namespace
+    if not namespace.is_duobus or namespace.entity or await namespace.servers():
+        return None
+    found = await namespace.operation("GET", "/$duobus/entities", query={"prefix": entity.path})
+    row = next((one for one in found if str(one["entity"]).lower() == entity.path.lower()), None)
+    if row is None or place == SESSION:
+        return None
+    names = {DEAD: ("deadLetter",), TRANSFER: ("transferDeadLetter",)}.get(place, ("active", "scheduled", "deferred"))
+    return sum(int(row[name]) for name in names)
+
+
 async def _found(
     visit: Visit, entity: MessageEntity, place: str, *, session: str, query: search.Query, columns: list[str]
 ) -> dict[str, Any]:
-    needs_bodies = query.needs_bodies or "size" in columns or "body" in columns
     node = await node_for(visit.session, node_of(entity, place))
+    data = {"place": place, "session": session, "count": visit.number("count", _SIZE, least=1, most=_SIZES[-1])}
+    return await _step(visit, node, data | {"rows": []}, query, columns, visit.number("from", 0))
+
+
+async def _step(
+    visit: Visit, node: Node, data: Mapping[str, Any], query: search.Query, columns: list[str], first: int
+) -> dict[str, Any]:
+    """One step of a search, for as many rows as the page has room for."""
+    needs_bodies = query.needs_bodies or "size" in columns or "body" in columns
     step = await search.search(
         node,
-        search.wanted_of(query, state_of(place)),
-        first=visit.number("from", 0),
-        count=visit.number("count", _SIZE, least=1, most=_SIZES[-1]),
+        search.wanted_of(query, state_of(data["place"])),
+        first=first,
+        count=data["count"] - len(data["rows"]),
         clock=visit.clock,
-        session_id=session if place == SESSION else None,
+        session_id=data["session"] if data["place"] == SESSION else None,
         with_bodies=needs_bodies,
     )
     return {
@@ -220,6 +284,14 @@ def _frame(visit: Visit, entity: MessageEntity, data: dict[str, Any], kept: Mapp
         "following": following,
         "is_scheduled": place == SCHEDULED and rights.send and not entity.subscription,
         "is_filtered": not search.Query(**data["query"]).is_empty,
+        "looking": entity_url(
+            entity.path,
+            "messages",
+            **address | {"place": kept["place"], "session": kept["session"]},
+            **{"from": data["from"] or None, "events": "1"},
+        )
+        if data["is_cut"]
+        else "",
         "plain_url": entity_url(entity.path, "messages", place=kept["place"], session=kept["session"]),
         "here": str(visit.request.rel_url),
     }

@@ -153,7 +153,9 @@ class Node:
             # Of a connection that is broken nothing has to be waited for.
             with suppress(*TOLD):
                 async with asyncio.timeout(_FINISH_S):
-                    await handler.close()
+                    # To its end also when whoever closes is cancelled meanwhile: the handler is known to nobody else,
+                    # and its socket would stay open.
+                    await _finished(handler.close())
 
 
 async def _send_once(handler: Any, *request: Any, **options: Any) -> Any:

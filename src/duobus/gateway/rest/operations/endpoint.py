@@ -146,20 +146,20 @@ class AdminOperations:
             return json_response(self._overview.disconnect(namespace.name, call[2], who=who, origin=origin))
         kind = AUDITED.get(call[1]) if call[0] == "POST" and len(call) > 1 else None
         if kind is None:
-            return self._of_stores(call, target, namespace)
+            return await self._of_stores(call, target, namespace)
         path = "/".join(filter(None, [*target.segments[2:], target.query.get("entity", "")]))[:PATH_LENGTH_MAX]
         change = Change(UPDATE, kind, namespace.name, path, who=who, origin=request.remote or "", interface="http")
         self._audit.begin(change, self._now_ms())
         outcome = DONE
         try:
-            return self._of_stores(call, target, namespace)
+            return await self._of_stores(call, target, namespace)
         except ServiceBusError as error:
             outcome = str(error)
             raise
         finally:
             self._audit.end(change, self._now_ms(), outcome)
 
-    def _of_stores(self, call: tuple[str, ...], target: Target, namespace: NamespaceRules) -> web.Response:
+    async def _of_stores(self, call: tuple[str, ...], target: Target, namespace: NamespaceRules) -> web.Response:
         match call:
             case "GET", "stores":
                 return web.json_response([self._store(broker) for broker in self._unit.brokers.values()])

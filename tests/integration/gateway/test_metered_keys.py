@@ -257,7 +257,7 @@ def test_what_is_counted_after_a_minute_is_in_the_next_one() -> None:
 
 
 def test_a_connection_that_lives_long_remembers_only_so_many_entities(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "COUNTS_MAX", 3)
+    monkeypatch.setattr(meter, "KEYS_MAX", 3)
     server, grants = FakeServer(), Grants()
     grants.set_login(Grant((), Right.SEND, None, "writer"))
     counting = Meter(server, grants)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Entities and kinds whose counts one connection remembers; past them it begins again, so that entities that come and
 #: go are not kept alive by it.
-COUNTS_MAX: Final = 256
+KEYS_MAX: Final = 256
 
 
 class Meter:
@@ -39,7 +39,7 @@ class Meter:
         ``sub_queue``: what they were done on. It is counted at its entity, and a token may have been put for it alone.
         """
         metering = self._metering
-        if self._minutes != metering.minutes or self._seen != self._grants.changes or len(self._counts) > COUNTS_MAX:
+        if self._minutes != metering.minutes or self._seen != self._grants.changes or len(self._counts) > KEYS_MAX:
             self._counts.clear()
             self._seen, self._minutes = self._grants.changes, metering.minutes
         place = (queue, kind, sub_queue) if sub_queue else (queue, kind)

@@ -11,8 +11,8 @@ from duobus.storage.journal.format import (
     HEADER_BYTES,
     HEADERS_AT,
     RECORDS_AT,
+    CommitRecord,
     JournalDamaged,
-    Record,
     SegmentHeader,
     batch_of,
     body_of,
@@ -57,7 +57,7 @@ def _read(data: bytes) -> None:
             _same(record)
 
 
-def _same(record: Record) -> None:
+def _same(record: CommitRecord) -> None:
     try:
         batch = batch_of(record)
     except JournalDamaged:

@@ -81,7 +81,7 @@ class SegmentHeader(NamedTuple):
     salt: bytes
 
 
-class Record(NamedTuple):
+class CommitRecord(NamedTuple):
     """A record that is whole: what its header says, and its body."""
 
     generation: int
@@ -97,12 +97,14 @@ class SegmentContents(NamedTuple):
         records: Those from the beginning on that are whole.
         end: Where the first byte behind them is.
         is_followed: A record was begun behind ``end`` and its beginning, so what stands at ``end`` is damaged.
+        torn_no: The commit whose record begins at ``end`` and is not whole, if its header is; else 0.
     """
 
     header: SegmentHeader
-    records: list[Record]
+    records: list[CommitRecord]
     end: int
     is_followed: bool
+    torn_no: int
 
 
 def segment_header(header: SegmentHeader) -> bytes:
@@ -156,15 +158,16 @@ def read_segment(data: bytes) -> SegmentContents | None:
     if header is None:
         return None
     mark = RECORD_MAGIC + header.salt
-    records: list[Record] = []
+    records: list[CommitRecord] = []
     at = RECORDS_AT
     while (found := _record_at(data, at, mark)) is not None:
         records.append(found)
         at += RECORD_HEADER_BYTES + len(found.body)
-    return SegmentContents(header, records, at, _is_begun_behind(data, at, mark))
+    head = _head_at(data, at, mark)
+    return SegmentContents(header, records, at, _is_begun_behind(data, at, mark), 0 if head is None else head[2])
 
 
-def batch_of(found: Record) -> CommitBatch:
+def batch_of(found: CommitRecord) -> CommitBatch:
     """Return the commit of a record.
 
     Raises:
@@ -182,14 +185,14 @@ def batch_of(found: Record) -> CommitBatch:
     return batch
 
 
-def _record_at(data: bytes, at: int, mark: bytes) -> Record | None:
+def _record_at(data: bytes, at: int, mark: bytes) -> CommitRecord | None:
     head = _head_at(data, at, mark)
     if head is None:
         return None
     length, generation, commit_no, body_sum = head
     first = at + RECORD_HEADER_BYTES
     body = data[first : first + length]
-    return Record(generation, commit_no, body) if len(body) == length and crc32(body) == body_sum else None
+    return CommitRecord(generation, commit_no, body) if len(body) == length and crc32(body) == body_sum else None
 
 
 def _head_at(data: bytes, at: int, mark: bytes) -> tuple[int, int, int, int] | None:

@@ -74,14 +74,14 @@ def _by_source(batches: Iterable[CommitBatch]) -> dict[int, list[_Range]]:
 
 
 def _union(ranges: Iterable[_Range]) -> list[_Range]:
-    """Return ranges in order, those that meet joined."""
-    joined: list[_Range] = []
+    """Return ranges in order, those that meet as one."""
+    combined: list[_Range] = []
     for first, end in sorted(ranges):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        if combined and first <= combined[-1][1] + 1:
+            combined[-1] = (combined[-1][0], max(end, combined[-1][1]))
         else:
-            joined.append((first, end))
-    return joined
+            combined.append((first, end))
+    return combined
 
 
 def _holds(ranges: Sequence[_Range], count: int) -> bool:

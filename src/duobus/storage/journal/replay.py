@@ -77,8 +77,10 @@ def missing_commits(name: str, segments: Iterable[SegmentContents], position: Po
             except JournalDamaged as error:
                 raise StoreFailed(f"{name}: {error}. {_PUT_BACK}") from None
             last_no = found.commit_no
-    if last_no < position.marked_no:
-        raise _gap(name, last_no, position.marked_no + 1)
+    # What was begun last was not answered, and what came before it was.
+    answered_no = max([position.marked_no, *(segment.torn_no - 1 for segment in ordered)])
+    if last_no < answered_no:
+        raise _gap(name, last_no, answered_no + 1)
     return batches
 
 
@@ -89,14 +91,14 @@ def _demand_whole(name: str, ordered: Sequence[SegmentContents], commit_no: int)
         if following is not None and following.header.sequence == segment.header.sequence:
             raise StoreFailed(f"{name}: segment {segment.header.sequence} is there twice; one is a copy. {_PUT_BACK}")
         last_no = segment.records[-1].commit_no if segment.records else 0
-        if segment.is_followed and not _is_passed(segment, following, commit_no):
+        if segment.is_followed and not _has_all_of(segment, following, commit_no):
             raise StoreFailed(
                 f"{name}: the journal is damaged in segment {segment.header.sequence} at byte {segment.end}, behind"
                 f" commit {last_no}; commits that were answered stand there and behind it. {_PUT_BACK}"
             )
 
 
-def _is_passed(segment: SegmentContents, following: SegmentContents | None, commit_no: int) -> bool:
+def _has_all_of(segment: SegmentContents, following: SegmentContents | None, commit_no: int) -> bool:
     """Whether the database has all that a damaged segment could hold."""
     return following is not None and bool(following.records) and following.records[0].commit_no <= commit_no + 1
 

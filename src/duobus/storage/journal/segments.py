@@ -8,7 +8,7 @@ A segment is laid out with zeros, so that an append overwrites and a sync writes
 (decision 0027). A segment is begun ahead of need, by ``prepare``, because that takes two syncs; ``append`` goes to one
 that is prepared, and where none is, prepares one itself if there may be one more.
 
-The journal is as full as its SEGMENTS_MAX segments: ``append`` says so then, and its caller brings commits to SQLite.
+A journal whose segments are all full takes nothing: ``append`` says so, and its caller brings commits to SQLite.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from duobus.storage.journal.format import (
 SUFFIX: Final = "-journal."
 #: A sixth of a second of traffic at 100,000 messages of 1 KiB a second. A larger commit makes its segment longer.
 SEGMENT_BYTES: Final = 16 << 20
-SEGMENTS_MAX: Final = 6
 _PIECE: Final = 1 << 20
 
 
@@ -66,17 +65,25 @@ class Segments:
         path: The database, beside which the files lie.
         store_id: Whose journal it is.
         salt: Draws the salt of a segment.
+        number: Of its segments, at the most.
         segment_bytes: Length of a file.
     """
 
     def __init__(
-        self, path: str, store_id: int, salt: Callable[[int], bytes], *, segment_bytes: int = SEGMENT_BYTES
+        self,
+        path: str,
+        store_id: int,
+        salt: Callable[[int], bytes],
+        number: int,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self._path = path
         self._store_id = store_id
         self._salt = salt
         self._segment_bytes = segment_bytes
         self._sequence = 0
+        self._segments_most = self._segments_left = number
         self._number = 0
         self._used: deque[_Segment] = deque()
         self._prepared: deque[_Segment] = deque()
@@ -106,6 +113,7 @@ class Segments:
             highest_sequence: Of all segments that were found.
         """
         self._sequence = highest_sequence
+        self._segments_left = self._segments_most
         for file in files_of(self._path):
             file.unlink()
         sync_folder(Path(self._path).parent)
@@ -143,7 +151,7 @@ class Segments:
         """Begin one more segment, if none is prepared and there may be one; return whether one is prepared then."""
         if self._prepared:
             return True
-        if not self._free and len(self._used) >= SEGMENTS_MAX:
+        if not self._free and not self._segments_left:
             return False
         self._prepared.append(self._begun(self._free.pop() if self._free else self._laid_out(self._segment_bytes)))
         return True
@@ -173,6 +181,7 @@ class Segments:
         """A new file of zeros, which are on the disk, and its name, too."""
         name = f"{self._path}{SUFFIX}{self._number}"
         self._number += 1
+        self._segments_left -= 1
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             self._lay_out(fd, 0, length)

@@ -10,7 +10,7 @@ import pytest
 
 from duobus.storage.interface import CommitBatch, IdBlock, MessagingStore, Put, Tombstone
 from duobus.storage.journal import merge
-from duobus.storage.journal.format import Record, batch_of, body_of
+from duobus.storage.journal.format import CommitRecord, batch_of, body_of
 from duobus.storage.journal.merge import merged
 from duobus.storage.memory import MemoryStore
 from duobus.storage.sqlite.store import SqliteStore
@@ -136,7 +136,7 @@ def differing(folder: Path, seed: int) -> bool:
     commits = [traffic.commit() for _ in range(30)]
     for batch in commits:
         batch.epochs = [(1, epoch_of(one_by_one))]
-        one_by_one.commit(batch_of(Record(1, batch.commit_no, body_of(batch))))
+        one_by_one.commit(batch_of(CommitRecord(1, batch.commit_no, body_of(batch))))
     start = 0
     while start < len(commits):
         end = start + chance.randrange(1, 12)

@@ -80,6 +80,14 @@ def test_a_last_record_that_was_answered_and_is_damaged_is_refused_by_the_mark()
         replayed(position=AT_SIX._replace(marked_no=9))
 
 
+def test_a_torn_record_tells_that_the_commits_before_it_were_answered() -> None:
+    assert replayed(begun(1, 7), damaged(2, 8)) == [7]
+    with pytest.raises(StoreFailed, match="lacks commit 8,"):
+        replayed(damaged(1, 7, 8, at=1), damaged(2, 9))
+    with pytest.raises(StoreFailed, match="lacks commit 7,"):
+        replayed(damaged(2, 8))
+
+
 def test_damage_in_a_segment_that_the_database_has_all_of_is_passed_over() -> None:
     assert replayed(damaged(1, 4, 5, at=0), begun(2, 6, 7)) == [7]
     assert replayed(damaged(1, 4, 5, at=0), begun(2, 7)) == [7]

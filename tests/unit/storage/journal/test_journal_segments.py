@@ -14,9 +14,10 @@ from duobus.errors import StoreFailed
 from duobus.storage.journal import segments as segment_files
 from duobus.storage.journal.format import HEADER_BYTES, HEADERS_AT
 from duobus.storage.journal.replay import Position, missing_commits
-from duobus.storage.journal.segments import SEGMENTS_MAX, Segments, files_of
+from duobus.storage.journal.segments import Segments, files_of
 
 SIZE = 64 << 10
+SEGMENTS = 6
 POSITION = Position(3, 1, 0)
 
 
@@ -26,7 +27,9 @@ class Opened:
     def __init__(self, folder: Path) -> None:
         self.path = str(folder / "s.db")
         salts = count(1)
-        self.segments = Segments(self.path, 3, lambda size: next(salts).to_bytes(size, "big"), segment_bytes=SIZE)
+        self.segments = Segments(
+            self.path, 3, lambda size: next(salts).to_bytes(size, "big"), SEGMENTS, segment_bytes=SIZE
+        )
         self.segments.begin(0)
         self.commit_no = 0
 
@@ -76,7 +79,7 @@ def test_a_commit_is_one_write_and_one_sync_and_makes_no_file_longer(
 def test_a_full_journal_takes_nothing_until_segments_are_released(journal: Opened) -> None:
     while journal.append(20_000):
         pass
-    assert len(files_of(journal.path)) == SEGMENTS_MAX
+    assert len(files_of(journal.path)) == SEGMENTS
     assert not journal.append(20_000)
     assert journal.replayed() == list(range(1, journal.commit_no + 1))
     journal.segments.release(1)
@@ -84,7 +87,7 @@ def test_a_full_journal_takes_nothing_until_segments_are_released(journal: Opene
     journal.segments.release(5)
     assert journal.append(20_000)
     assert journal.replayed(5) == list(range(6, journal.commit_no + 1))
-    assert len(files_of(journal.path)) == SEGMENTS_MAX
+    assert len(files_of(journal.path)) == SEGMENTS
 
 
 def test_a_segment_that_was_used_again_too_early_would_be_found(journal: Opened) -> None:
@@ -157,6 +160,9 @@ def test_a_journal_that_is_begun_anew_is_empty_and_its_segments_are_counted_on(j
     (left,) = Segments.read(journal.path)
     assert left.header.sequence == highest + 1
     assert left.records == []
+    while journal.append(20_000):
+        pass
+    assert len(files_of(journal.path)) == SEGMENTS
 
 
 def test_a_sync_that_fails_comes_out_of_the_append(journal: Opened, monkeypatch: pytest.MonkeyPatch) -> None:

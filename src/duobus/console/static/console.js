@@ -126,7 +126,14 @@
      {"x": [seconds…], "series": [{"label": …, "values": […]}], "unit": "/s"}. A chart has a table beside it for those
      who cannot see it. */
   const charts = new Map();
-  function colour(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
+  /* A canvas takes a plain colour, not the pair of a light and a dark one: an element resolves the pair. */
+  function colour(name) {
+    const probe = document.documentElement.appendChild(document.createElement("span"));
+    probe.style.color = `var(${name})`;
+    const found = getComputedStyle(probe).color;
+    probe.remove();
+    return found;
+  }
   function draw(root) {
     for (const element of root.querySelectorAll("[data-chart]")) {
       if (charts.has(element) || typeof uPlot === "undefined") continue;

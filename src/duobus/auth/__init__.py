@@ -1,7 +1,7 @@
 """Who may do what: shared access signatures, and the rights that a connection has collected."""
 
 from duobus.auth.authorizer import Authorizer, Grant, Grants, NamespaceRules
-from duobus.auth.sas_tokens import SasToken, new_key, parse_sas, sign, sign_token
+from duobus.auth.sas_tokens import SasToken, parse_sas, sign, sign_token
 
 __all__ = [
     "Authorizer",
@@ -9,7 +9,6 @@ __all__ = [
     "Grants",
     "NamespaceRules",
     "SasToken",
-    "new_key",
     "parse_sas",
     "sign",
     "sign_token",

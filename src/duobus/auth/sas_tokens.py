@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote
 
-from duobus.clock import Entropy
 from duobus.errors import Unauthorized
 
 #: Longest token that is looked at, in characters; the longest audience is a small part of it.
@@ -122,11 +121,6 @@ def sign_token(uri: str, rule_name: str, key: str, expires_s: int) -> str:
     resource = quote(uri, safe="")
     signature = quote(sign(key, resource, str(expires_s)), safe="")
     return f"SharedAccessSignature sr={resource}&sig={signature}&se={expires_s}&skn={quote(rule_name, safe='')}"
-
-
-def new_key(entropy: Entropy) -> str:
-    """Return a fresh key text: base64 of 32 random bytes, 44 characters (Azure: Service Bus REST API)."""
-    return base64.b64encode(entropy.token(32)).decode()
 
 
 def _expires_ms(expiry: str) -> int:

@@ -12,9 +12,10 @@ from azure.servicebus._base_handler import ServiceBusSharedKeyCredential
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duobus.auth import SasToken, new_key, parse_sas, sign, sign_token
+from duobus.auth import SasToken, parse_sas, sign, sign_token
 from duobus.clock import Entropy
 from duobus.errors import Unauthorized
+from duobus.model.access_rules import new_key
 
 _ENCODED_KEY = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 _VECTORS = [

@@ -159,7 +159,7 @@ def _user() -> str:
 
 @contextmanager
 def _rules_at(server: ServerChoice, data: Path, namespace: str | None) -> Iterator[RuleClient]:
-    from duobus.auth.sas_tokens import new_key
+    from duobus.model.access_rules import new_key
     from duobus.server.server_record import remove_stale_record
     from duobus.server.settings import EMULATOR_KEY
     from duobus.storage.folder_lock import FolderLock, holder_of

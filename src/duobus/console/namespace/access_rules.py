@@ -11,10 +11,10 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.auth.sas_tokens import new_key
 from duobus.clock import Entropy
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.namespace.sdk_forms import entity_form, sdk_properties
+from duobus.model.access_rules import new_key
 
 if TYPE_CHECKING:
     from duobus.console.namespace.client import NamespaceClient

@@ -9,12 +9,11 @@ from typing import Final
 import msgspec
 
 from duobus.auth.authorizer import NamespaceRules
-from duobus.auth.sas_tokens import new_key
 from duobus.broker import Queue, ScaleUnit, Topic
 from duobus.clock import Clock, Entropy
 from duobus.errors import NotAllowed, ServerBusy, ServiceBusError, StoreFailed
 from duobus.model import access_rules
-from duobus.model.access_rules import ADD, REMOVE, RuleChange
+from duobus.model.access_rules import ADD, REMOVE, RuleChange, new_key
 from duobus.model.address import check_entity_name, not_found
 from duobus.model.descriptions import AccessRule
 from duobus.model.tiers import Profile

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from duobus.auth import new_key
 from duobus.broker import Queue, ScaleUnit, Subscription, Topic
 from duobus.broker.entities.namespace import Namespace
 from duobus.clock import Clock, Entropy
@@ -19,6 +18,7 @@ from duobus.gateway.rest.atom.topics import Topics
 from duobus.gateway.rest.atom.xml import documents
 from duobus.gateway.rest.atom.xml.reader import Element
 from duobus.gateway.rest.atom.xml.rule import write_rule
+from duobus.model.access_rules import new_key
 from duobus.model.address import SHARE
 from duobus.model.descriptions import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
 from duobus.model.tiers import Tier

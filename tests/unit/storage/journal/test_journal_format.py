@@ -206,6 +206,13 @@ def test_a_header_that_is_being_replaced_leaves_the_old_use_or_the_new_one() -> 
     assert read_header(bytes(data)) == new
 
 
+def test_a_first_copy_that_the_disk_lost_leaves_the_newer_second_one() -> None:
+    data = segment(bytes_of(small_batch(4)))
+    data[:HEADER_BYTES] = segment_header(HEADER._replace(sequence=6, salt=b"formerly"))
+    assert read_header(bytes(data)) == HEADER
+    assert numbers(data) == [4]
+
+
 def test_a_segment_with_records_whose_headers_are_both_gone_is_damaged() -> None:
     data = segment(bytes_of(small_batch(4)))
     for at in HEADERS_AT:

@@ -106,6 +106,7 @@ def test_the_segment_that_is_written_is_not_used_again(journal: Opened) -> None:
     journal.segments.release(3)
     journal.append()
     assert journal.replayed(3) == [4]
+    assert [found.header.sequence for found in Segments.read(journal.path)] == [1]
 
 
 def test_a_large_commit_has_room_and_its_file_is_cut_when_it_is_free(journal: Opened) -> None:

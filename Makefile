@@ -16,7 +16,7 @@ COMPILED_TESTS := $(addprefix tests/unit/,codec amqp model fragment broker clust
 	$(addprefix tests/integration/,gateway durability hostile) $(addprefix tests/acceptance/,conformance durability)
 
 .DEFAULT_GOAL := help
-.PHONY: screenshots dist image help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts http-interfaces neighbours backlog connections fanout paired proxied-links scale bench-spark spark-cluster sim sim-bugs killloop faults cuts fulldisk powercut spark-kills javascript java go proton python-live rust fuzz mutants docs samples schemathesis twins format clean stores entities
+.PHONY: screenshots console-load dist image help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts http-interfaces neighbours backlog connections fanout paired proxied-links scale bench-spark spark-cluster sim sim-bugs killloop faults cuts fulldisk powercut spark-kills javascript java go proton python-live rust fuzz mutants docs samples schemathesis twins format clean stores entities
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -71,6 +71,9 @@ demo: $(STAMP) ## Send, kill the broker three times, count: nothing may be lost 
 
 screenshots: $(STAMP) ## Photograph the console on a shop into docs/images; needs Chromium (ARGS='overview --theme dark')
 	$(BIN)/python tools/screenshots.py $(ARGS)
+
+console-load: $(STAMP) ## Load the console: 1,000,000 messages, 100 open consoles, a message of 100 MB, 10,000 entities (ARGS=--quick)
+	$(BIN)/python -m tools.console_load $(ARGS)
 
 demo-spark: $(STAMP) ## Capture to Parquet with the driver of Spark killed, reconcile, price (needs Java 17 or 21)
 	@rm -rf .build/demo-spark

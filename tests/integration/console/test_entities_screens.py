@@ -108,7 +108,7 @@ async def test_ten_thousand_entities_are_shown_a_page_at_a_time_without_a_reques
 
         async def operation(method: str, path: str, **_: Any) -> Any:
             asked.append(f"{method} {path}")
-            return many
+            return many if path == "/$duobus/entities" else {}
 
         namespace.operation = operation  # type: ignore[method-assign]
         page = await client.data("/entities?sort=dead&order=desc&skip=200")
@@ -120,7 +120,7 @@ async def test_ten_thousand_entities_are_shown_a_page_at_a_time_without_a_reques
         assert (await client.data("/entities?q=QUEUE-0999"))["total"] == 10
         assert len((await client.data("/entities?view=tree"))["nodes"]) == 20
         # A moment's searches are answered from what was read once.
-        assert asked == ["GET /$duobus/entities"]
+        assert sorted(asked) == ["GET /$duobus/entities", "GET /$duobus/server"]
 
 
 @in_loop

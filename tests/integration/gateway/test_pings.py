@@ -13,7 +13,7 @@ from azure.servicebus.exceptions import MessageNotFoundError
 
 from duobus.broker import MAIN
 from duobus.codec import Symbol, build_message
-from duobus.gateway.result_waiter import ResultWaiter
+from duobus.gateway.waits import ResultWaiter
 from duobus.ha.sdk import prompt_client
 from duobus.model import batches
 from duobus.model.batches import SendBatch

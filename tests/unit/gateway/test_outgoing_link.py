@@ -16,7 +16,8 @@ from duobus.errors import NotAllowed, QuotaExceeded, ServiceBusError
 from duobus.gateway.amqp.deliveries import Deliveries
 from duobus.gateway.amqp.links.outgoing_link import UNSENT_BYTES_MAX, WRITTEN_BYTES, OutgoingLink
 from duobus.gateway.amqp.mapping import HeadMaker
-from duobus.gateway.amqp.pacing import ASKED_FIRST, ASKED_MAX, REST_S
+from duobus.gateway.amqp.pacing import ASKED_FIRST, ASKED_MAX
+from duobus.gateway.waits import REST_S
 from duobus.model.batches import DeliveryBatch
 from duobus.model.metering import EMPTY_RECEIVE, OPERATION_BYTES, RECEIVE, SETTLE
 

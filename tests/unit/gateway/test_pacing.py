@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from duobus.gateway.amqp.deliveries import DeliveryRun
-from duobus.gateway.amqp.pacing import CLOSING, RELEASED_MAX, REST_S, ending, work_off
+from duobus.gateway.amqp.pacing import CLOSING, RELEASED_MAX, ending, work_off
+from duobus.gateway.waits import REST_S
 
 
 class Clock:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from duobus.console.formats import count, entity_url, short_duration
-from duobus.console.observation.certificates import certificate_of
 from duobus.console.observation.readings import Reading
 
 #: Findings of one kind that are told one by one; the rest is told as a number.
@@ -20,6 +19,9 @@ _CLOCK_APART_MS: Final = 60_000
 _CLOCKS_APART_MS: Final = 60_000
 #: For how long a start of the server is worth a line.
 _NEW_MS: Final = 10 * 60_000
+#: From so many days before its end on, a certificate is worth a warning.
+_WARNED_DAYS: Final = 14
+_DAY_MS: Final = 86_400_000
 _BACKLOG: Final = re.compile(r"(?i)(.+)/x-servicebus-transfer/(\d{1,9})")
 
 #: The words of links to pages that only a key with the right Manage opens.
@@ -209,3 +211,30 @@ def most_grown(before: Mapping[str, int], reading: Reading) -> str:
     grown = {path: counts.dead - before.get(path, 0) for path, counts in reading.entities.items() if counts.dead}
     path = max(grown, key=lambda one: (grown[one], one), default="")
     return path if path and grown[path] > 0 else ""
+
+
+def certificate_of(told: Mapping[str, Any] | None, now_ms: int) -> dict[str, Any] | None:
+    """What a page shows of a certificate; None where the server has none, or tells none.
+
+    Args:
+        told: ``certificate`` of what ``/$duobus/server`` tells.
+        now_ms: The time by which the days are counted.
+    """
+    if not told:
+        return None
+    days = _days_left(told, now_ms)
+    return {
+        "subject": told["subject"],
+        "issuer": told["issuer"],
+        "names": told["names"],
+        "begin_ms": told["beginMs"],
+        "end_ms": told["endMs"],
+        "days": days,
+        "is_over": days < 0,
+        "ends_soon": days < _WARNED_DAYS,
+    }
+
+
+def _days_left(told: Mapping[str, Any], now_ms: int) -> int:
+    """Whole days until the end of a certificate; negative after the end."""
+    return int((told["endMs"] - now_ms) // _DAY_MS)

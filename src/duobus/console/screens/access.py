@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from duobus.console.formats import entity_url
 from duobus.console.namespace.access_rules import RIGHTS, WHICH, AccessRules
-from duobus.console.observation.certificates import certificate_of
+from duobus.console.observation.findings import certificate_of
 from duobus.console.visits import Redirect, Refusal, Screen, View, Visit
 
 screen: Final = Screen("access", label="Access", order=200)

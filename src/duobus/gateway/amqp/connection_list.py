@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from duobus.gateway.amqp.pacing import StepBudget
+from duobus.gateway.waits import StepBudget
 
 if TYPE_CHECKING:
     from duobus.amqp import Link, OpenReceived

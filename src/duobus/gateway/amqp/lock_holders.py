@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from duobus.gateway.amqp.links.session_link import SessionLink
-from duobus.gateway.amqp.pacing import StepBudget
+from duobus.gateway.waits import StepBudget
 
 if TYPE_CHECKING:
     from duobus.broker import FragmentHandle, Queue

@@ -13,12 +13,12 @@ import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from duobus.gateway.waits import REST_S
+
 if TYPE_CHECKING:
     from duobus.gateway.amqp.deliveries import DeliveryRun
     from duobus.gateway.amqp.links.link import Endpoint
 
-#: Between two slices of one connection. The loop's clock ticks in milliseconds when there is nothing else to do.
-REST_S = 0.001
 #: Frames of a connection, other than messages and their settlements, that are taken at a time. Begins, attaches,
 #: detaches and ends count several times: it is one of them.
 WORK_MAX = 24
@@ -29,26 +29,6 @@ CLOSING = 5
 #: Messages that a receiving link asks for before others are written, and how many to begin with: a client may give any
 #: credit and read nothing.
 ASKED_MAX, ASKED_FIRST = 1000, 32
-
-
-class StepBudget:
-    """Lets everybody else have their turns while somebody looks through much.
-
-    Args:
-        size: Steps of one slice; so many take half a millisecond.
-    """
-
-    __slots__ = ("_left", "_size")
-
-    def __init__(self, size: int) -> None:
-        self._size = self._left = size
-
-    async def spend(self, steps: int = 1) -> None:
-        """Say how many steps were done."""
-        self._left -= steps
-        if self._left <= 0:
-            self._left = self._size
-            await asyncio.sleep(REST_S)
 
 
 class SlowStart:

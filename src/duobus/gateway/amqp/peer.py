@@ -46,9 +46,10 @@ from duobus.gateway.amqp.links.session_link import SessionLink
 from duobus.gateway.amqp.management.cbs_node import demand_entity
 from duobus.gateway.amqp.management.request_node import ReplyLink
 from duobus.gateway.amqp.meter import Meter
-from duobus.gateway.amqp.pacing import REST_S, ending, widen, work_off
+from duobus.gateway.amqp.pacing import ending, widen, work_off
 from duobus.gateway.amqp.revocation import detach_unauthorized
 from duobus.gateway.amqp.transactions.transactions import Transactions
+from duobus.gateway.waits import REST_S
 
 if TYPE_CHECKING:
     from duobus.gateway.amqp.deliveries import DeliveryRun

@@ -10,12 +10,12 @@ from aiohttp import web
 
 from duobus.broker import ScaleUnit
 from duobus.clock import Clock
-from duobus.gateway.amqp.pacing import StepBudget
 from duobus.gateway.rest.api import HttpApi, expect_nothing
 from duobus.gateway.rest.connection_limit import bounded
 from duobus.gateway.rest.fast_sends import FastSendServer
 from duobus.gateway.rest.head_limit import LimitedHeads
 from duobus.gateway.rest.health import Health
+from duobus.gateway.waits import StepBudget
 from duobus.gateway.websocket import PATHS, WebSocketServer
 from duobus.telemetry.bounded_log import BoundedLog, ServerLog
 from duobus.telemetry.logs import Log

@@ -14,7 +14,7 @@ from heapq import heappush, heapreplace
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.errors import EntityNotFound
-from duobus.gateway.amqp.pacing import REST_S
+from duobus.gateway.waits import REST_S
 from duobus.model.metering import RECEIVE, SEND, SETTLE
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from duobus.fragment.looking.held_locks import held_sessions, lock_of_session, l
 from duobus.fragment.looking.session_lists import describe, ids_after
 from duobus.gateway.amqp.connection_list import summary_of
 from duobus.gateway.amqp.lock_holders import holders_of_messages, holders_of_sessions
-from duobus.gateway.amqp.pacing import StepBudget
+from duobus.gateway.waits import StepBudget
 from duobus.model.address import Address
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import msgspec
 
 from duobus.broker import Subscription
 from duobus.errors import ArgumentInvalid, NotAllowed
-from duobus.gateway.amqp.pacing import StepBudget
+from duobus.gateway.waits import StepBudget
 from duobus.model.address import Address
 from duobus.model.descriptions import RuleDescription, TypedValue
 from duobus.model.json.messages import form_of, message_of

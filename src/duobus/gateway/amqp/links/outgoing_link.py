@@ -24,7 +24,8 @@ from duobus.errors import MessageLockLost, NotAllowed, NotImplementedYet, Servic
 from duobus.gateway.amqp.entity_status import demand_receiving
 from duobus.gateway.amqp.links.link import Claim, Endpoint
 from duobus.gateway.amqp.mapping import CopyHeadMaker, HeadMaker
-from duobus.gateway.amqp.pacing import REST_S, SlowStart
+from duobus.gateway.amqp.pacing import SlowStart
+from duobus.gateway.waits import REST_S
 from duobus.model.batches import DeliveryBatch, Mailbox
 from duobus.model.descriptions import Right
 from duobus.model.metering import EMPTY_RECEIVE, OPERATION_BYTES, RECEIVE, SETTLE, operations_of

@@ -49,7 +49,7 @@ from duobus.gateway.amqp.management import rule_operations, scheduling
 from duobus.gateway.amqp.management.request_node import Request, RequestLink, RequestNode
 from duobus.gateway.amqp.management.scheduling import NUMBERS_MAX, numbers_of
 from duobus.gateway.amqp.mapping import HeadMaker
-from duobus.gateway.result_waiter import ResultWaiter
+from duobus.gateway.waits import ResultWaiter
 from duobus.model.address import Address
 from duobus.model.batches import DeliveryBatch
 from duobus.model.descriptions import Right

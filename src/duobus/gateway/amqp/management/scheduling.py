@@ -10,7 +10,7 @@ from duobus.codec import Array
 from duobus.errors import ArgumentInvalid, MessageTooLarge, NotAllowed
 from duobus.gateway.amqp.arguments import demand, is_integer, items_of, map_of
 from duobus.gateway.amqp.mapping import take_apart
-from duobus.gateway.result_waiter import ResultWaiter
+from duobus.gateway.waits import ResultWaiter
 from duobus.model.batches import SendBatch
 from duobus.model.metering import PING, SEND, operations_of
 

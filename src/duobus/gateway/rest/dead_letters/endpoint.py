@@ -41,7 +41,7 @@ from duobus.gateway.rest.authorization import Guard
 from duobus.gateway.rest.dead_letters.orders import Order, PendingOrders, Result
 from duobus.gateway.rest.request_bodies import BodyBudget, read_body
 from duobus.gateway.rest.request_target import Target
-from duobus.gateway.result_waiter import ResultWaiter
+from duobus.gateway.waits import ResultWaiter
 from duobus.model import metering
 from duobus.model.address import Address, parse_address
 from duobus.model.batches import SendBatch, is_ping

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from aiohttp import web
 
 from duobus.auth.authorizer import NamespaceRules
 from duobus.broker import FragmentHandle, MessageBroker, Queue, ScaleUnit
 from duobus.errors import ArgumentInvalid, EntityNotFound, NotAllowed, ServiceBusError
-from duobus.gateway.amqp.pacing import StepBudget
 from duobus.gateway.rest.authorization import Guard
 from duobus.gateway.rest.operations.json_bodies import json_response
 from duobus.gateway.rest.operations.registry import OperationEndpoint
 from duobus.gateway.rest.request_target import MethodUnknown, Target
+from duobus.gateway.waits import StepBudget
 from duobus.model.descriptions import Right
 from duobus.telemetry.audit_log import DONE, UPDATE, AuditTrail, Change
-
-if TYPE_CHECKING:
-    from duobus.fragment.source import Source
 
 #: First segment of all addresses here.
 PREFIX: Final = "$duobus"
@@ -236,10 +233,9 @@ class AdminOperations:
             if (path is not None and entity.path.lower() != path.lower()) or not home.serves(entity):
                 continue
             for handle in entity.fragments:
-                sources = [] if handle.fragment is None else list(handle.fragment.sources.values())
-                parts.append(json.dumps(_fragment_row(entity, handle, sources)))
+                parts.append(json.dumps(_fragment_row(entity, handle)))
                 number += 1
-                await budget.spend(_STEPS_OF_ROW + len(sources))
+                await budget.spend(_STEPS_OF_ROW + (0 if handle.fragment is None else len(handle.fragment.sources)))
                 if number >= FRAGMENTS_MAX:
                     break
             if number >= FRAGMENTS_MAX:
@@ -250,8 +246,9 @@ class AdminOperations:
         return f"[{', '.join(parts)}]".encode()
 
 
-def _fragment_row(entity: Queue, handle: FragmentHandle, sources: Sequence[Source]) -> dict[str, object]:
+def _fragment_row(entity: Queue, handle: FragmentHandle) -> dict[str, object]:
     fragment = handle.fragment
+    sources = [] if fragment is None else list(fragment.sources.values())
     return {
         "entity": entity.path,
         "kind": entity.kind,

@@ -29,7 +29,7 @@ from duobus.gateway.rest.runtime.receive import TIMEOUT_DEFAULT_S, TIMEOUT_MAX_S
 from duobus.gateway.rest.runtime.responses import altered, message_id_text, sequence_number, show
 from duobus.gateway.rest.runtime.routes import Call
 from duobus.gateway.rest.runtime.sends import SEND_BYTES_MAX, Meter, Sends, demand_status, is_batch_type
-from duobus.gateway.result_waiter import ResultWaiter
+from duobus.gateway.waits import ResultWaiter
 from duobus.model.address import Address, parse_address
 from duobus.model.batches import DeliveryBatch
 from duobus.model.descriptions import ACTIVE, SEND_DISABLED, TOPIC, Right

@@ -8,7 +8,7 @@ from typing import Final
 
 from duobus.broker import Queue, Receiver, Throttle
 from duobus.errors import QuotaExceeded
-from duobus.gateway.result_waiter import ResultWaiter
+from duobus.gateway.waits import ResultWaiter
 from duobus.model.batches import DeliveryBatch
 
 #: What a client gets that names no time, and the most that one may ask for.

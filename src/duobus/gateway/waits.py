@@ -1,4 +1,4 @@
-"""Waiting: a mailbox for a call that waits for a few results instead of a link that lives on."""
+"""Waits of the gateway: of a call for a few results, where no link lives on, and between slices of long work."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import asyncio
 from typing import Any
 
 from duobus.model.batches import Mailbox
+
+#: Between two slices of one connection. The loop's clock ticks in milliseconds when there is nothing else to do.
+REST_S = 0.001
 
 
 class ResultWaiter(Mailbox):
@@ -30,3 +33,23 @@ class ResultWaiter(Mailbox):
             self._future = asyncio.get_running_loop().create_future()
             await self._future
         return self.ready
+
+
+class StepBudget:
+    """Lets everybody else have their turns while somebody looks through much.
+
+    Args:
+        size: Steps of one slice; so many take half a millisecond.
+    """
+
+    __slots__ = ("_left", "_size")
+
+    def __init__(self, size: int) -> None:
+        self._size = self._left = size
+
+    async def spend(self, steps: int = 1) -> None:
+        """Say how many steps were done."""
+        self._left -= steps
+        if self._left <= 0:
+            self._left = self._size
+            await asyncio.sleep(REST_S)

@@ -7,6 +7,7 @@ are out of reach of every access key there.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
@@ -70,7 +71,7 @@ class AccessRules:
         def added(rules: list[_Rule]) -> list[_Rule]:
             if any(rule["keyName"] == name for rule in rules):
                 raise NamespaceError(HTTPStatus.CONFLICT, f"{self._entity} has an access rule {name} already.")
-            keys = {f"{which}Key": new_key(self._entropy) for which in WHICH}
+            keys = {f"{which}Key": self._new_key() for which in WHICH}
             return [*rules, {"keyName": name, "rights": _whole(rights), **keys}]
 
         await self._describe(added)
@@ -87,7 +88,7 @@ class AccessRules:
         if self._namespace.is_duobus:
             await self._ask("POST", name, "rotate", which=which)
         else:
-            await self._change(name, {f"{which}Key": new_key(self._entropy)})
+            await self._change(name, {f"{which}Key": self._new_key()})
 
     async def remove(self, name: str) -> None:
         """Remove a rule."""
@@ -136,6 +137,10 @@ class AccessRules:
         about.authorization_rules = sdk_properties(kind, {"authorizationRules": rules}).get("authorization_rules", [])
         async with self._namespace.telling(f"{kind} {self._entity}"):
             await getattr(self._namespace.administration, f"update_{kind}")(about)
+
+    def _new_key(self) -> str:
+        """Azure asks the client for the keys of a rule, each the base64 text of 32 random bytes."""
+        return base64.b64encode(self._entropy.token(32)).decode()
 
     async def _change(self, name: str, values: _Rule) -> None:
         def changed(rules: list[_Rule]) -> list[_Rule]:

@@ -7,6 +7,7 @@ timestamps). Engines never hold a clock: they get ``now_ms`` with the command. S
 
 from __future__ import annotations
 
+import base64
 import os
 import time
 import uuid
@@ -51,6 +52,10 @@ class Entropy:
     def token(self, size: int) -> bytes:
         """Return ``size`` unguessable bytes."""
         return os.urandom(size)
+
+    def access_key(self) -> str:
+        """Return a fresh key of an access rule: 32 random bytes in base64, 44 characters (Azure: Service Bus REST)."""
+        return base64.b64encode(self.token(32)).decode()
 
     def number(self, bits: int) -> int:
         """Return an unguessable integer of at most ``bits`` bits."""

@@ -6,14 +6,12 @@ use the other.
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
 
-from duobus.clock import Entropy
 from duobus.errors import ArgumentInvalid, EntityAlreadyExists, EntityNotFound, NotAllowed
 from duobus.model.descriptions import ALL_RIGHTS, AccessRule, Right, check_access_rules
 
@@ -83,11 +81,6 @@ def rule_named(rules: Iterable[AccessRule], name: str, place: str) -> AccessRule
         if rule.name == name:
             return rule
     raise EntityNotFound(f"There is no access rule '{name[:256]}' of {place}. List the rules that there are.")
-
-
-def new_key(entropy: Entropy) -> str:
-    """Return a fresh key text: base64 of 32 random bytes, 44 characters (Azure: Service Bus REST API)."""
-    return base64.b64encode(entropy.token(32)).decode()
 
 
 def changed(

@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -159,7 +158,6 @@ def _user() -> str:
 
 @contextmanager
 def _rules_at(server: ServerChoice, data: Path, namespace: str | None) -> Iterator[RuleClient]:
-    from duobus.model.access_rules import new_key
     from duobus.server.server_record import remove_stale_record
     from duobus.server.settings import EMULATOR_KEY
     from duobus.storage.folder_lock import FolderLock, holder_of
@@ -189,7 +187,7 @@ def _rules_at(server: ServerChoice, data: Path, namespace: str | None) -> Iterat
         with stopped_rules(
             data,
             namespace,
-            new_key=partial(new_key, Entropy()),
+            new_key=Entropy().access_key,
             who=_user(),
             clock=clock,
             emulator_key=EMULATOR_KEY,

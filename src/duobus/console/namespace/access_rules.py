@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from duobus.clock import Entropy
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.namespace.sdk_forms import entity_form, sdk_properties
-from duobus.model.access_rules import new_key
 
 if TYPE_CHECKING:
     from duobus.console.namespace.client import NamespaceClient
@@ -70,7 +69,7 @@ class AccessRules:
         def added(rules: list[_Rule]) -> list[_Rule]:
             if any(rule["keyName"] == name for rule in rules):
                 raise NamespaceError(HTTPStatus.CONFLICT, f"{self._entity} has an access rule {name} already.")
-            keys = {f"{which}Key": new_key(self._entropy) for which in WHICH}
+            keys = {f"{which}Key": self._entropy.access_key() for which in WHICH}
             return [*rules, {"keyName": name, "rights": _whole(rights), **keys}]
 
         await self._describe(added)
@@ -87,7 +86,7 @@ class AccessRules:
         if self._namespace.is_duobus:
             await self._ask("POST", name, "rotate", which=which)
         else:
-            await self._change(name, {f"{which}Key": new_key(self._entropy)})
+            await self._change(name, {f"{which}Key": self._entropy.access_key()})
 
     async def remove(self, name: str) -> None:
         """Remove a rule."""
@@ -136,3 +135,22 @@ class AccessRules:
         about.authorization_rules = sdk_properties(kind, {"authorizationRules": rules}).get("authorization_rules", [])
         async with self._namespace.telling(f"{kind} {self._entity}"):
             await getattr(self._namespace.administration, f"update_{kind}")(about)
+
+    async def _change(self, name: str, values: _Rule) -> None:
+        def changed(rules: list[_Rule]) -> list[_Rule]:
+            old = _named(rules, name, self._entity)
+            return [rule | values if rule is old else rule for rule in rules]
+
+        await self._describe(changed)
+
+
+def _named(rules: list[_Rule], name: str, entity: str) -> _Rule:
+    for rule in rules:
+        if rule["keyName"] == name:
+            return rule
+    raise NamespaceError(HTTPStatus.NOT_FOUND, f"{entity} has no access rule {name}.")
+
+
+def _whole(rights: list[str]) -> list[str]:
+    """Rights as a description has them: whoever has Manage has the other two as well."""
+    return list(RIGHTS) if "Manage" in rights else rights

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -13,7 +12,7 @@ from duobus.broker import Queue, ScaleUnit, Topic
 from duobus.clock import Clock, Entropy
 from duobus.errors import NotAllowed, ServerBusy, ServiceBusError, StoreFailed
 from duobus.model import access_rules
-from duobus.model.access_rules import ADD, REMOVE, RuleChange, new_key
+from duobus.model.access_rules import ADD, REMOVE, RuleChange
 from duobus.model.address import check_entity_name, not_found
 from duobus.model.descriptions import AccessRule
 from duobus.model.tiers import Profile
@@ -58,7 +57,7 @@ class ServerRules:
         self._given = given
         self._entities = entities
         self._profile = profile
-        self._new_key = partial(new_key, entropy)
+        self._new_key = entropy.access_key
         self._clock = clock
         self._audit = audit
         self._changed = changed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from duobus.broker import Queue, ScaleUnit, Subscription, Topic
 from duobus.broker.entities.namespace import Namespace
@@ -18,7 +17,6 @@ from duobus.gateway.rest.atom.topics import Topics
 from duobus.gateway.rest.atom.xml import documents
 from duobus.gateway.rest.atom.xml.reader import Element
 from duobus.gateway.rest.atom.xml.rule import write_rule
-from duobus.model.access_rules import new_key
 from duobus.model.address import SHARE
 from duobus.model.descriptions import QueueDescription, RuleDescription, SubscriptionDescription, TopicDescription
 from duobus.model.tiers import Tier
@@ -42,7 +40,7 @@ class Entities:
     def __init__(self, unit: ScaleUnit, clock: Clock, entropy: Entropy, tier: Tier) -> None:
         numbers = LastKnownCounts()
         unit.follow(numbers.follow)
-        make_key = partial(new_key, entropy)
+        make_key = entropy.access_key
         self._queues = Queues(unit, clock, tier, numbers, make_key)
         self._topics = Topics(unit, clock, tier, numbers, make_key)
 

@@ -175,7 +175,9 @@ async def test_a_chart_is_drawn_in_both_themes_under_the_policy(client: ConsoleC
           htmx.trigger(chart, "htmx:load", { elt: chart });
         }"""
     )
-    await expect(page.locator(".uplot canvas")).to_be_visible()
-    await expect(page.locator(".u-legend")).to_contain_text("out")
+    # The overview has charts of its own once it has looked twice.
+    chart = page.locator("[data-chart=rates]")
+    await expect(chart.locator("canvas")).to_be_visible()
+    await expect(chart.locator(".u-legend")).to_contain_text("out")
     await page.get_by_role("button", name="Switch between light and dark colours").click()
-    await expect(page.locator(".uplot canvas")).to_have_count(1)
+    await expect(chart.locator("canvas")).to_have_count(1)

@@ -104,7 +104,7 @@
       isAway = true;
     });
   }
-  const ENDED = "Your session has ended: this page is not live any more. Load the page anew to sign in again.";
+  const ENDED = "Your session has ended. This page is not live any more; load the page anew to sign in again.";
 
   function receive(element, stream, name, data) {
     if (name === "failed") notify(data.text);

@@ -20,6 +20,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
@@ -109,6 +111,20 @@ class WarmPython:
     ) -> None:
         self._socket.close()
         self._process.wait()
+
+
+@contextmanager
+def python_of_spark(folder: Path) -> Iterator[Path]:
+    """What ``PYSPARK_PYTHON`` has to be: the program of a ``WarmPython``; the interpreter on other systems than Linux.
+
+    Yields:
+        The path.
+    """
+    if sys.platform != "linux":
+        yield Path(sys.executable)
+        return
+    with WarmPython(folder) as python:
+        yield python.program
 
 
 # -- the process that waits -------------------------------------------------------------------------------------------
@@ -203,8 +219,8 @@ def become(data: bytes, streams: list[int]) -> NoReturn:
     except BaseException:  # noqa: BLE001 -- whatever it is, the fork must not go on as its parent would
         sys.excepthook(*sys.exc_info())
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        for output in (sys.stdout, sys.stderr):
+            output.flush()
         os._exit(status)
 
 

@@ -13,7 +13,7 @@ from spark_bus import CONNECTION_ENV, Bus
 
 from duobus.testing.server import ServerProcess, queues_config
 from kits.spark_start import spark_environment
-from kits.warm_python import WarmPython
+from kits.warm_python import python_of_spark
 
 #: Quick to start and small, as was measured.
 CONF = {
@@ -78,13 +78,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_server: ServerProcess)
     for name, value in CONF.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-    with WarmPython(tmp_path_factory.mktemp("python")) as python:
+    with python_of_spark(tmp_path_factory.mktemp("python")) as python:
         # The JVM keeps what it begins with. Later servers of this process must not: in another environment of the
         # interpreter they would not begin in a fork.
         with pytest.MonkeyPatch.context() as at_start:
             at_start.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
             for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-                at_start.setenv(name, str(python.program))
+                at_start.setenv(name, str(python))
             session = builder.getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         try:

@@ -15,7 +15,10 @@ pytest.importorskip("pyspark")
 
 from kits.warm_python import WarmPython
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are forked so on Linux only"),
+]
 
 #: What Spark starts for its tasks; it tells its port, and ends with its input.
 ARGUMENTS = ("-m", "pyspark.daemon", "pyspark.worker")

@@ -147,18 +147,18 @@ def measure_fragment() -> dict[str, float]:
 
     def live() -> None:
         commit(Run("handle", 0, SendBatch(0, payloads, True, mailbox), None, None))
-        first, slots, _ = fragment.lock(0, 0, RUN, 1_000)
-        ranges = [(first, len(slots))]
+        first, messages, _ = fragment.lock(0, 0, RUN, 1_000)
+        ranges = [(first, len(messages))]
         commit(SettleBatch("handle", 0, None, prefix=fragment.prefix, outcome=COMPLETE, ranges=ranges))
         # what a lock leaves behind until its end
         source.ends.clear()
 
     commit(Run("handle", 0, SendBatch(0, payloads, True, mailbox), None, None))
-    _, slots, _ = fragment.lock(0, 0, RUN, 1_000)
+    _, messages, _ = fragment.lock(0, 0, RUN, 1_000)
     maker = HeadMaker(3_600_000, locks=True)
     return {
         "fragment, one message enqueued, locked and completed": best(live, RUN, 20),
-        "head of one message": best(lambda: maker.heads(slots, 1, fragment.prefix, 1, 61_000), RUN, 20),
+        "head of one message": best(lambda: maker.heads(messages, 1, fragment.prefix, 1, 61_000), RUN, 20),
     }
 
 

@@ -113,7 +113,7 @@ class RemoteFragment:
         self.home = self
         self.parts: dict[int, Any] = {}
         self.schedulers: dict[tuple[int, int], Any] = {}
-        self.slot, self.slots = 0, 1
+        self.message, self.messages = 0, 1
         self.waiting = self.waiting_bytes = 0
 
     @property
@@ -292,15 +292,15 @@ class OwnerConnection(FramedConnection):
         handle, mirror, sub_queue, credit, receiver = self._takes.pop(answer.number)
         mirror.told[sub_queue] = answer.available
         mirror.asked[sub_queue] -= credit
-        slots = list(map(QueuedMessage, answer.counts, answer.payloads, answer.enqueued))
+        messages = list(map(QueuedMessage, answer.counts, answer.payloads, answer.enqueued))
         for name, column in (
             ("deliveries", answer.deliveries),
             ("state", answer.states),
             ("metadata", answer.metadata),
         ):
-            for slot, value in zip(slots, column or (), strict=False):
-                setattr(slot, name, value)
-        receiver.deliver(DeliveryBatch(handle, answer.prefix, answer.first_lock, slots, answer.until_ms), credit)
+            for message, value in zip(messages, column or (), strict=False):
+                setattr(message, name, value)
+        receiver.deliver(DeliveryBatch(handle, answer.prefix, answer.first_lock, messages, answer.until_ms), credit)
         offer(handle)
 
     def _told(self, message: Told) -> None:

@@ -107,13 +107,13 @@ class Fronts:
                 self._put(queue, slot, handle or self._remote_fragment(*key, store_id))
                 slot += 1
 
-    def _put(self, queue: Queue, slot: int, handle: Any) -> None:
+    def _put(self, queue: Queue, message: int, handle: Any) -> None:
         """Have a fragment used by this handle from now on. What clients hold of the former one has lost its locks."""
-        if queue.fragments[slot] is handle and handle.schedulers.get((0, 0)) is queue.schedulers[0]:
+        if queue.fragments[message] is handle and handle.schedulers.get((0, 0)) is queue.schedulers[0]:
             return
         # What the constructors of Queue and Placement do for all fragments.
-        queue.fragments[slot] = queue._by_number[handle.number] = handle
-        handle.slot, handle.slots = slot, len(queue.fragments)
+        queue.fragments[message] = queue._by_number[handle.number] = handle
+        handle.slot, handle.slots = message, len(queue.fragments)
         handle.schedulers = {(queue.source_no, sub): scheduler for sub, scheduler in queue.schedulers.items()}
         queue.placement._order, queue.placement._at = order_of_turns(queue.fragments), 0
         offer(handle)

@@ -138,14 +138,14 @@ class FrontConnection(FramedConnection, Mailbox):
 
     def give(self, request: Take, batch: DeliveryBatch) -> None:
         """Messages for a front."""
-        slots, key = batch.slots, request.fragment
-        if slots and not request.is_removing:
+        messages, key = batch.messages, request.fragment
+        if messages and not request.is_removing:
             self._note_given(key, batch)
             if self.is_gone:
                 self._give_back()
         fragment = None if batch.fragment is None else batch.fragment.fragment
         # What is there and cannot be given (messages that are being read from the store) is told when it can be.
-        left = 0 if fragment is None or not slots else max(0, fragment.available(SOURCE, request.sub_queue))
+        left = 0 if fragment is None or not messages else max(0, fragment.available(SOURCE, request.sub_queue))
         told = self._told.get(key)
         if told is not None:
             told[request.sub_queue] = left
@@ -156,18 +156,18 @@ class FrontConnection(FramedConnection, Mailbox):
                 batch.prefix,
                 batch.first_lock,
                 batch.locked_until_ms,
-                [slot.count for slot in slots],
-                [slot.enqueued_ms for slot in slots],
-                [slot.payload for slot in slots],
-                column([slot.deliveries for slot in slots]),
-                column([slot.state for slot in slots]),
-                column([slot.metadata for slot in slots]),
+                [message.count for message in messages],
+                [message.enqueued_ms for message in messages],
+                [message.payload for message in messages],
+                column([message.deliveries for message in messages]),
+                column([message.state for message in messages]),
+                column([message.metadata for message in messages]),
             )
         )
 
     def _note_given(self, key: Any, batch: DeliveryBatch) -> None:
         ranges = self._given.setdefault((key, batch.prefix), [])
-        ranges.append((batch.first_lock, len(batch.slots)))
+        ranges.append((batch.first_lock, len(batch.messages)))
         if len(ranges) > RANGES_MAX:
             fragment = batch.fragment.fragment
             held = fragment.sources[SOURCE].locks if fragment is not None else {}

@@ -45,9 +45,9 @@ def quota_not_counted_back() -> Iterator[None]:
     """What is completed counts in the size of its entity for ever."""
     original = settlement._uncount_all
 
-    def uncount_all(source: Any, slots: Any) -> int:
+    def uncount_all(source: Any, messages: Any) -> int:
         before = source.bytes
-        size = original(source, slots)
+        size = original(source, messages)
         source.bytes = before
         return size
 

@@ -51,7 +51,7 @@ def removed_before_accepted() -> Iterator[None]:
             and isinstance(command.members[0], RecordForwarded)
         ):
             origin = in_flight._sender.handle
-            origin.submit(RemoveTransferred(origin, 0, None, in_flight.forward_batch.slots))
+            origin.submit(RemoveTransferred(origin, 0, None, in_flight.forward_batch.messages))
         original(self, command)
 
     def accepted(self: Forwarder, in_flight: InFlightBatch, *, is_here: bool) -> None:

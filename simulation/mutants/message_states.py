@@ -47,7 +47,7 @@ def expired_the_other_way() -> Iterator[None]:
 
     def apply(command: Housekeeping, fragment: Fragment, source: Source, *rest: Any) -> None:
         settings = source.settings
-        own = any(slot.metadata is not None and slot.metadata.ttl_ms is not None for slot in command.expired)
+        own = any(message.metadata is not None and message.metadata.ttl_ms is not None for message in command.expired)
         before, settings.dead_letter_on_expiration = settings.dead_letter_on_expiration, own
         try:
             original(command, fragment, source, *rest)
@@ -63,10 +63,10 @@ def dead_letter_expires() -> Iterator[None]:
     """A dead letter keeps the time to live that it had as a message."""
     original = settlement.dead_letter
 
-    def dead_letter(source: Source, slot: QueuedMessage, reason: str | None, description: str | None) -> None:
-        expires_ms = slot.expires_ms
-        original(source, slot, reason, description)
-        slot.expires_ms = expires_ms
+    def dead_letter(source: Source, message: QueuedMessage, reason: str | None, description: str | None) -> None:
+        expires_ms = message.expires_ms
+        original(source, message, reason, description)
+        message.expires_ms = expires_ms
 
     with mock.patch.object(settlement, "dead_letter", dead_letter):
         yield
@@ -77,8 +77,8 @@ def reason_lost() -> Iterator[None]:
     """Why a message is dead is written after the record that makes it so."""
     original = settlement.dead_letter
 
-    def dead_letter(source: Source, slot: QueuedMessage, _reason: str | None, _description: str | None) -> None:
-        original(source, slot, None, None)
+    def dead_letter(source: Source, message: QueuedMessage, _reason: str | None, _description: str | None) -> None:
+        original(source, message, None, None)
 
     with mock.patch.object(settlement, "dead_letter", dead_letter):
         yield
@@ -89,11 +89,11 @@ def dead_letter_gone_with_its_record() -> Iterator[None]:
     """Dead-lettering removes the message from the queue in one record and adds it to the other in none."""
     original = settlement.change
 
-    def change(source: Source, slot: QueuedMessage, commit: Any, *, deliveries: int) -> None:
-        if slot.metadata is not None and slot.metadata.reason == "poison":
-            commit.removed.append((source.source_key, slot.count, slot.count))
+    def change(source: Source, message: QueuedMessage, commit: Any, *, deliveries: int) -> None:
+        if message.metadata is not None and message.metadata.reason == "poison":
+            commit.removed.append((source.source_key, message.count, message.count))
             return
-        original(source, slot, commit, deliveries=deliveries)
+        original(source, message, commit, deliveries=deliveries)
 
     with mock.patch.object(settlement, "change", change):
         yield
@@ -116,9 +116,9 @@ def peek_counts() -> Iterator[None]:
     """Whoever looks at a message raises its delivery count."""
     original = peek._copy
 
-    def copy(slot: QueuedMessage) -> QueuedMessage:
-        found = original(slot)
-        slot.deliveries += 1
+    def copy(message: QueuedMessage) -> QueuedMessage:
+        found = original(message)
+        message.deliveries += 1
         return found
 
     with mock.patch.object(peek, "_copy", copy):
@@ -146,8 +146,8 @@ def expired_not_counted_back() -> Iterator[None]:
     def apply(command: Housekeeping, fragment: Fragment, source: Source, *rest: Any) -> None:
         original(command, fragment, source, *rest)
         if not source.settings.dead_letter_on_expiration:
-            for slot in command.expired:
-                source.counted(slot.state, 1)
+            for message in command.expired:
+                source.counted(message.state, 1)
 
     with mock.patch.object(Housekeeping, "apply", apply):
         yield

@@ -79,15 +79,15 @@ def expired_token_completes() -> Iterator[None]:
     def end_locks(self: Fragment, source: Source, now_ms: int, keeping: Any) -> None:
         held = dict(source.locks)
         original(self, source, now_ms, keeping)
-        for lock, slot in held.items():
-            source.locks.setdefault(lock, slot)
+        for lock, message in held.items():
+            source.locks.setdefault(lock, message)
 
     def apply(command: SettleBatch, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
         apply_original(command, fragment, source, now_ms, commit)
-        for slot in command.slots:
+        for message in command.messages:
             for sub_queue in source.sub_queues:
-                sub_queue.returned[:] = [entry for entry in sub_queue.returned if entry[1] is not slot]
-            for lock in [lock for lock, other in source.locks.items() if other is slot]:
+                sub_queue.returned[:] = [entry for entry in sub_queue.returned if entry[1] is not message]
+            for lock in [lock for lock, other in source.locks.items() if other is message]:
                 del source.locks[lock]
 
     apply_original = SettleBatch.apply
@@ -133,8 +133,8 @@ def removed_after_transfer() -> Iterator[None]:
     def decide_all(self: CommitLoop, now_ms: int, commit: CommitBatch) -> list[Command]:
         work = original(self, now_ms, commit)
         for command in work:
-            if isinstance(command, TakeAndRemove) and command.slots:
-                batch = DeliveryBatch(command.handle, bytes(8), 0, command.slots, 0)
+            if isinstance(command, TakeAndRemove) and command.messages:
+                batch = DeliveryBatch(command.handle, bytes(8), 0, command.messages, 0)
                 command.receiver.mailbox.ready.append(batch)
                 command.receiver.mailbox.wake()
                 command.receiver = _Nobody()
@@ -199,12 +199,12 @@ def abandoned_to_the_tail() -> Iterator[None]:
     """What comes back goes behind what was never delivered."""
     original = Fragment.place
 
-    def place(self: Fragment, source: Source, slot: QueuedMessage, *, in_order: bool) -> None:
-        if not in_order and kind_of(slot.state) == ACTIVE and slot.state == MAIN:
-            source.sub_queues[MAIN].ready.append(slot)
+    def place(self: Fragment, source: Source, message: QueuedMessage, *, in_order: bool) -> None:
+        if not in_order and kind_of(message.state) == ACTIVE and message.state == MAIN:
+            source.sub_queues[MAIN].ready.append(message)
             self.fresh.add((source.source_no, MAIN))
             return
-        original(self, source, slot, in_order=in_order)
+        original(self, source, message, in_order=in_order)
 
     with mock.patch.object(Fragment, "place", place):
         yield
@@ -217,8 +217,8 @@ def deferred_comes_again() -> Iterator[None]:
 
     def release(command: SettleBatch, fragment: Fragment, source: Source, now_ms: int) -> None:
         if command.outcome == DEFER:
-            for slot in command.slots:
-                slot.state = MAIN
+            for message in command.messages:
+                message.state = MAIN
         original(command, fragment, source, now_ms)
 
     with mock.patch.object(SettleBatch, "release", release):
@@ -239,7 +239,7 @@ def batch_half_stored() -> Iterator[None]:
 
     def apply(run: Run, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
         original(run, fragment, source, now_ms, commit)
-        if fragment.topic is None and len(run.slots) > 1 and run.batch.atomic:
+        if fragment.topic is None and len(run.messages) > 1 and run.batch.atomic:
             put = commit.puts[-1]
             put.payloads = list(put.payloads)[:-1]
             if put.all_metadata:
@@ -351,23 +351,23 @@ def session_newest_first() -> Iterator[None]:
     """Messages of a session are handed out from the other end."""
 
     def take(self: sessions.Sessions, source: Source, session: sessions.Session, limit: int) -> list[QueuedMessage]:
-        slots = original(self, source, session, session.available)
-        for slot in slots[:-limit]:
-            self.add(slot)
-        return slots[-limit:]
+        messages = original(self, source, session, session.available)
+        for message in messages[:-limit]:
+            self.add(message)
+        return messages[-limit:]
 
     def turn(
         fragment: Fragment, source: Source, asked: Sequence[tuple[sessions.SessionLock, int, int]]
     ) -> tuple[int, list[QueuedMessage]]:
         older: list[list[QueuedMessage]] = []
         for lock, left, _ in asked:
-            slots = original(source.sessions, source, lock.session, lock.session.available)  # type: ignore[arg-type]
-            older.append(slots[:-left])
-            for slot in slots[-left:]:
-                sessions.sessions_of(source).add(slot)
+            messages = original(source.sessions, source, lock.session, lock.session.available)  # type: ignore[arg-type]
+            older.append(messages[:-left])
+            for message in messages[-left:]:
+                sessions.sessions_of(source).add(message)
         found = of_turn(fragment, source, asked)
-        for slot in itertools.chain(*older):
-            sessions.sessions_of(source).add(slot)
+        for message in itertools.chain(*older):
+            sessions.sessions_of(source).add(message)
         return found
 
     original, of_turn = sessions.Sessions.take, session_turns.take_for_sessions

@@ -299,12 +299,12 @@ class ServersWorld(World):
             self.history.append(FragmentsLate(fragments))
 
     def _note_grants(
-        self, fragment: Fragment, first: int, slots: list[QueuedMessage], now_ms: int, until_ms: int
+        self, fragment: Fragment, first: int, messages: list[QueuedMessage], now_ms: int, until_ms: int
     ) -> None:
         handle = fragment.handle
         assert isinstance(handle, FragmentHandle)
         # By the time of the server that grants.
-        super()._note_grants(fragment, first, slots, handle.broker.now_ms(), until_ms)
+        super()._note_grants(fragment, first, messages, handle.broker.now_ms(), until_ms)
         state = self.disks[handle.store.store_id].seen
         key = find_fragment(state, handle.entity_id, fragment.number)
         epoch = 0 if key is None else state.fragments[key][2]

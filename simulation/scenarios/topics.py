@@ -248,15 +248,15 @@ class _World:
         number = 0
         for item in box.ready:
             assert isinstance(item, DeliveryBatch)
-            if not item.slots:
+            if not item.messages:
                 continue
-            number += len(item.slots)
-            for slot in item.slots:
-                metadata = slot.metadata
+            number += len(item.messages)
+            for message in item.messages:
+                metadata = message.metadata
                 changed = None if metadata is None or metadata.changes is None else Overlay.decode(metadata.changes)
                 rule = "" if changed is None else str(changed.application["RuleName"])
-                self.history.seen.append((int(application_properties(slot.payload)["n"]), name, rule))
-            ranges = [(item.first_lock, len(item.slots))]
+                self.history.seen.append((int(application_properties(message.payload)["n"]), name, rule))
+            ranges = [(item.first_lock, len(item.messages))]
             outcome = COMPLETE if completes else ABANDON
             command = SettleBatch(
                 item.fragment, subscription.source_no, None, prefix=item.prefix, outcome=outcome, ranges=ranges

@@ -215,7 +215,7 @@ class World:
         with ExitStack() as stack:
             stack.enter_context(_wrapped(Fragment, "_lock_messages", self._locked))
             stack.enter_context(_wrapped(sessions, "accept", self._session_acceptors))
-            stack.enter_context(_wrapped(sessions, "lock_slots", self._locked_in_session))
+            stack.enter_context(_wrapped(sessions, "lock_messages", self._locked_in_session))
             stack.enter_context(_wrapped(session_groups, "take_for_sessions", self._placement_turn))
             stack.enter_context(_wrapped(sessions, "end", self._ending))
             stack.enter_context(_wrapped(Housekeeping, "apply", self._kept_house))
@@ -227,20 +227,20 @@ class World:
             yield
 
     def _locked(
-        self, original: Any, fragment: Fragment, source: Source, slots: list[QueuedMessage], now_ms: int
+        self, original: Any, fragment: Fragment, source: Source, messages: list[QueuedMessage], now_ms: int
     ) -> Any:
-        first, until_ms = original(fragment, source, slots, now_ms)
-        self._note_grants(fragment, first, slots, now_ms, until_ms)
+        first, until_ms = original(fragment, source, messages, now_ms)
+        self._note_grants(fragment, first, messages, now_ms, until_ms)
         return first, until_ms
 
     def _note_grants(
-        self, fragment: Fragment, first: int, slots: list[QueuedMessage], now_ms: int, until_ms: int
+        self, fragment: Fragment, first: int, messages: list[QueuedMessage], now_ms: int, until_ms: int
     ) -> None:
         handle = fragment.handle
         assert isinstance(handle, FragmentHandle)
-        for offset, slot in enumerate(slots):
+        for offset, message in enumerate(messages):
             token = fragment.prefix + (first + offset).to_bytes(8, "big")
-            key = (handle.entity_id, fragment.number << 48 | slot.count, until_ms)
+            key = (handle.entity_id, fragment.number << 48 | message.count, until_ms)
             self._grants.setdefault(key, []).append(Grant(now_ms, fragment.epoch, token))
 
     def _session_acceptors(
@@ -252,19 +252,19 @@ class World:
         return lock
 
     def _locked_in_session(
-        self, original: Any, fragment: Fragment, source: Source, lock: SessionLock, slots: list[QueuedMessage]
+        self, original: Any, fragment: Fragment, source: Source, lock: SessionLock, messages: list[QueuedMessage]
     ) -> Any:
-        first, _ = original(fragment, source, lock, slots)
-        self._note_grants(fragment, first, slots, self.broker_ms(), lock.until_ms)
-        return first, slots
+        first, _ = original(fragment, source, lock, messages)
+        self._note_grants(fragment, first, messages, self.broker_ms(), lock.until_ms)
+        return first, messages
 
     def _placement_turn(self, original: Any, fragment: Fragment, source: Source, asked: Any) -> Any:
-        first, slots = original(fragment, source, asked)
+        first, messages = original(fragment, source, asked)
         at = 0
         for _, number, until_ms in asked:
-            self._note_grants(fragment, first + at, slots[at : at + number], self.broker_ms(), until_ms)
+            self._note_grants(fragment, first + at, messages[at : at + number], self.broker_ms(), until_ms)
             at += number
-        return first, slots
+        return first, messages
 
     def _ending(
         self,
@@ -288,15 +288,15 @@ class World:
         return original(fragment, source, lock, now_ms, keeping, counted)
 
     def _removing(
-        self, original: Any, command: Any, source: Source, slots: list[QueuedMessage], commit: CommitBatch
+        self, original: Any, command: Any, source: Source, messages: list[QueuedMessage], commit: CommitBatch
     ) -> None:
-        original(command, source, slots, commit)
+        original(command, source, messages, commit)
         handle = command.handle
-        for slot in slots:
-            seq = handle.number << 48 | slot.count
+        for message in messages:
+            seq = handle.number << 48 | message.count
             self._removed[handle.entity_id, seq] = Grant(commit.broker_ms, handle.fragment.epoch, None)
             if isinstance(command, TakeAndRemove):
-                self.removed_uids.add(_uid_of(slot.payload))
+                self.removed_uids.add(_uid_of(message.payload))
 
     def _kept_house(
         self,
@@ -307,13 +307,13 @@ class World:
         now_ms: int,
         commit: CommitBatch,
     ) -> None:
-        deferred = {slot.count for slot in command.expired if kind_of(slot.state) == DEFERRED}
+        deferred = {message.count for message in command.expired if kind_of(message.state) == DEFERRED}
         original(command, fragment, source, now_ms, commit)
         entity = self.path_of(command.handle)
         moved = source.settings.dead_letter_on_expiration
-        for slot in command.expired:
-            uid = _uid_of(slot.payload)
-            seq, was_deferred = fragment.number << 48 | slot.count, slot.count in deferred
+        for message in command.expired:
+            uid = _uid_of(message.payload)
+            seq, was_deferred = fragment.number << 48 | message.count, message.count in deferred
             event = h.Expired(entity, seq, uid, now_ms, dead_lettered=moved, was_deferred=was_deferred)
             self.history.append(event)
 

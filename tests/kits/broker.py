@@ -163,7 +163,7 @@ def receiver(queue: Queue, credit: int, *, removing: bool = False) -> tuple[Rece
 
 def payloads(box: Box) -> list[bytes]:
     """What a receiver has got."""
-    return [slot.payload for delivered in box.ready for slot in delivered.slots]
+    return [message.payload for delivered in box.ready for message in delivered.messages]
 
 
 def settlement(delivered: Any, *, number: int = 1, strict: bool = False, reply: Box | None = None) -> SettleBatch:

@@ -131,8 +131,8 @@ class Driver:
 
     def lock(self, limit: int = 1, sub_queue: int = 0) -> list[tuple[int, QueuedMessage]]:
         """Lock messages: (lock counter, message)."""
-        first, slots, _ = self.fragment.lock(0, sub_queue, limit, self.now_ms)
-        return [(first + index, slot) for index, slot in enumerate(slots)]
+        first, messages, _ = self.fragment.lock(0, sub_queue, limit, self.now_ms)
+        return [(first + index, message) for index, message in enumerate(messages)]
 
     def settlement(
         self,
@@ -183,8 +183,8 @@ class Driver:
     def picture(self) -> dict[int, tuple[int, int, bytes, MessageMetadata | None]]:
         """Every message: count to (state, deliveries, payload, special)."""
         return {
-            count: (slot.state, slot.deliveries, slot.payload, slot.metadata)
-            for count, slot in sorted(self.source.by_count.items())
+            count: (message.state, message.deliveries, message.payload, message.metadata)
+            for count, message in sorted(self.source.by_count.items())
         }
 
     def stored(self) -> dict[int, tuple[int, int, bytes, MessageMetadata | None]]:
@@ -205,7 +205,7 @@ class Driver:
         sought = PeekProgress(sub_queue, first, limit, size)
         while not peek.peek(self.fragment, 0, sought, NEVER, self.now_ms) and not sought.is_full:
             pass
-        return [slot.payload for slot in sought.found]
+        return [message.payload for message in sought.found]
 
     def waiting(self, sub_queue: int = 0) -> int:
         """How many messages a receiver would find."""

@@ -152,13 +152,13 @@ class FragmentHandle:
             now_ms = loop.time.now_ms()
             if now_ms >= fragment.deadline:
                 loop.tick(fragment, now_ms)
-            first, slots, until_ms = fragment.lock(source_no, sub_queue, credit, now_ms)
+            first, messages, until_ms = fragment.lock(source_no, sub_queue, credit, now_ms)
             source = fragment.sources[source_no]
             if source.touched:
                 loop.changed[fragment.fragment_key] = fragment
             if source.tail_count and not source.is_paging:
                 broker.pager.prefetch(fragment, source)
-            receiver.deliver(DeliveryBatch(self, fragment.prefix, first, slots, until_ms), credit)
+            receiver.deliver(DeliveryBatch(self, fragment.prefix, first, messages, until_ms), credit)
             if fragment.deadline < fragment.armed:
                 loop.timers.note(fragment)
 
@@ -210,13 +210,13 @@ class FragmentHandle:
         """Lock deferred messages by number: all of them or MessageNotFound."""
         fragment, now_ms = self.present()
         try:
-            first, slots, until_ms = fragment.lock_deferred(source_no, sub_queue, counts, now_ms)
+            first, messages, until_ms = fragment.lock_deferred(source_no, sub_queue, counts, now_ms)
         except MessageNotFound:
             # What has run out of life goes now that it was asked for.
             self.present()
             raise
         self.note_deadline(fragment)
-        return DeliveryBatch(self, fragment.prefix, first, slots, until_ms)
+        return DeliveryBatch(self, fragment.prefix, first, messages, until_ms)
 
     # -- for the rooms of the broker ----------------------------------------------------------------------------
 

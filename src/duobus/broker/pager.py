@@ -179,7 +179,7 @@ class PageLoader:
         while self._read and number < AT_ONCE:
             part = self._read.popleft()
             paged_tail.take_in(self.fragment, self.source.source_no, part)
-            number += len(part.slots)
+            number += len(part.messages)
         if not self._read:
             self.ask()
         if is_needed or not self._read:

@@ -72,27 +72,27 @@ class RemovalCommand(Command):
     """Parent of the commands that remove messages for good.
 
     Attributes:
-        slots: After apply: what was removed.
+        messages: After apply: what was removed.
     """
 
-    __slots__ = ("slots",)
+    __slots__ = ("messages",)
 
     def __init__(self, handle: Any, source_no: int, reply: Mailbox | None) -> None:
         super().__init__(handle, source_no, reply)
-        self.slots: list[QueuedMessage] = []
+        self.messages: list[QueuedMessage] = []
 
-    def remove(self, source: Source, slots: list[QueuedMessage], commit: CommitBatch) -> None:
+    def remove(self, source: Source, messages: list[QueuedMessage], commit: CommitBatch) -> None:
         """Take the messages out of everyone's reach and write down their removal."""
-        self.slots = slots
-        for slot in slots:
-            slot.lock = RESERVED
-        source.uncount(slots)
-        source.write_removals(slots, commit)
+        self.messages = messages
+        for message in messages:
+            message.lock = RESERVED
+        source.uncount(messages)
+        source.write_removals(messages, commit)
 
     def release(self, fragment: Fragment, source: Source, now_ms: int) -> None:
         """The removal is durable: forget the messages."""
-        for slot in self.slots:
-            source.forget(slot)
+        for message in self.messages:
+            source.forget(message)
 
 
 class Group(Command):

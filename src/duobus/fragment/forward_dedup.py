@@ -167,9 +167,9 @@ def is_in_doubt(source: Source, count: int) -> bool:
     return count < source.in_doubt_below or count in source.elsewhere
 
 
-def withheld(fragment: Fragment, source: Source, slot: QueuedMessage, now_ms: int) -> bool:
+def withheld(fragment: Fragment, source: Source, message: QueuedMessage, now_ms: int) -> bool:
     """Whether a message would have expired if that could be; it is not sent on either until that is known."""
-    return slot.count < source.in_doubt_below and fragment.is_expired(source, slot, now_ms)
+    return message.count < source.in_doubt_below and fragment.is_expired(source, message, now_ms)
 
 
 def settle_in_doubt(fragment: Fragment, source: Source, taken: Iterable[int], now_ms: int | None = None) -> None:
@@ -180,13 +180,13 @@ def settle_in_doubt(fragment: Fragment, source: Source, taken: Iterable[int], no
     below, source.in_doubt_below = source.in_doubt_below, 0
     still = (count for count in taken if count in source.by_count or source.is_paged_out(count))
     source.elsewhere = {count for count in still if count < below}
-    for slot in source.by_count.values():
-        if slot.count >= below or slot.state != ACTIVE or slot.lock or slot.count in source.elsewhere:
+    for message in source.by_count.values():
+        if message.count >= below or message.state != ACTIVE or message.lock or message.count in source.elsewhere:
             continue
-        if now_ms is None or fragment.is_expired(source, slot, now_ms):
+        if now_ms is None or fragment.is_expired(source, message, now_ms):
             # Its entry in the index was used up while it was held.
-            slot.expires_ms = 0
-            fragment.index_expiry(source, slot, always=True)
+            message.expires_ms = 0
+            fragment.index_expiry(source, message, always=True)
     fragment.deadline = 0
 
 

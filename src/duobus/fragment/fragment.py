@@ -123,19 +123,19 @@ class Fragment:
         for row in rows:
             if row.state in (SESSION_STATE, TAKEN):
                 continue
-            slot = message_of_row(row)
+            message = message_of_row(row)
             # Locks do not survive, and a first delivery leaves no record of its own: what may have been
             # delivered counts as delivered once (I6). What is dead counts no deliveries.
-            if slot.count <= source.highest_delivered and slot.deliveries == 0 and slot.state == ACTIVE:
-                slot.deliveries = 1
-            source.keep(slot)
+            if message.count <= source.highest_delivered and message.deliveries == 0 and message.state == ACTIVE:
+                message.deliveries = 1
+            source.keep(message)
             # What was put off or deferred had deliveries left: one that has none was locked as a deferred message.
-            if kind_of(slot.state) != SCHEDULED and self.is_exhausted(source, slot):
-                slot.lock = RESERVED
-                source.exhausted.append(slot)
+            if kind_of(message.state) != SCHEDULED and self.is_exhausted(source, message):
+                message.lock = RESERVED
+                source.exhausted.append(message)
                 self.deadline = 0
             else:
-                self.place(source, slot, in_order=True)
+                self.place(source, message, in_order=True)
 
     def set_settings(self, settings: SourceSettings, source_no: int = 0) -> None:
         """Replace an entity's settings; held locks keep their end."""
@@ -163,8 +163,8 @@ class Fragment:
             source.compact()
             self.note_history(source, now_ms)
             if keeping.expired or keeping.exhausted or keeping.due:
-                for slot in keeping.expired:
-                    slot.lock = RESERVED
+                for message in keeping.expired:
+                    message.lock = RESERVED
                 work.append(keeping)
         return work
 
@@ -187,11 +187,11 @@ class Fragment:
         number = 0
         while scheduled and scheduled[0][0] <= now_ms:
             _, count = heappop(scheduled)
-            slot = source.by_count.get(count)
-            if slot is not None and slot.state == SCHEDULED and not slot.lock:
-                slot.lock = RESERVED
-                keeping.due.append(slot)
-                number += 1 if self.topic is None else 1 + fanout.strain_of(self.topic, slot.payload)
+            message = source.by_count.get(count)
+            if message is not None and message.state == SCHEDULED and not message.lock:
+                message.lock = RESERVED
+                keeping.due.append(message)
+                number += 1 if self.topic is None else 1 + fanout.strain_of(self.topic, message.payload)
                 if number >= DUE_AT_ONCE:
                     break
         if keeping.due:
@@ -245,12 +245,12 @@ class Fragment:
         """
         missing: int | None = None
         for count in counts:
-            slot = source.by_count.get(count)
-            if slot is None or slot.state != state or slot.lock:
+            message = source.by_count.get(count)
+            if message is None or message.state != state or message.lock:
                 missing = count if missing is None else missing
-            elif self.has_run_out(source, slot, now_ms):
+            elif self.has_run_out(source, message, now_ms):
                 missing = count if missing is None else missing
-                self.index_expiry(source, slot, always=True)
+                self.index_expiry(source, message, always=True)
         if missing is None:
             return None
         return MessageNotFound(f"No {word} message has the sequence number {self.number << 48 | missing}.")
@@ -266,69 +266,69 @@ class Fragment:
         """An empty command for what locks that end, or time, may ask for."""
         return Housekeeping(self.handle, source_no)
 
-    def release_plain(self, source: Source, slots: list[QueuedMessage], size: int) -> None:
+    def release_plain(self, source: Source, messages: list[QueuedMessage], size: int) -> None:
         """Make new messages available of which none has metadata, in a source without sessions."""
-        first = slots[0].count
+        first = messages[0].count
         main = source.sub_queues[MAIN]
         if source.tail_count or len(main.ready) >= WINDOW_COUNT or source.memory_bytes >= self.window_bytes:
-            source.page_out(first, len(slots), size)
+            source.page_out(first, len(messages), size)
             return
-        source.by_count.update(zip(range(first, first + len(slots)), slots, strict=True))
+        source.by_count.update(zip(range(first, first + len(messages)), messages, strict=True))
         source.memory_bytes += size
         default_ttl = source.settings.default_ttl_ms
         if default_ttl is not None and not main.ready:
-            self.due_at(slots[0].enqueued_ms + default_ttl)
-        main.ready.extend(slots)
+            self.due_at(messages[0].enqueued_ms + default_ttl)
+        main.ready.extend(messages)
         self.fresh.add((source.source_no, MAIN))
 
-    def release_with_metadata(self, source: Source, slots: list[QueuedMessage]) -> None:
+    def release_with_metadata(self, source: Source, messages: list[QueuedMessage]) -> None:
         """Make new messages available of which at least one has metadata."""
         main = source.sub_queues[MAIN]
-        for slot in slots:
+        for message in messages:
             is_full = len(main.ready) >= WINDOW_COUNT or source.memory_bytes >= self.window_bytes
             # Whoever accepts a session wants all of it: the messages of sessions stay in memory.
-            if slot.state == ACTIVE and (source.tail_count or (is_full and source.sessions is None)):
-                source.page_out(slot.count, 1, len(slot.payload))
-                note_paged_expiry(self, source, slot.count, slot.enqueued_ms, slot.metadata)
+            if message.state == ACTIVE and (source.tail_count or (is_full and source.sessions is None)):
+                source.page_out(message.count, 1, len(message.payload))
+                note_paged_expiry(self, source, message.count, message.enqueued_ms, message.metadata)
                 continue
-            source.keep(slot)
-            self.place(source, slot, in_order=True)
+            source.keep(message)
+            self.place(source, message, in_order=True)
 
-    def place(self, source: Source, slot: QueuedMessage, *, in_order: bool) -> None:
+    def place(self, source: Source, message: QueuedMessage, *, in_order: bool) -> None:
         """Put a message into the list or index where its state belongs.
 
         ``in_order``: its count is above all that stand in the sub-queue's ready list, and it was never delivered.
         """
-        kind = kind_of(slot.state)
-        sub = sub_queue_of(slot.state)
-        if slot.state == TRANSFER:
-            transfer.place_transfer(self, source, slot)
+        kind = kind_of(message.state)
+        sub = sub_queue_of(message.state)
+        if message.state == TRANSFER:
+            transfer.place_transfer(self, source, message)
             return
         if kind == SCHEDULED:
-            assert slot.metadata is not None
-            assert slot.metadata.scheduled_ms is not None
-            heappush(source.scheduled, (slot.metadata.scheduled_ms, slot.count))
-            self.due_at(slot.metadata.scheduled_ms)
+            assert message.metadata is not None
+            assert message.metadata.scheduled_ms is not None
+            heappush(source.scheduled, (message.metadata.scheduled_ms, message.count))
+            self.due_at(message.metadata.scheduled_ms)
             return
         if sub == MAIN:
-            if kind == ACTIVE and slot.metadata is not None and slot.metadata.redeliver_at_ms is not None:
-                housekeeping.park(self, source, slot)
+            if kind == ACTIVE and message.metadata is not None and message.metadata.redeliver_at_ms is not None:
+                housekeeping.park(self, source, message)
                 return
             if kind != DEFERRED:
-                is_apart = not in_order or slot.deliveries > 0 or source.sessions is not None
-                self.index_expiry(source, slot, always=is_apart)
+                is_apart = not in_order or message.deliveries > 0 or source.sessions is not None
+                self.index_expiry(source, message, always=is_apart)
         if kind == ACTIVE:
             if sub == MAIN and source.sessions is not None:
-                sessions.place(self, source, slot)
+                sessions.place(self, source, message)
                 return
             sub_queue = source.sub_queues[sub]
-            if in_order and sub == MAIN and slot.deliveries == 0:
-                sub_queue.ready.append(slot)
+            if in_order and sub == MAIN and message.deliveries == 0:
+                sub_queue.ready.append(message)
                 default_ttl = source.settings.default_ttl_ms
                 if default_ttl is not None:
                     self.due_at(sub_queue.ready[0].enqueued_ms + default_ttl)
             else:
-                sub_queue.give_back(slot)
+                sub_queue.give_back(message)
             self.fresh.add((source.source_no, sub))
 
     def paged(self, source: Source) -> None:
@@ -338,18 +338,18 @@ class Fragment:
             self.due_at(source.sub_queues[MAIN].ready[0].enqueued_ms + default_ttl)
         self.fresh.add((source.source_no, MAIN))
 
-    def index_expiry(self, source: Source, slot: QueuedMessage, *, always: bool) -> None:
+    def index_expiry(self, source: Source, message: QueuedMessage, *, always: bool) -> None:
         """Enter a message into the expiry index: one with its own time to live, or one out of the ready order."""
-        if slot.expires_ms:
+        if message.expires_ms:
             return
-        own = slot.metadata.ttl_ms if slot.metadata is not None else None
+        own = message.metadata.ttl_ms if message.metadata is not None else None
         if own is None and not always:
             return
         life = effective_ttl(own, source.settings.default_ttl_ms)
         if life is not None:
-            slot.expires_ms = slot.enqueued_ms + life
-            heappush(source.expiring, (slot.expires_ms, slot.count))
-            self.due_at(slot.expires_ms)
+            message.expires_ms = message.enqueued_ms + life
+            heappush(source.expiring, (message.expires_ms, message.count))
+            self.due_at(message.expires_ms)
 
     # -- locks --------------------------------------------------------------------------------------------------
 
@@ -361,13 +361,13 @@ class Fragment:
     def lock(self, source_no: int, sub_queue: int, limit: int, now_ms: int) -> tuple[int, list[QueuedMessage], int]:
         """Peek-lock up to ``limit`` messages: (first lock counter, messages, end of the locks). Needs no commit."""
         source = self.sources[source_no]
-        slots = source.sub_queues[sub_queue].take(limit)
-        first, until_ms = self._lock_messages(source, slots, now_ms)
+        messages = source.sub_queues[sub_queue].take(limit)
+        first, until_ms = self._lock_messages(source, messages, now_ms)
         # take() is ascending, so the last is the highest.
-        if slots and sub_queue == MAIN and slots[-1].count > source.highest_delivered:
-            source.highest_delivered = slots[-1].count
+        if messages and sub_queue == MAIN and messages[-1].count > source.highest_delivered:
+            source.highest_delivered = messages[-1].count
             self.dirty.add(source_no)
-        return first, slots, until_ms
+        return first, messages, until_ms
 
     def lock_deferred(
         self, source_no: int, sub_queue: int, counts: Sequence[int], now_ms: int
@@ -377,25 +377,25 @@ class Fragment:
         error = self.find_fault(source, counts, state_of(sub_queue, DEFERRED), "deferred", now_ms)
         if error is not None:
             raise error
-        slots = [source.by_count[count] for count in counts]
-        first, until_ms = self._lock_messages(source, slots, now_ms)
-        return first, slots, until_ms
+        messages = [source.by_count[count] for count in counts]
+        first, until_ms = self._lock_messages(source, messages, now_ms)
+        return first, messages, until_ms
 
-    def _lock_messages(self, source: Source, slots: list[QueuedMessage], now_ms: int) -> tuple[int, int]:
+    def _lock_messages(self, source: Source, messages: list[QueuedMessage], now_ms: int) -> tuple[int, int]:
         duration = source.settings.lock_duration_ms
         until_ms = now_ms + duration
         first = lock = self.next_lock
         locks = source.locks
-        for slot in slots:
-            slot.lock = lock
-            locks[lock] = slot
+        for message in messages:
+            message.lock = lock
+            locks[lock] = message
             lock += 1
-            if slot.deliveries:
+            if message.deliveries:
                 # A redelivery's count rides in the next commit; a first delivery is covered by highest_delivered.
-                source.touched[slot.count] = slot
+                source.touched[message.count] = message
         self.next_lock = lock
-        if slots:
-            self._lock_ends(source, duration, until_ms, first, len(slots))
+        if messages:
+            self._lock_ends(source, duration, until_ms, first, len(messages))
         return first, until_ms
 
     def _lock_ends(self, source: Source, duration: int, until_ms: int, first: int, number: int) -> None:
@@ -432,49 +432,49 @@ class Fragment:
         locks = source.locks
         for first, number in ranges:
             for lock in range(first, first + number):
-                slot = locks.pop(lock, None)
-                if slot is not None:
+                message = locks.pop(lock, None)
+                if message is not None:
                     source.renewed.pop(lock, None)
-                    self.return_message(source, slot, now_ms, counted=counted, keeping=keeping)
+                    self.return_message(source, message, now_ms, counted=counted, keeping=keeping)
         return [keeping] if keeping.expired or keeping.exhausted else []
 
     def return_message(
-        self, source: Source, slot: QueuedMessage, now_ms: int, *, counted: bool, keeping: Housekeeping
+        self, source: Source, message: QueuedMessage, now_ms: int, *, counted: bool, keeping: Housekeeping
     ) -> None:
         """A lock ended without settlement: back to the front, unless the message has run out of life or attempts."""
-        slot.lock = 0
-        if counted and sub_queue_of(slot.state) == MAIN:
+        message.lock = 0
+        if counted and sub_queue_of(message.state) == MAIN:
             # In a dead-letter queue the count stays what it was (docs/reference/errata.md).
-            slot.deliveries += 1
-        if slot.deliveries or source.sessions is not None:
-            source.touched[slot.count] = slot
-        if self.is_exhausted(source, slot):
-            slot.lock = RESERVED
-            keeping.exhausted.append(slot)
-        elif self.is_expired(source, slot, now_ms):
-            slot.lock = RESERVED
-            keeping.expired.append(slot)
+            message.deliveries += 1
+        if message.deliveries or source.sessions is not None:
+            source.touched[message.count] = message
+        if self.is_exhausted(source, message):
+            message.lock = RESERVED
+            keeping.exhausted.append(message)
+        elif self.is_expired(source, message, now_ms):
+            message.lock = RESERVED
+            keeping.expired.append(message)
         else:
-            self.place(source, slot, in_order=False)
+            self.place(source, message, in_order=False)
 
     @staticmethod
-    def is_exhausted(source: Source, slot: QueuedMessage) -> bool:
+    def is_exhausted(source: Source, message: QueuedMessage) -> bool:
         """Whether an active message has used up its deliveries; dead letters never do."""
-        return sub_queue_of(slot.state) == MAIN and slot.deliveries >= source.settings.max_delivery_count
+        return sub_queue_of(message.state) == MAIN and message.deliveries >= source.settings.max_delivery_count
 
     @classmethod
-    def is_expired(cls, source: Source, slot: QueuedMessage, now_ms: int) -> bool:
+    def is_expired(cls, source: Source, message: QueuedMessage, now_ms: int) -> bool:
         """Whether a message has to go because it has run out of life; a deferred one stays until it is asked for."""
-        return kind_of(slot.state) != DEFERRED and cls.has_run_out(source, slot, now_ms)
+        return kind_of(message.state) != DEFERRED and cls.has_run_out(source, message, now_ms)
 
     @staticmethod
-    def has_run_out(source: Source, slot: QueuedMessage, now_ms: int) -> bool:
+    def has_run_out(source: Source, message: QueuedMessage, now_ms: int) -> bool:
         """Whether a message in the main sub-queue has run out of life; one that is scheduled has not begun it."""
-        if sub_queue_of(slot.state) != MAIN or slot.state == SCHEDULED:
+        if sub_queue_of(message.state) != MAIN or message.state == SCHEDULED:
             return False
-        own = slot.metadata.ttl_ms if slot.metadata is not None else None
+        own = message.metadata.ttl_ms if message.metadata is not None else None
         life = effective_ttl(own, source.settings.default_ttl_ms)
-        return life is not None and slot.enqueued_ms + life <= now_ms
+        return life is not None and message.enqueued_ms + life <= now_ms
 
     # -- what rides in a commit ---------------------------------------------------------------------------------
 
@@ -495,9 +495,9 @@ class Fragment:
         touched = source.touched
         counts = changed_counts(source, room)
         for count in counts:
-            slot = touched.pop(count)
+            message = touched.pop(count)
             # Only what still exists and was not written by this commit's own commands.
-            if source.by_count.get(count) is slot and slot.state != GONE:
-                is_counted = slot.lock > 0 and sub_queue_of(slot.state) == MAIN
-                settlement.write(source, slot, commit, deliveries=slot.deliveries + (1 if is_counted else 0))
+            if source.by_count.get(count) is message and message.state != GONE:
+                is_counted = message.lock > 0 and sub_queue_of(message.state) == MAIN
+                settlement.write(source, message, commit, deliveries=message.deliveries + (1 if is_counted else 0))
         return len(counts)

@@ -41,29 +41,29 @@ class Housekeeping(Command):
         effort: As of a Run.
     """
 
-    __slots__ = ("at_topic", "copies", "due", "due_slots", "effort", "exhausted", "expired")
+    __slots__ = ("at_topic", "copies", "due", "due_messages", "effort", "exhausted", "expired")
 
     def __init__(self, handle: Any, source_no: int) -> None:
         super().__init__(handle, source_no, None)
         self.expired: list[QueuedMessage] = []
         self.exhausted: list[QueuedMessage] = []
         self.due: list[QueuedMessage] = []
-        self.due_slots: list[QueuedMessage] = []
+        self.due_messages: list[QueuedMessage] = []
         self.at_topic = False
         self.copies: list[fanout.Copies] = []
         self.effort = 0
 
     def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
         """Dead-letter, remove and activate what time has caught up with."""
-        for slot in self.exhausted:
+        for message in self.exhausted:
             settlement.dead_letter(
-                source, slot, settlement.MAX_DELIVERY_COUNT_EXCEEDED, settlement.exhausted_text(source)
+                source, message, settlement.MAX_DELIVERY_COUNT_EXCEEDED, settlement.exhausted_text(source)
             )
-            settlement.change(source, slot, commit, deliveries=slot.deliveries)
+            settlement.change(source, message, commit, deliveries=message.deliveries)
         if source.settings.dead_letter_on_expiration:
-            for slot in self.expired:
-                settlement.dead_letter(source, slot, settlement.TTL_EXPIRED, settlement.TTL_TEXT)
-                settlement.change(source, slot, commit, deliveries=slot.deliveries)
+            for message in self.expired:
+                settlement.dead_letter(source, message, settlement.TTL_EXPIRED, settlement.TTL_TEXT)
+                settlement.change(source, message, commit, deliveries=message.deliveries)
         else:
             source.uncount(self.expired)
             source.write_removals(self.expired, commit)
@@ -77,37 +77,37 @@ class Housekeeping(Command):
         first = source.next_count
         all_metadata: dict[int, tuple[int, int, bytes | None]] = {}
         for old in self.due:
-            slot = QueuedMessage(source.next_count, old.payload, now_ms)
+            message = QueuedMessage(source.next_count, old.payload, now_ms)
             source.next_count += 1
             metadata = MessageMetadata.decode(old.metadata.encode()) if old.metadata is not None else MessageMetadata()
             metadata.enqueued_sequence_number = fragment.number << 48 | old.count
-            slot.metadata = metadata
+            message.metadata = metadata
             # The sender's annotation is shown as it was sent, but it no longer schedules anything.
-            all_metadata[len(self.due_slots)] = (stored_state(ACTIVE, metadata), 0, metadata.encode())
-            self.due_slots.append(slot)
+            all_metadata[len(self.due_messages)] = (stored_state(ACTIVE, metadata), 0, metadata.encode())
+            self.due_messages.append(message)
         source.uncount(self.due)
-        for slot in self.due_slots:
-            source.counted(slot.state, 1)
-            source.bytes += len(slot.payload)
+        for message in self.due_messages:
+            source.counted(message.state, 1)
+            source.bytes += len(message.payload)
         source.write_removals(self.due, commit)
         commit.puts.append(
-            Put(source.source_key, first, now_ms, [slot.payload for slot in self.due_slots], all_metadata)
+            Put(source.source_key, first, now_ms, [message.payload for message in self.due_messages], all_metadata)
         )
 
     def release(self, fragment: Fragment, source: Source, now_ms: int) -> None:
         """Make what was done visible: dead letters, activated messages, and what subscriptions got of those."""
-        for slot in self.exhausted:
-            slot.lock = 0
-            fragment.place(source, slot, in_order=False)
-        for slot in self.expired:
-            if sub_queue_of(slot.state) == DEAD_LETTER:
-                slot.lock = 0
-                fragment.place(source, slot, in_order=False)
+        for message in self.exhausted:
+            message.lock = 0
+            fragment.place(source, message, in_order=False)
+        for message in self.expired:
+            if sub_queue_of(message.state) == DEAD_LETTER:
+                message.lock = 0
+                fragment.place(source, message, in_order=False)
             else:
-                source.forget(slot)
-        for slot in self.due:
-            source.forget(slot)
-        fragment.release_with_metadata(source, self.due_slots)
+                source.forget(message)
+        for message in self.due:
+            source.forget(message)
+        fragment.release_with_metadata(source, self.due_messages)
         fanout.release(fragment, self.copies)
         if self.due:
             source.is_activating = False
@@ -121,17 +121,17 @@ class Housekeeping(Command):
 # Messages that are put off: see ``settlement.put_off``.
 
 
-def park(fragment: Fragment, source: Source, slot: QueuedMessage) -> None:
+def park(fragment: Fragment, source: Source, message: QueuedMessage) -> None:
     """Keep a message away until its instant."""
-    assert slot.metadata is not None
-    at_ms = slot.metadata.redeliver_at_ms
+    assert message.metadata is not None
+    at_ms = message.metadata.redeliver_at_ms
     assert at_ms is not None
-    life = effective_ttl(slot.metadata.ttl_ms, source.settings.default_ttl_ms)
+    life = effective_ttl(message.metadata.ttl_ms, source.settings.default_ttl_ms)
     if life is not None:
         # It is not away for longer than it lives.
-        at_ms = min(at_ms, slot.enqueued_ms + life)
-    slot.lock = DELAYED
-    heappush(source.delayed, (at_ms, slot.count))
+        at_ms = min(at_ms, message.enqueued_ms + life)
+    message.lock = DELAYED
+    heappush(source.delayed, (at_ms, message.count))
     fragment.due_at(at_ms)
 
 
@@ -140,16 +140,16 @@ def wake(fragment: Fragment, source: Source, now_ms: int, keeping: Housekeeping)
     delayed = source.delayed
     while delayed and delayed[0][0] <= now_ms:
         _, count = heappop(delayed)
-        slot = source.by_count.get(count)
-        if slot is None or slot.lock != DELAYED or slot.metadata is None:
+        message = source.by_count.get(count)
+        if message is None or message.lock != DELAYED or message.metadata is None:
             continue
-        slot.metadata.redeliver_at_ms = None
-        slot.lock = 0
-        if fragment.is_expired(source, slot, now_ms):
-            slot.lock = RESERVED
-            keeping.expired.append(slot)
+        message.metadata.redeliver_at_ms = None
+        message.lock = 0
+        if fragment.is_expired(source, message, now_ms):
+            message.lock = RESERVED
+            keeping.expired.append(message)
         else:
-            fragment.place(source, slot, in_order=False)
+            fragment.place(source, message, in_order=False)
     if delayed:
         fragment.due_at(delayed[0][0])
 
@@ -170,13 +170,13 @@ def expire(fragment: Fragment, source: Source, now_ms: int, keeping: Housekeepin
             ):
                 # Its forwarder takes it from here soon.
                 break
-            slot = ready.popleft()
-            if slot.state == GONE:
+            message = ready.popleft()
+            if message.state == GONE:
                 source.sub_queues[MAIN].stale -= 1
             else:
                 # One with a life of its own stands in the index below, too, and must not expire twice.
-                slot.expires_ms = 0
-                keeping.expired.append(slot)
+                message.expires_ms = 0
+                keeping.expired.append(message)
         if ready:
             due_ms = ready[0].enqueued_ms + default_ttl
             fragment.due_at(due_ms if due_ms > now_ms else now_ms + forward_dedup.LOOK_MS)

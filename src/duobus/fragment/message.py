@@ -124,11 +124,11 @@ class QueuedCopy(QueuedMessage):
         self.origin = origin
 
 
-def message_like(slot: QueuedMessage) -> QueuedMessage:
+def message_like(message: QueuedMessage) -> QueuedMessage:
     """Another object for the same message, in the state of a new one."""
-    if isinstance(slot, QueuedCopy):
-        return QueuedCopy(slot.count, slot.payload, slot.enqueued_ms, slot.origin)
-    return QueuedMessage(slot.count, slot.payload, slot.enqueued_ms)
+    if isinstance(message, QueuedCopy):
+        return QueuedCopy(message.count, message.payload, message.enqueued_ms, message.origin)
+    return QueuedMessage(message.count, message.payload, message.enqueued_ms)
 
 
 def effective_ttl(own_ms: int | None, default_ms: int | None) -> int | None:

@@ -36,9 +36,9 @@ def recovered(fragment: Fragment, source_no: int) -> None:
     """
     source = fragment.sources[source_no]
     counted, source.numbers = source.numbers, [0] * len(source.numbers)
-    for slot in source.by_count.values():
-        source.counted(slot.state, 1)
-    size = sum(len(slot.payload) for slot in source.by_count.values())
+    for message in source.by_count.values():
+        source.counted(message.state, 1)
+    size = sum(len(message.payload) for message in source.by_count.values())
     if source.sessions is not None:
         # All of it has been read: the sessions of the messages have to be known.
         source.missing = sum(counted) - sum(source.numbers)
@@ -90,16 +90,16 @@ def page_in(fragment: Fragment, source_no: int, rows: list[StoredMessage], *, is
             continue
         if row.state == ACTIVE and row.metadata is None and not row.deliveries and not row.origin:
             # ``place`` of a plain message comes to this.
-            slot = by_count[count] = QueuedMessage(count, row.payload, row.enqueued_ms)
-            ready.append(slot)
+            message = by_count[count] = QueuedMessage(count, row.payload, row.enqueued_ms)
+            ready.append(message)
             plain += 1
             plain_size += len(row.payload)
             continue
-        slot = message_of_row(row)
-        source.keep(slot)
-        fragment.place(source, slot, in_order=True)
+        message = message_of_row(row)
+        source.keep(message)
+        fragment.place(source, message, in_order=True)
         number += 1
-        size += len(slot.payload)
+        size += len(message.payload)
     if plain:
         number += plain
         size += plain_size
@@ -123,10 +123,10 @@ class TailPage:
         first_count: Of the first.
         end_count: Behind the last.
         size: Bytes of all payloads.
-        slots: The messages.
+        messages: The messages.
     """
 
-    __slots__ = ("end_count", "first_count", "size", "slots")
+    __slots__ = ("end_count", "first_count", "messages", "size")
 
     def __init__(self, plain: PlainColumns, first: int, limit: int) -> None:
         """Up to ``limit`` messages of ``plain``, from the one with index ``first`` on."""
@@ -136,7 +136,7 @@ class TailPage:
         self.size = sum(map(len, payloads))
         # ``place`` of plain messages comes to this.
         counts = range(self.first_count, self.end_count)
-        self.slots = list(map(QueuedMessage, counts, payloads, plain.enqueued_ms[first : first + limit]))
+        self.messages = list(map(QueuedMessage, counts, payloads, plain.enqueued_ms[first : first + limit]))
 
 
 def is_kept_in_memory(source: Source, part: TailPage) -> bool:
@@ -147,12 +147,12 @@ def is_kept_in_memory(source: Source, part: TailPage) -> bool:
 def take_in(fragment: Fragment, source_no: int, part: TailPage) -> None:
     """Take plain messages of the paged tail that are ``is_apart`` into the head window."""
     source = fragment.sources[source_no]
-    slots = part.slots
-    source.by_count.update(zip(range(part.first_count, part.end_count), slots, strict=True))
-    source.sub_queues[MAIN].ready.extend(slots)
+    messages = part.messages
+    source.by_count.update(zip(range(part.first_count, part.end_count), messages, strict=True))
+    source.sub_queues[MAIN].ready.extend(messages)
     source.memory_bytes += part.size
     fragment.paged(source)
-    source.paged_in(len(slots), part.size, part.end_count)
+    source.paged_in(len(messages), part.size, part.end_count)
 
 
 def fetched(fragment: Fragment, source_no: int, rows: list[StoredMessage]) -> list[Command]:
@@ -164,11 +164,11 @@ def fetched(fragment: Fragment, source_no: int, rows: list[StoredMessage]) -> li
     for row in rows:
         if row.count not in due or not source.is_paged_out(row.count) or state_in_memory(row.state) != ACTIVE:
             continue
-        slot = message_of_row(row)
-        source.keep(slot)
-        slot.lock = RESERVED
-        keeping.expired.append(slot)
-    number, size = len(keeping.expired), sum(len(slot.payload) for slot in keeping.expired)
+        message = message_of_row(row)
+        source.keep(message)
+        message.lock = RESERVED
+        keeping.expired.append(message)
+    number, size = len(keeping.expired), sum(len(message.payload) for message in keeping.expired)
     source.paged_in(number, size, source.tail_first)
     # Those behind the last row come with the next fetch.
     last = rows[-1].count if rows else NEVER
@@ -178,11 +178,11 @@ def fetched(fragment: Fragment, source_no: int, rows: list[StoredMessage]) -> li
 
 def message_of_row(row: StoredMessage) -> QueuedMessage:
     """A message as the store gave it back."""
-    slot = QueuedMessage(row.count, row.payload, row.enqueued_ms)
+    message = QueuedMessage(row.count, row.payload, row.enqueued_ms)
     if row.origin:
-        slot = QueuedCopy(row.count, row.payload, row.enqueued_ms, row.origin)
-    slot.state = state_in_memory(row.state)
-    slot.deliveries = row.deliveries
+        message = QueuedCopy(row.count, row.payload, row.enqueued_ms, row.origin)
+    message.state = state_in_memory(row.state)
+    message.deliveries = row.deliveries
     if row.metadata is not None:
-        slot.metadata = MessageMetadata.decode(row.metadata)
-    return slot
+        message.metadata = MessageMetadata.decode(row.metadata)
+    return message

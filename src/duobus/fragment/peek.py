@@ -51,15 +51,15 @@ class PeekProgress:
         """Whether nothing more is wanted."""
         return self.limit <= 0 or self.size <= 0
 
-    def offer(self, fragment: Fragment, source: Source, slot: QueuedMessage, now_ms: int) -> None:
+    def offer(self, fragment: Fragment, source: Source, message: QueuedMessage, now_ms: int) -> None:
         """Take a message if it is one of those sought; those elsewhere and expired ones are not."""
-        if self.session_id is not None and (slot.metadata is None or slot.metadata.session_id != self.session_id):
+        if self.session_id is not None and (message.metadata is None or message.metadata.session_id != self.session_id):
             return
-        if sub_queue_of(slot.state) == self.sub_queue and _shows(fragment, source, slot, now_ms):
-            self.found.append(_copy(slot))
-            self.is_early = self.is_early or slot.lock == RESERVED
+        if sub_queue_of(message.state) == self.sub_queue and _shows(fragment, source, message, now_ms):
+            self.found.append(_copy(message))
+            self.is_early = self.is_early or message.lock == RESERVED
             self.limit -= 1
-            self.size -= slot.size + ENVELOPE_BYTES
+            self.size -= message.size + ENVELOPE_BYTES
 
 
 def peek(fragment: Fragment, source_no: int, sought: PeekProgress, end: int, now_ms: int) -> bool:
@@ -82,9 +82,9 @@ def peek(fragment: Fragment, source_no: int, sought: PeekProgress, end: int, now
         if sought.is_full:
             sought.first = count
             return False
-        slot = by_count.get(count)
-        if slot is not None:
-            sought.offer(fragment, source, slot, now_ms)
+        message = by_count.get(count)
+        if message is not None:
+            sought.offer(fragment, source, message, now_ms)
     sought.first = max(sought.first, stop)
     return sought.first >= last
 
@@ -98,22 +98,27 @@ def peek_rows(
         if sought.is_full:
             return
         sought.first = row.count + 1
-        slot = source.by_count.get(row.count)
-        if slot is None and source.is_paged_out(row.count):
-            slot = message_of_row(row)
-        if slot is not None:
-            sought.offer(fragment, source, slot, now_ms)
+        message = source.by_count.get(row.count)
+        if message is None and source.is_paged_out(row.count):
+            message = message_of_row(row)
+        if message is not None:
+            sought.offer(fragment, source, message, now_ms)
 
 
-def _copy(slot: QueuedMessage) -> QueuedMessage:
-    copy = message_like(slot)
-    copy.state, copy.deliveries, copy.lock, copy.metadata = slot.state, slot.deliveries, slot.lock, slot.metadata
+def _copy(message: QueuedMessage) -> QueuedMessage:
+    copy = message_like(message)
+    copy.state, copy.deliveries, copy.lock, copy.metadata = (
+        message.state,
+        message.deliveries,
+        message.lock,
+        message.metadata,
+    )
     return copy
 
 
-def _shows(fragment: Fragment, source: Source, slot: QueuedMessage, now_ms: int) -> bool:
+def _shows(fragment: Fragment, source: Source, message: QueuedMessage, now_ms: int) -> bool:
     """Whether a message is to be seen: it has life left, or is deferred, or its life has not begun."""
-    if kind_of(slot.state) == DEFERRED and (slot.expires_ms or slot.lock == RESERVED):
+    if kind_of(message.state) == DEFERRED and (message.expires_ms or message.lock == RESERVED):
         # It was asked for, and is about to be disposed of if it has run out of life.
-        return not fragment.has_run_out(source, slot, now_ms)
-    return not fragment.is_expired(source, slot, now_ms)
+        return not fragment.has_run_out(source, message, now_ms)
+    return not fragment.is_expired(source, message, now_ms)

@@ -43,7 +43,7 @@ class PurgeCommand(RemovalCommand):
     """Parent of the commands that remove without delivering.
 
     Attributes:
-        slots: After apply: what was removed.
+        messages: After apply: what was removed.
         busy: After apply: messages that were left because a command under way disposes of them.
     """
 
@@ -55,7 +55,7 @@ class PurgeCommand(RemovalCommand):
 
     def weight(self) -> tuple[int, int]:
         """The messages that are removed."""
-        return len(self.slots), 0
+        return len(self.messages), 0
 
 
 class PurgeAvailable(PurgeCommand):
@@ -92,13 +92,13 @@ class PurgeAvailable(PurgeCommand):
 
     def _next(self, sub_queue: SubQueue) -> list[QueuedMessage]:
         """Counts and times of enqueueing ascend together, so the first that is too young ends it."""
-        slots: list[QueuedMessage] = []
+        messages: list[QueuedMessage] = []
         returned, ready = sub_queue.returned, sub_queue.ready
-        while len(slots) < self.limit and (returned or ready):
+        while len(messages) < self.limit and (returned or ready):
             is_returned = bool(returned) and (not ready or returned[0][0] < ready[0].count)
-            slot = returned[0][1] if is_returned else ready[0]
-            is_gone = slot.state == GONE
-            if not is_gone and (slot.enqueued_ms >= self.before_ms or slot.count >= self.end):
+            message = returned[0][1] if is_returned else ready[0]
+            is_gone = message.state == GONE
+            if not is_gone and (message.enqueued_ms >= self.before_ms or message.count >= self.end):
                 break
             if is_returned:
                 heappop(returned)
@@ -107,8 +107,8 @@ class PurgeAvailable(PurgeCommand):
             if is_gone:
                 sub_queue.stale -= 1
             else:
-                slots.append(slot)
-        return slots
+                messages.append(message)
+        return messages
 
 
 class PurgeCounts(PurgeCommand):
@@ -138,20 +138,20 @@ class PurgeCounts(PurgeCommand):
         self.remove(source, self._free(source), commit)
 
     def _free(self, source: Source) -> list[QueuedMessage]:
-        slots: list[QueuedMessage] = []
+        messages: list[QueuedMessage] = []
         for count in self.counts:
-            slot = source.by_count.get(count)
-            if slot is None or is_held(source, slot):
+            message = source.by_count.get(count)
+            if message is None or is_held(source, message):
                 continue
-            if self.before_ms is not None and not is_available(slot, self.before_ms):
+            if self.before_ms is not None and not is_available(message, self.before_ms):
                 continue
-            if slot.lock not in (0, DELAYED):
+            if message.lock not in (0, DELAYED):
                 self.busy += 1
             else:
                 # Only what stands in a list has to leave it.
-                is_listed = kind_of(slot.state) == ACTIVE and not slot.lock
-                slots.append(source.withdraw(slot) if is_listed else slot)
-        return slots
+                is_listed = kind_of(message.state) == ACTIVE and not message.lock
+                messages.append(source.withdraw(message) if is_listed else message)
+        return messages
 
 
 class CancelScheduled(RemovalCommand):
@@ -172,11 +172,11 @@ class CancelScheduled(RemovalCommand):
         self.remove(source, [source.by_count[count] for count in self.counts], commit)
 
 
-def is_held(source: Source, slot: QueuedMessage) -> bool:
+def is_held(source: Source, message: QueuedMessage) -> bool:
     """Whether somebody has a message, or it is being forwarded; one that is being completed is not held any more."""
-    return slot.lock == FORWARDING or (slot.lock > 0 and slot.lock in source.locks)
+    return message.lock == FORWARDING or (message.lock > 0 and message.lock in source.locks)
 
 
-def is_available(slot: QueuedMessage, before_ms: int) -> bool:
+def is_available(message: QueuedMessage, before_ms: int) -> bool:
     """Whether a message of the main sub-queue could be handed out, and was enqueued before an instant."""
-    return slot.state == _AVAILABLE and not slot.lock and slot.enqueued_ms < before_ms
+    return message.state == _AVAILABLE and not message.lock and message.enqueued_ms < before_ms

@@ -27,7 +27,7 @@ class TakeAndRemove(RemovalCommand):
     Attributes:
         receiver: Who granted the credit; gets a DeliveryBatch, perhaps an empty one.
         holder: The lock of the session from which it takes; None for none.
-        slots: After apply: what was taken.
+        messages: After apply: what was taken.
     """
 
     __slots__ = ("credit", "holder", "receiver", "sub_queue")
@@ -55,13 +55,13 @@ class TakeAndRemove(RemovalCommand):
         sub_queue = source.sub_queues[self.sub_queue]
         sub_queue.promised -= self.credit
         self.remove(source, sub_queue.take(self.credit), commit)
-        if self.slots and self.sub_queue == MAIN:
-            source.highest_delivered = max(source.highest_delivered, self.slots[-1].count)
+        if self.messages and self.sub_queue == MAIN:
+            source.highest_delivered = max(source.highest_delivered, self.messages[-1].count)
 
     def finish(self) -> None:
         """Give the receiver what was removed for it: nothing if that failed."""
-        prefix, slots = (bytes(8), self.slots) if self.error is None else (b"", [])
-        self.receiver.deliver(DeliveryBatch(self.handle, prefix, 0, slots, 0), self.credit)
+        prefix, messages = (bytes(8), self.messages) if self.error is None else (b"", [])
+        self.receiver.deliver(DeliveryBatch(self.handle, prefix, 0, messages, 0), self.credit)
 
 
 class TakeDeferred(RemovalCommand):

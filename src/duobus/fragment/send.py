@@ -33,14 +33,14 @@ class Run(Command):
         indices: Which of them; None for all.
         placement: The entity's placement when the run is keyless and may go elsewhere; None when it is keyed.
         first_count: After apply: count of the first message, the others follow by one.
-        slots: Between apply and release: the messages.
+        messages: Between apply and release: the messages.
         size: After apply: their payload bytes.
         share: Their number, and about their bytes: adding up those of each part would cost more than it is worth.
         dropped: After apply: indices of the duplicates that were accepted and dropped; None when there are none.
         tombstones: Earlier attempts whose commit was ambiguous (I27).
         beside: Bytes that its group stores before it: they are no part yet of what its entity holds.
-        copies: Of a run to a topic, between apply and release: what each subscription gets of it; ``slots`` are those
-            that stay at the topic until their time.
+        copies: Of a run to a topic, between apply and release: what each subscription gets of it;
+            ``messages`` are those that stay at the topic until their time.
         effort: What the rules of a topic did for it, in messages: what takes as long makes a commit as long.
         matches: Of a run to a topic, between check and apply: what its messages give, where that had to be tried.
     """
@@ -54,10 +54,10 @@ class Run(Command):
         "first_count",
         "indices",
         "matches",
+        "messages",
         "placement",
         "share",
         "size",
-        "slots",
         "tombstones",
     )
 
@@ -75,7 +75,7 @@ class Run(Command):
         self.beside = 0
         self.first_count = 0
         self.size = 0
-        self.slots: list[QueuedMessage] = []
+        self.messages: list[QueuedMessage] = []
         self.dropped: list[int] | None = None
         self.tombstones: list[Tombstone] = []
         self.copies: list[fanout.Copies] = []
@@ -115,33 +115,33 @@ class Run(Command):
         self.size = batch.bytes_total if indices is None else sum([len(batch.payloads[i]) for i in indices])
         payloads = batch.payloads if indices is None else [batch.payloads[i] for i in indices]
         count = self.first_count = source.next_count
-        slots = self.slots
+        messages = self.messages
         for payload in payloads:
-            slots.append(QueuedMessage(count, payload, now_ms))
+            messages.append(QueuedMessage(count, payload, now_ms))
             count += 1
         source.next_count = count if self.dropped is None else count + len(self.dropped)
-        if not slots:
+        if not messages:
             return
         source.bytes += self.size
         put = Put(source.source_key, self.first_count, now_ms, payloads)
         if batch.extra is None and batch.sessions is None:
-            source.numbers[MAIN] += len(slots)
+            source.numbers[MAIN] += len(messages)
         else:
             attach_metadata(source, self, indices, now_ms, put)
         commit.puts.append(put)
 
     def release(self, fragment: Fragment, source: Source, now_ms: int) -> None:
         """Make the messages available, and what subscriptions got of them."""
-        slots = self.slots
-        if slots:
-            self.slots = []
+        messages = self.messages
+        if messages:
+            self.messages = []
             batch = self.batch
             if batch.sessions is not None and source.sessions is not None:
-                into_sessions(fragment, source, slots, self.size)
+                into_sessions(fragment, source, messages, self.size)
             elif batch.extra is not None or source.sessions is not None:
-                fragment.release_with_metadata(source, slots)
+                fragment.release_with_metadata(source, messages)
             else:
-                fragment.release_plain(source, slots, self.size)
+                fragment.release_plain(source, messages, self.size)
         if self.copies:
             fanout.release(fragment, self.copies)
 
@@ -161,7 +161,7 @@ class Run(Command):
         """See Command; of a topic, those of all copies too."""
         key = fragment.sources[self.source_no].source_key
         if fragment.topic is None:
-            return [(key, self.first_count, self.first_count + len(self.slots) - 1)] if self.slots else []
+            return [(key, self.first_count, self.first_count + len(self.messages) - 1)] if self.messages else []
         if not self.first_count:
             return []
         number = self.batch.n if self.indices is None else len(self.indices)
@@ -255,13 +255,13 @@ class ReservedRun(Run):
         for index, payload in enumerate(batch.payloads):
             if index in dropped:
                 continue
-            slot = QueuedMessage(self.first_count + index, payload, now_ms)
-            slot.metadata = metadata = extra.get(index) or MessageMetadata()
-            slot.state = SCHEDULED
-            self.slots.append(slot)
+            message = QueuedMessage(self.first_count + index, payload, now_ms)
+            message.metadata = metadata = extra.get(index) or MessageMetadata()
+            message.state = SCHEDULED
+            self.messages.append(message)
             self.size += len(payload)
             row = (stored_state(SCHEDULED, metadata), 0, metadata.encode())
-            put = Put(source.source_key, slot.count, now_ms, [payload], {0: row})
+            put = Put(source.source_key, message.count, now_ms, [payload], {0: row})
             put.is_reserved = True
             commit.puts.append(put)
             source.counted(SCHEDULED, 1)
@@ -270,18 +270,18 @@ class ReservedRun(Run):
 
 
 def attach_metadata(source: Source, run: Run, indices: list[int] | None, now_ms: int, put: Put) -> None:
-    """Attach the metadata of a batch to the run's slots, count them, and give the store its form of them."""
+    """Attach the metadata of a batch to the run's messages, count them, and give the store its form of them."""
     every = run.batch.sessions
     if every is not None:
         found = every if indices is None else [every[index] for index in indices]
-        for slot, metadata in zip(run.slots, found, strict=True):
-            slot.metadata = metadata
+        for message, metadata in zip(run.messages, found, strict=True):
+            message.metadata = metadata
         put.equal_metadata = encoded_all(found)
-        source.numbers[MAIN] += len(run.slots)
+        source.numbers[MAIN] += len(run.messages)
         return
     put.all_metadata = _mixed(run.batch.extra or {}, run, indices, now_ms)
-    for slot in run.slots:
-        source.counted(slot.state, 1)
+    for message in run.messages:
+        source.counted(message.state, 1)
 
 
 def _mixed(
@@ -293,29 +293,29 @@ def _mixed(
         metadata = extra.get(index)
         if metadata is None:
             continue
-        slot = run.slots[position]
-        slot.metadata = metadata
+        message = run.messages[position]
+        message.metadata = metadata
         if metadata.route is not None and metadata.route.to is not None:
-            slot.state = TRANSFER
+            message.state = TRANSFER
         # A past or present time: enqueue at once.
         elif metadata.scheduled_ms is not None and metadata.scheduled_ms > now_ms:
-            slot.state = SCHEDULED
-        all_metadata[position] = (stored_state(slot.state, metadata), 0, metadata.encode())
+            message.state = SCHEDULED
+        all_metadata[position] = (stored_state(message.state, metadata), 0, metadata.encode())
     return all_metadata
 
 
-def into_sessions(fragment: Fragment, source: Source, slots: list[QueuedMessage], size: int) -> None:
+def into_sessions(fragment: Fragment, source: Source, messages: list[QueuedMessage], size: int) -> None:
     """Make new messages available that have a session and nothing else: ``Fragment.place`` for all of them."""
-    first = slots[0].count
-    source.by_count.update(zip(range(first, first + len(slots)), slots, strict=True))
+    first = messages[0].count
+    source.by_count.update(zip(range(first, first + len(messages)), messages, strict=True))
     source.memory_bytes += size
     life = source.settings.default_ttl_ms
     if life is not None:
         # ``Fragment.index_expiry``: they leave the order of the others, and came at the same time.
-        expires_ms = slots[0].enqueued_ms + life
+        expires_ms = messages[0].enqueued_ms + life
         expiring = source.expiring
-        for slot in slots:
-            slot.expires_ms = expires_ms
-            heappush(expiring, (expires_ms, slot.count))
+        for message in messages:
+            message.expires_ms = expires_ms
+            heappush(expiring, (expires_ms, message.count))
         fragment.due_at(expires_ms)
-    place_new(fragment, source, slots)
+    place_new(fragment, source, messages)

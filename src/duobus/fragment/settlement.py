@@ -77,7 +77,7 @@ class SettleBatch(Command):
         answer_to: The caller's own note of whom to answer; one entry per range.
         strict: A lost lock refuses the whole command (members of a group, ``update-disposition``).
         holder: The lock of the session whose holder asks, for strict ones; None for none.
-        is_claimed: Slots and lost locks were found when it was submitted.
+        is_claimed: Messages and lost locks were found when it was submitted.
         lost: After apply: lock counters that were no longer held.
         size: After apply of a completion: bytes of its messages.
         expected: Sessions that wait for what an abandon brings back, one entry per message.
@@ -90,11 +90,11 @@ class SettleBatch(Command):
         "holder",
         "is_claimed",
         "lost",
+        "messages",
         "outcome",
         "prefix",
         "ranges",
         "size",
-        "slots",
         "strict",
     )
 
@@ -119,7 +119,7 @@ class SettleBatch(Command):
         self.is_claimed = False
         self.lost: list[int] = []
         self.expected: list[Session] = []
-        self.slots: list[QueuedMessage] = []
+        self.messages: list[QueuedMessage] = []
         self.size = 0
 
     def claim(self, fragment: Fragment) -> None:
@@ -132,29 +132,29 @@ class SettleBatch(Command):
         held = source.locks
         if source.sessions is None or self.prefix != fragment.prefix or self.strict:
             return
-        slots: list[QueuedMessage] = []
+        messages: list[QueuedMessage] = []
         lost: list[int] = []
         try:
             for first, number in self.ranges:
-                slots += map(held.__getitem__, range(first, first + number))
+                messages += map(held.__getitem__, range(first, first + number))
         except KeyError:
             locks = [lock for first, number in self.ranges for lock in range(first, first + number)]
-            slots = [held[lock] for lock in locks if lock in held]
+            messages = [held[lock] for lock in locks if lock in held]
             lost = [lock for lock in locks if lock not in held]
-        if any(map(_STATE, slots)) and any(sub_queue_of(slot.state) != MAIN for slot in slots):
+        if any(map(_STATE, messages)) and any(sub_queue_of(message.state) != MAIN for message in messages):
             # Dead letters know no sessions.
             return
         self.is_claimed = True
-        self.slots, self.lost = slots, lost
-        for slot in slots:
-            del held[slot.lock]
+        self.messages, self.lost = messages, lost
+        for message in messages:
+            del held[message.lock]
         if self.outcome == ABANDON:
-            self._expect(source.sessions, slots)
+            self._expect(source.sessions, messages)
 
-    def _expect(self, sessions: Sessions, slots: list[QueuedMessage]) -> None:
+    def _expect(self, sessions: Sessions, messages: list[QueuedMessage]) -> None:
         """Hold up the sessions of messages that an abandon will bring back."""
-        for slot in slots:
-            session = sessions.by_id.get(id_of(slot)) if slot.state == ACTIVE else None
+        for message in messages:
+            session = sessions.by_id.get(id_of(message)) if message.state == ACTIVE else None
             if session is not None:
                 session.returning += 1
                 self.expected.append(session)
@@ -180,105 +180,105 @@ class SettleBatch(Command):
         held = set() if self.holder is None else set(self.holder.held)
         for first, number in self.ranges:
             for lock in range(first, first + number):
-                slot = source.locks.get(lock)
-                if slot is None or sub_queue_of(slot.state) != MAIN:
+                message = source.locks.get(lock)
+                if message is None or sub_queue_of(message.state) != MAIN:
                     continue
                 if lock not in held:
-                    return session_lock_lost(id_of(slot))
+                    return session_lock_lost(id_of(message))
         return None
 
     def _dead_letter_fault(self, source: Source) -> ServiceBusError | None:
         for first, number in self.ranges:
             for lock in range(first, first + number):
-                slot = source.locks.get(lock)
-                if slot is not None and sub_queue_of(slot.state) != MAIN:
+                message = source.locks.get(lock)
+                if message is not None and sub_queue_of(message.state) != MAIN:
                     return NotAllowed("A dead letter cannot be dead-lettered again. Complete it instead.")
         return None
 
     def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
         """Take the messages out of their locks and write down what becomes of them."""
-        slots = self.slots
+        messages = self.messages
         if not self.is_claimed:
             self._find_locked(source)
         if source.renewed:
-            for slot in slots:
-                source.renewed.pop(slot.lock, None)
+            for message in messages:
+                source.renewed.pop(message.lock, None)
         if self.outcome == COMPLETE:
-            self.size = _uncount_all(source, slots)
+            self.size = _uncount_all(source, messages)
             if source.sessions is not None:
                 # They came session by session; in order of count they are ranges again.
-                slots.sort(key=_COUNT)
-            source.write_removals(slots, commit)
+                messages.sort(key=_COUNT)
+            source.write_removals(messages, commit)
             return
-        for slot in slots:
-            slot.lock = RESERVED
-            self._apply_other(fragment, source, slot, now_ms, commit)
+        for message in messages:
+            message.lock = RESERVED
+            self._apply_other(fragment, source, message, now_ms, commit)
 
     def _find_locked(self, source: Source) -> None:
         pop = source.locks.pop
-        slots = self.slots
+        messages = self.messages
         lost = self.lost
         for first, number in self.ranges:
             for lock in range(first, first + number):
-                slot = pop(lock, None)
-                if slot is None:
+                message = pop(lock, None)
+                if message is None:
                     lost.append(lock)
                 else:
-                    slots.append(slot)
+                    messages.append(message)
         if source.sessions is not None and self.outcome == ABANDON:
-            self._expect(source.sessions, slots)
+            self._expect(source.sessions, messages)
 
     def _apply_other(
-        self, fragment: Fragment, source: Source, slot: QueuedMessage, now_ms: int, commit: CommitBatch
+        self, fragment: Fragment, source: Source, message: QueuedMessage, now_ms: int, commit: CommitBatch
     ) -> None:
         detail = self.detail
         if detail is not None and detail.properties:
             is_abandon = self.outcome == ABANDON
             properties = _without_delay(source.settings, detail.properties) if is_abandon else detail.properties
-            overlay(slot, properties)
+            overlay(message, properties)
         if self.outcome == ABANDON:
-            if sub_queue_of(slot.state) == MAIN:
+            if sub_queue_of(message.state) == MAIN:
                 # In a dead-letter queue the count stays what it was (docs/reference/errata.md).
-                slot.deliveries += 1
-            if fragment.is_exhausted(source, slot):
-                dead_letter(source, slot, MAX_DELIVERY_COUNT_EXCEEDED, exhausted_text(source))
-            elif fragment.is_expired(source, slot, now_ms) and source.settings.dead_letter_on_expiration:
-                dead_letter(source, slot, TTL_EXPIRED, TTL_TEXT)
+                message.deliveries += 1
+            if fragment.is_exhausted(source, message):
+                dead_letter(source, message, MAX_DELIVERY_COUNT_EXCEEDED, exhausted_text(source))
+            elif fragment.is_expired(source, message, now_ms) and source.settings.dead_letter_on_expiration:
+                dead_letter(source, message, TTL_EXPIRED, TTL_TEXT)
             else:
-                put_off(source, slot, detail, now_ms)
+                put_off(source, message, detail, now_ms)
         elif self.outcome == DEFER:
-            source.counted(slot.state, -1)
-            slot.state = state_of(sub_queue_of(slot.state), DEFERRED)
-            source.counted(slot.state, 1)
+            source.counted(message.state, -1)
+            message.state = state_of(sub_queue_of(message.state), DEFERRED)
+            source.counted(message.state, 1)
             # It expires only when it is asked for: see ``Fragment.find_fault``.
-            slot.expires_ms = 0
-            if slot.count < source.inherited:
-                slot.metadata = own(slot.metadata)
-                slot.metadata.deferred_in = fragment.epoch & 0xFFFFFFFF
+            message.expires_ms = 0
+            if message.count < source.inherited:
+                message.metadata = own(message.metadata)
+                message.metadata.deferred_in = fragment.epoch & 0xFFFFFFFF
         else:
             assert self.outcome == DEAD_LETTER_OUTCOME
             detail = detail or SettleDetail(None, None, None)
-            dead_letter(source, slot, detail.reason, detail.description)
-        change(source, slot, commit, deliveries=slot.deliveries)
+            dead_letter(source, message, detail.reason, detail.description)
+        change(source, message, commit, deliveries=message.deliveries)
 
     def release(self, fragment: Fragment, source: Source, now_ms: int) -> None:
         """Removals are final, the rest is available in its new place."""
         if self.outcome == COMPLETE:
             # ``Source.forget`` for all of them.
             by_count = source.by_count
-            for count in map(_COUNT, self.slots):
+            for count in map(_COUNT, self.messages):
                 del by_count[count]
-            for slot in self.slots if source.expiring else ():
-                slot.expires_ms = 0
+            for message in self.messages if source.expiring else ():
+                message.expires_ms = 0
             source.memory_bytes -= self.size
         else:
-            for slot in self.slots:
-                slot.lock = 0
-                fragment.place(source, slot, in_order=False)
+            for message in self.messages:
+                message.lock = 0
+                fragment.place(source, message, in_order=False)
             if self.expected:
                 expected, self.expected = self.expected, []
                 sessions.returned(fragment, source, expected)
-        self.slots = []
+        self.messages = []
 
 
 class SettleDetail:
@@ -298,32 +298,32 @@ class SettleDetail:
         self.description = description
 
 
-def _uncount_all(source: Source, slots: list[QueuedMessage]) -> int:
+def _uncount_all(source: Source, messages: list[QueuedMessage]) -> int:
     """``Source.uncount`` for the hot end of every message's life; returns the bytes of all."""
     numbers = source.numbers
-    for state in filter(None, map(_STATE, slots)):
+    for state in filter(None, map(_STATE, messages)):
         source.counted(state, -1)
         numbers[MAIN] += 1
-    numbers[MAIN] -= len(slots)
-    size = sum(map(len, map(_PAYLOAD, slots)))
+    numbers[MAIN] -= len(messages)
+    size = sum(map(len, map(_PAYLOAD, messages)))
     source.bytes -= size
     return size
 
 
-def dead_letter(source: Source, slot: QueuedMessage, reason: str | None, description: str | None) -> None:
+def dead_letter(source: Source, message: QueuedMessage, reason: str | None, description: str | None) -> None:
     """Turn a message into a dead letter: one record, atomic by nature (I23)."""
-    source.counted(slot.state, -1)
-    slot.state = state_of(DEAD_LETTER, ACTIVE)
-    source.counted(slot.state, 1)
-    slot.expires_ms = 0
-    metadata = slot.metadata = own(slot.metadata)
+    source.counted(message.state, -1)
+    message.state = state_of(DEAD_LETTER, ACTIVE)
+    source.counted(message.state, 1)
+    message.expires_ms = 0
+    metadata = message.metadata = own(message.metadata)
     metadata.reason = reason[:DEAD_LETTER_TEXT_MAX] if reason is not None else None
     metadata.description = description[:DEAD_LETTER_TEXT_MAX] if description is not None else None
 
 
-def overlay(slot: QueuedMessage, properties: dict[str, Any]) -> None:
+def overlay(message: QueuedMessage, properties: dict[str, Any]) -> None:
     """Lay application properties over the message's own; the bytes that came stay as they are."""
-    metadata = slot.metadata = own(slot.metadata)
+    metadata = message.metadata = own(message.metadata)
     merged: dict[str, Any] = {}
     if metadata.overlay is not None:
         merged.update(decode_value(metadata.overlay)[0])
@@ -331,17 +331,17 @@ def overlay(slot: QueuedMessage, properties: dict[str, Any]) -> None:
     metadata.overlay = encode(merged)
 
 
-def change(source: Source, slot: QueuedMessage, commit: CommitBatch, *, deliveries: int) -> None:
+def change(source: Source, message: QueuedMessage, commit: CommitBatch, *, deliveries: int) -> None:
     """Write a message's new state into a commit, its delivery count included."""
-    write(source, slot, commit, deliveries=deliveries)
-    source.touched.pop(slot.count, None)
+    write(source, message, commit, deliveries=deliveries)
+    source.touched.pop(message.count, None)
 
 
-def write(source: Source, slot: QueuedMessage, commit: CommitBatch, *, deliveries: int) -> None:
+def write(source: Source, message: QueuedMessage, commit: CommitBatch, *, deliveries: int) -> None:
     """Write a message's row into a commit."""
-    metadata = encoded(slot.metadata) if slot.metadata is not None else None
-    state = stored_state(slot.state, slot.metadata)
-    commit.changes.append((source.source_key, slot.count, state, deliveries, metadata))
+    metadata = encoded(message.metadata) if message.metadata is not None else None
+    state = stored_state(message.state, message.metadata)
+    commit.changes.append((source.source_key, message.count, state, deliveries, metadata))
 
 
 def exhausted_text(source: Source) -> str:
@@ -386,17 +386,17 @@ def _without_delay(settings: SourceSettings, properties: dict[str, Any]) -> dict
     return properties
 
 
-def put_off(source: Source, slot: QueuedMessage, detail: SettleDetail | None, now_ms: int) -> None:
+def put_off(source: Source, message: QueuedMessage, detail: SettleDetail | None, now_ms: int) -> None:
     """Note on an abandoned message until when it stays away; its delivery is counted already."""
     settings = source.settings
-    if slot.state != _AVAILABLE or not (settings.redelivery_delay_ms or settings.delayed_abandon):
+    if message.state != _AVAILABLE or not (settings.redelivery_delay_ms or settings.delayed_abandon):
         return
     delay = 0
     if settings.redelivery_delay_ms:
-        delay = back_off_ms(settings.redelivery_delay_ms, settings.redelivery_delay_maximum_ms, slot.deliveries)
+        delay = back_off_ms(settings.redelivery_delay_ms, settings.redelivery_delay_maximum_ms, message.deliveries)
     if settings.delayed_abandon and detail is not None and detail.properties:
         # What the receiver says counts, also when it says "at once".
         delay = int(detail.properties.get(DELAY_PROPERTY, delay))
     if delay > 0:
-        metadata = slot.metadata = own(slot.metadata)
+        metadata = message.metadata = own(message.metadata)
         metadata.redeliver_at_ms = now_ms + delay

@@ -46,9 +46,9 @@ PAGE_COUNT: Final = 4_096
 _COUNTERS: Final = struct.Struct(">6q")
 
 
-def _stands(slot: QueuedMessage | None, expires_ms: int) -> bool:
+def _stands(message: QueuedMessage | None, expires_ms: int) -> bool:
     """Whether an entry of the expiry index still speaks of a message."""
-    return slot is not None and slot.expires_ms == expires_ms
+    return message is not None and message.expires_ms == expires_ms
 
 
 class SourceSettings:
@@ -115,7 +115,7 @@ class SubQueue:
     Attributes:
         ready: Never delivered since recovery, ascending.
         returned: Heap of (count, message): came back from a receiver, or entered out of order.
-        stale: Slots in either list that are GONE and still to be dropped.
+        stale: Messages in either list that are GONE and still to be dropped.
         promised: Messages that receive-and-delete commands in waiting will take.
     """
 
@@ -131,13 +131,13 @@ class SubQueue:
         """Number of messages that a take would find."""
         return len(self.ready) + len(self.returned) - self.stale
 
-    def give_back(self, slot: QueuedMessage) -> None:
+    def give_back(self, message: QueuedMessage) -> None:
         """Put a message back at its place in the order."""
-        heappush(self.returned, (slot.count, slot))
+        heappush(self.returned, (message.count, message))
 
     def drop_stale(self) -> None:
         """Forget the messages that are GONE, and the bytes that they hold."""
-        self.ready = deque(slot for slot in self.ready if slot.state != GONE)
+        self.ready = deque(message for message in self.ready if message.state != GONE)
         self.returned = [entry for entry in self.returned if entry[1].state != GONE]
         heapify(self.returned)
         self.stale = 0
@@ -147,22 +147,22 @@ class SubQueue:
         ready = self.ready
         if not self.returned and not self.stale:
             if limit >= len(ready):
-                slots = list(ready)
+                messages = list(ready)
                 ready.clear()
-                return slots
+                return messages
             return [ready.popleft() for _ in range(limit)]
-        slots = []
+        messages = []
         returned = self.returned
-        while len(slots) < limit and (returned or ready):
+        while len(messages) < limit and (returned or ready):
             if returned and (not ready or returned[0][0] < ready[0].count):
-                slot = heappop(returned)[1]
+                message = heappop(returned)[1]
             else:
-                slot = ready.popleft()
-            if slot.state == GONE:
+                message = ready.popleft()
+            if message.state == GONE:
                 self.stale -= 1
             else:
-                slots.append(slot)
-        return slots
+                messages.append(message)
+        return messages
 
 
 class Source:
@@ -307,35 +307,35 @@ class Source:
             *numbers, self.bytes = _COUNTERS.unpack(counters)
             self.numbers = list(numbers)
 
-    def keep(self, slot: QueuedMessage) -> None:
+    def keep(self, message: QueuedMessage) -> None:
         """Hold a message in memory."""
-        self.by_count[slot.count] = slot
-        self.memory_bytes += len(slot.payload)
+        self.by_count[message.count] = message
+        self.memory_bytes += len(message.payload)
 
-    def forget(self, slot: QueuedMessage) -> None:
+    def forget(self, message: QueuedMessage) -> None:
         """Drop a message from memory whose removal is durable."""
-        del self.by_count[slot.count]
-        self.memory_bytes -= len(slot.payload)
-        slot.expires_ms = 0
+        del self.by_count[message.count]
+        self.memory_bytes -= len(message.payload)
+        message.expires_ms = 0
 
-    def uncount(self, slots: Iterable[QueuedMessage]) -> None:
+    def uncount(self, messages: Iterable[QueuedMessage]) -> None:
         """Take messages out of the numbers: their removal is decided."""
-        for slot in slots:
-            self.counted(slot.state, -1)
-            self.bytes -= len(slot.payload)
+        for message in messages:
+            self.counted(message.state, -1)
+            self.bytes -= len(message.payload)
 
-    def write_removals(self, slots: list[QueuedMessage], commit: CommitBatch) -> None:
+    def write_removals(self, messages: list[QueuedMessage], commit: CommitBatch) -> None:
         """Write the removal of messages into a commit, neighbours as one range."""
-        if not slots:
+        if not messages:
             return
         if self.touched:
-            for slot in slots:
-                self.touched.pop(slot.count, None)
+            for message in messages:
+                self.touched.pop(message.count, None)
         key = self.source_key
         removed = commit.removed
-        first = last = slots[0].count
-        for slot in slots:
-            count = slot.count
+        first = last = messages[0].count
+        for message in messages:
+            count = message.count
             if count == last + 1:
                 last = count
             elif count != last:
@@ -412,22 +412,22 @@ class Source:
                     end for end in ends if any(lock in locks for lock in range(end[1], end[1] + end[2]))
                 )
 
-    def withdraw(self, slot: QueuedMessage) -> QueuedMessage:
+    def withdraw(self, message: QueuedMessage) -> QueuedMessage:
         """Take an available message out of the middle of its list and return its successor.
 
         The old object stays behind as GONE until its list comes across it, so this costs no search.
         """
-        if self.sessions is not None and sub_queue_of(slot.state) == MAIN:
-            self.sessions.withdrawn(slot)
-            return slot
-        self.sub_queues[sub_queue_of(slot.state)].stale += 1
-        successor = message_like(slot)
-        successor.deliveries = slot.deliveries
-        successor.state = slot.state
-        successor.metadata = slot.metadata
-        self.by_count[slot.count] = successor
-        slot.state = GONE
-        slot.expires_ms = 0
+        if self.sessions is not None and sub_queue_of(message.state) == MAIN:
+            self.sessions.withdrawn(message)
+            return message
+        self.sub_queues[sub_queue_of(message.state)].stale += 1
+        successor = message_like(message)
+        successor.deliveries = message.deliveries
+        successor.state = message.state
+        successor.metadata = message.metadata
+        self.by_count[message.count] = successor
+        message.state = GONE
+        message.expires_ms = 0
         return successor
 
 

@@ -60,20 +60,20 @@ class TransferCommand(Command):
     """Parent of what becomes of messages that were taken.
 
     Attributes:
-        slots: The messages.
+        messages: The messages.
     """
 
-    __slots__ = ("slots",)
+    __slots__ = ("messages",)
 
-    def __init__(self, handle: Any, source_no: int, reply: Mailbox | None, slots: list[QueuedMessage]) -> None:
+    def __init__(self, handle: Any, source_no: int, reply: Mailbox | None, messages: list[QueuedMessage]) -> None:
         super().__init__(handle, source_no, reply)
-        self.slots = slots
+        self.messages = messages
 
     def check(self, fragment: Fragment, source: Source, now_ms: int) -> ServiceBusError | None:
         """Say why it cannot be done, or None: only what was taken, in this life of the fragment, can leave."""
         by_count = source.by_count
-        for slot in self.slots:
-            if by_count.get(slot.count) is not slot or slot.lock != FORWARDING:
+        for message in self.messages:
+            if by_count.get(message.count) is not message or message.lock != FORWARDING:
                 return InternalError("A message is to be forwarded that was not taken for that.")
         return None
 
@@ -85,17 +85,17 @@ class RemoveTransferred(TransferCommand):
 
     def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
         """Write their removal."""
-        for slot in self.slots:
-            slot.lock = RESERVED
-        source.uncount(self.slots)
-        source.write_removals(self.slots, commit)
+        for message in self.messages:
+            message.lock = RESERVED
+        source.uncount(self.messages)
+        source.write_removals(self.messages, commit)
 
     def release(self, fragment: Fragment, source: Source, now_ms: int) -> None:
         """Forget them."""
-        for slot in self.slots:
-            source.forget(slot)
+        for message in self.messages:
+            source.forget(message)
         if source.elsewhere:
-            source.elsewhere.difference_update([slot.count for slot in self.slots])
+            source.elsewhere.difference_update([message.count for message in self.messages])
 
 
 class DeadLetterTransfer(TransferCommand):
@@ -113,27 +113,27 @@ class DeadLetterTransfer(TransferCommand):
         handle: Any,
         source_no: int,
         reply: Mailbox | None,
-        slots: list[QueuedMessage],
+        messages: list[QueuedMessage],
         *,
         reason: str,
         description: str,
     ) -> None:
-        super().__init__(handle, source_no, reply, slots)
+        super().__init__(handle, source_no, reply, messages)
         self.reason = reason[:_TEXT_MAX]
         self.description = description[:_TEXT_MAX]
 
     def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
         """Write where they are now."""
-        for slot in self.slots:
-            slot.lock = RESERVED
-            _dead_letter_transfer(source, slot, self)
-            change(source, slot, commit, deliveries=slot.deliveries)
+        for message in self.messages:
+            message.lock = RESERVED
+            _dead_letter_transfer(source, message, self)
+            change(source, message, commit, deliveries=message.deliveries)
 
     def release(self, fragment: Fragment, source: Source, now_ms: int) -> None:
         """Make them available there."""
-        for slot in self.slots:
-            slot.lock = 0
-            fragment.place(source, slot, in_order=False)
+        for message in self.messages:
+            message.lock = 0
+            fragment.place(source, message, in_order=False)
 
 
 # -- taking and giving back -------------------------------------------------------------------------------------
@@ -144,17 +144,17 @@ def take(source: Source, sub_queue: int, limit: int, size: int) -> list[QueuedMe
     if sub_queue == MAIN and source.sessions is not None:
         return _take_of_sessions(source, source.sessions, limit, size)
     queued = source.sub_queues[sub_queue]
-    slots = queued.take(limit)
+    messages = queued.take(limit)
     number = 0
-    for slot in slots:
+    for message in messages:
         if size <= 0:
             break
-        slot.lock = FORWARDING
-        size -= len(slot.payload)
+        message.lock = FORWARDING
+        size -= len(message.payload)
         number += 1
-    for slot in slots[number:]:
-        queued.give_back(slot)
-    return slots[:number]
+    for message in messages[number:]:
+        queued.give_back(message)
+    return messages[:number]
 
 
 def has_available(source: Source, sub_queue: int) -> bool:
@@ -166,64 +166,64 @@ def has_available(source: Source, sub_queue: int) -> bool:
 
 def _take_of_sessions(source: Source, sessions: Sessions, limit: int, size: int) -> list[QueuedMessage]:
     """The same of messages of sessions: the oldest first, whatever its session, and none that somebody holds."""
-    slots: list[QueuedMessage] = []
-    while len(slots) < limit and size > 0:
+    messages: list[QueuedMessage] = []
+    while len(messages) < limit and size > 0:
         found = sessions.next_free(source)
         if found is None:
             break
-        session, slot = found
+        session, message = found
         sessions.take(source, session, 1)
         sessions.drop_if_idle(session)
-        slot.lock = FORWARDING
-        slots.append(slot)
-        size -= len(slot.payload)
-    return slots
+        message.lock = FORWARDING
+        messages.append(message)
+        size -= len(message.payload)
+    return messages
 
 
 def take_transfers(source: Source, destination: str, limit: int, size: int) -> list[QueuedMessage]:
     """The same of what was sent via this entity to ``destination``, a path in lower case."""
     waiting = source.transfers.get(destination)
-    slots: list[QueuedMessage] = []
-    while waiting and len(slots) < limit and size > 0:
-        slot = heappop(waiting)[1]
-        slot.lock = FORWARDING
-        slots.append(slot)
-        size -= len(slot.payload)
+    messages: list[QueuedMessage] = []
+    while waiting and len(messages) < limit and size > 0:
+        message = heappop(waiting)[1]
+        message.lock = FORWARDING
+        messages.append(message)
+        size -= len(message.payload)
     if waiting is not None and not waiting:
         del source.transfers[destination]
-    return slots
+    return messages
 
 
-def place_transfer(fragment: Fragment, source: Source, slot: QueuedMessage) -> None:
+def place_transfer(fragment: Fragment, source: Source, message: QueuedMessage) -> None:
     """Put a message into the transfer queue of its destination."""
-    path = _route_of(slot.metadata).to
+    path = _route_of(message.metadata).to
     assert path is not None
-    heappush(source.transfers.setdefault(path.lower(), []), (slot.count, slot))
+    heappush(source.transfers.setdefault(path.lower(), []), (message.count, message))
     fragment.fresh.add((source.source_no, TRANSFER))
 
 
-def give_back(fragment: Fragment, source: Source, slots: list[QueuedMessage], now_ms: int) -> list[Command]:
+def give_back(fragment: Fragment, source: Source, messages: list[QueuedMessage], now_ms: int) -> list[Command]:
     """Put messages back where they were; those that ran out of life meanwhile expire. Returns what needs a commit."""
     keeping = Housekeeping(fragment.handle, source.source_no)
-    for slot in slots:
-        if fragment.is_expired(source, slot, now_ms) and not forward_dedup.is_in_doubt(source, slot.count):
-            slot.lock = RESERVED
-            keeping.expired.append(slot)
+    for message in messages:
+        if fragment.is_expired(source, message, now_ms) and not forward_dedup.is_in_doubt(source, message.count):
+            message.lock = RESERVED
+            keeping.expired.append(message)
         else:
-            slot.lock = 0
-            fragment.place(source, slot, in_order=False)
+            message.lock = 0
+            fragment.place(source, message, in_order=False)
     return [keeping] if keeping.expired else []
 
 
-def _dead_letter_transfer(source: Source, slot: QueuedMessage, command: DeadLetterTransfer) -> None:
-    source.counted(slot.state, -1)
-    metadata = slot.metadata = slot.metadata or MessageMetadata()
-    if sub_queue_of(slot.state) == DEAD_LETTER:
+def _dead_letter_transfer(source: Source, message: QueuedMessage, command: DeadLetterTransfer) -> None:
+    source.counted(message.state, -1)
+    metadata = message.metadata = message.metadata or MessageMetadata()
+    if sub_queue_of(message.state) == DEAD_LETTER:
         # Why it was dead-lettered stays with it as properties of its own, under the reason why it stays here.
         _keep_reason(metadata)
-    slot.state = _TRANSFER_DEAD
-    source.counted(slot.state, 1)
-    slot.expires_ms = 0
+    message.state = _TRANSFER_DEAD
+    source.counted(message.state, 1)
+    message.expires_ms = 0
     metadata.reason = command.reason
     metadata.description = command.description
 
@@ -231,7 +231,7 @@ def _dead_letter_transfer(source: Source, slot: QueuedMessage, command: DeadLett
 # -- what a message is at its destination -----------------------------------------------------------------------
 
 
-def onward(slot: QueuedMessage, fragment_number: int, path: str, default_ttl_ms: int | None) -> MessageMetadata:
+def onward(message: QueuedMessage, fragment_number: int, path: str, default_ttl_ms: int | None) -> MessageMetadata:
     """The metadata of a message when it has been forwarded; its bytes are those of ``onward_payload``.
 
     Kept are keys, session, header, annotations, overlay, and the number that it was first given. Its
@@ -239,15 +239,15 @@ def onward(slot: QueuedMessage, fragment_number: int, path: str, default_ttl_ms:
     it goes on with the reason why it was dead-lettered and without a life of its own (Azure: autoforwarding).
 
     Args:
-        slot: The message.
+        message: The message.
         fragment_number: Of the fragment where it is.
         path: Of the entity where it is.
         default_ttl_ms: That entity's.
     """
-    old = slot.metadata or _ORDINARY
-    route = _route_of(slot.metadata)
+    old = message.metadata or _ORDINARY
+    route = _route_of(message.metadata)
     # A copy was first given its number by the topic.
-    first = slot.origin if isinstance(slot, QueuedCopy) else slot.count
+    first = message.origin if isinstance(message, QueuedCopy) else message.count
     new = MessageMetadata(
         ttl_ms=effective_ttl(old.ttl_ms, default_ttl_ms),
         scheduled_ms=old.scheduled_ms,
@@ -265,11 +265,11 @@ def onward(slot: QueuedMessage, fragment_number: int, path: str, default_ttl_ms:
         delivery_annotations=old.delivery_annotations,
         has_expiry=old.has_expiry,
     )
-    if slot.state == TRANSFER:
+    if message.state == TRANSFER:
         # It was never a message of this entity, whose time to live is none of its business.
         new.ttl_ms = old.ttl_ms
         new.scheduled_ms = route.scheduled_ms
-    elif sub_queue_of(slot.state) == DEAD_LETTER:
+    elif sub_queue_of(message.state) == DEAD_LETTER:
         new.ttl_ms = None
         new.reason, new.description = old.reason, old.description
         new.dead_letter_source = path
@@ -277,16 +277,16 @@ def onward(slot: QueuedMessage, fragment_number: int, path: str, default_ttl_ms:
     return new
 
 
-def onward_payload(slot: QueuedMessage) -> bytes:
+def onward_payload(message: QueuedMessage) -> bytes:
     """The bytes of a message when it is forwarded: those that came, with what a rule's action changed on this copy.
 
     The change is put in here and not handed on beside them, because a destination knows the message as it is now: its
     own rules look at it, and its limits hold for it.
     """
-    metadata = slot.metadata
+    metadata = message.metadata
     if metadata is None or metadata.changes is None:
-        return slot.payload
-    return Overlay.decode(metadata.changes).apply_to(slot.payload)
+        return message.payload
+    return Overlay.decode(metadata.changes).apply_to(message.payload)
 
 
 def hops_of(metadata: MessageMetadata) -> int:
@@ -328,7 +328,7 @@ class InsertMessages(TransferCommand):
     """Put messages into a sub-queue of a source, under new numbers.
 
     Attributes:
-        slots: After apply: the messages.
+        messages: After apply: the messages.
         payloads, all_metadata: What they are.
         sub_queue: Where they go.
         grows: They are more than what leaves in the same commit, so that the size quota has a say.
@@ -367,32 +367,37 @@ class InsertMessages(TransferCommand):
         rows: dict[int, tuple[int, int, bytes | None]] = {}
         for index, payload in enumerate(self.payloads):
             metadata = self.all_metadata[index]
-            slot = QueuedMessage(first + index, payload, now_ms)
-            slot.state = state
-            slot.metadata = metadata
+            message = QueuedMessage(first + index, payload, now_ms)
+            message.state = state
+            message.metadata = metadata
             rows[index] = (stored_state(state, metadata), 0, metadata.encode())
             source.counted(state, 1)
             source.bytes += len(payload)
-            self.slots.append(slot)
-        source.next_count = first + len(self.slots)
+            self.messages.append(message)
+        source.next_count = first + len(self.messages)
         commit.puts.append(Put(source.source_key, first, now_ms, self.payloads, rows))
         if fragment.topic is not None and source.source_no:
             fragment.topic.pending += sum([len(payload) for payload in self.payloads])
 
     def release(self, fragment: Fragment, source: Source, now_ms: int) -> None:
         """They are durable, so they can be had."""
-        fragment.release_with_metadata(source, self.slots)
+        fragment.release_with_metadata(source, self.messages)
 
 
 def take_counts(source: Source, sub_queue: int, counts: Iterable[int]) -> list[QueuedMessage]:
     """Take those messages of a sub-queue off that nobody has; they stand in no list until they leave or are back."""
-    slots: list[QueuedMessage] = []
+    messages: list[QueuedMessage] = []
     for count in counts:
-        slot = source.by_count.get(count)
-        if slot is None or slot.lock or sub_queue_of(slot.state) != sub_queue or kind_of(slot.state) not in _MOVABLE:
+        message = source.by_count.get(count)
+        if (
+            message is None
+            or message.lock
+            or sub_queue_of(message.state) != sub_queue
+            or kind_of(message.state) not in _MOVABLE
+        ):
             continue
-        if kind_of(slot.state) == ACTIVE:
-            slot = source.withdraw(slot)
-        slot.lock = FORWARDING
-        slots.append(slot)
-    return slots
+        if kind_of(message.state) == ACTIVE:
+            message = source.withdraw(message)
+        message.lock = FORWARDING
+        messages.append(message)
+    return messages

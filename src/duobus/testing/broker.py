@@ -234,28 +234,28 @@ class BrokerHost:
 
     @staticmethod
     async def _of_sub_queue(queue: Queue, sub_queue: int) -> list[dict[str, Any]]:
-        slots = await queue.peek(sub_queue, 1, MESSAGES_MAX)
-        return [_members(slot, handle.number << COUNT_BITS | slot.count) for handle, slot in slots]
+        messages = await queue.peek(sub_queue, 1, MESSAGES_MAX)
+        return [_members(message, handle.number << COUNT_BITS | message.count) for handle, message in messages]
 
 
-def _members(slot: QueuedMessage, sequence_number: int) -> dict[str, Any]:
-    metadata = slot.metadata
-    if sub_queue_of(slot.state) == DEAD_LETTER:
+def _members(message: QueuedMessage, sequence_number: int) -> dict[str, Any]:
+    metadata = message.metadata
+    if sub_queue_of(message.state) == DEAD_LETTER:
         state = "dead-letter"
     else:
-        state = {ACTIVE: "active", DEFERRED: "deferred"}.get(kind_of(slot.state), "scheduled")
-    properties = scan(slot.payload)
+        state = {ACTIVE: "active", DEFERRED: "deferred"}.get(kind_of(message.state), "scheduled")
+    properties = scan(message.payload)
     return {
         "sequence_number": sequence_number,
         "state": state,
-        "is_locked": slot.lock > 0,
-        "delivery_count": slot.deliveries,
-        "body": _body(slot.payload).hex(),
+        "is_locked": message.lock > 0,
+        "delivery_count": message.deliveries,
+        "body": _body(message.payload).hex(),
         "message_id": None if properties.message_id is None else str(properties.message_id),
         "subject": properties.subject,
         "application_properties": {
             key: value if isinstance(value, str | int | float | bool | None) else str(value)
-            for key, value in application_properties(slot.payload).items()
+            for key, value in application_properties(message.payload).items()
         },
         "dead_letter_reason": None if metadata is None else metadata.reason,
     }

@@ -147,4 +147,4 @@ async def test_a_ping_that_an_earlier_version_stored_ends_where_it_would_be_forw
         fragment = server.unit.namespace("ns").queues["to"].fragments[0].fragment
         assert fragment is not None
         wanted = [build_message(data=b"x")]
-        await settled(lambda: [slot.payload for slot in fragment.sources[0].sub_queues[MAIN].ready] == wanted)
+        await settled(lambda: [message.payload for message in fragment.sources[0].sub_queues[MAIN].ready] == wanted)

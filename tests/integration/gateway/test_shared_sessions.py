@@ -272,9 +272,9 @@ async def test_a_session_that_is_given_up_while_its_client_does_not_read_goes_on
         await settled(lambda: peer.links == len(NAMES) - 1)
         (handle,) = server.amqp.unit.namespace("ns").queues["q"].fragments
         assert handle.fragment is not None
-        slots = handle.fragment.sources[0].by_count.values()
-        assert [slot.lock for slot in slots if slot.payload.endswith((b"3", b"5"))] == [0, 0]
-        assert all(not slot.deliveries for slot in slots)
+        messages = handle.fragment.sources[0].by_count.values()
+        assert [message.lock for message in messages if message.payload.endswith((b"3", b"5"))] == [0, 0]
+        assert all(not message.deliveries for message in messages)
         peer.resume_writing()
         assert by_session(await one.receive(2)) == {NAMES[4]: [b"4", b"6"]}
 
@@ -289,9 +289,9 @@ async def test_a_client_that_goes_without_reading_has_not_had_what_was_never_wri
         await settled(lambda: peer not in server.amqp.peers)
         (handle,) = server.amqp.unit.namespace("ns").queues["q"].fragments
         assert handle.fragment is not None
-        slots = handle.fragment.sources[0].by_count.values()
-        await settled(lambda: all(not slot.lock for slot in slots))
-        assert [slot.deliveries for slot in slots] == [0] * len(NAMES)
+        messages = handle.fragment.sources[0].by_count.values()
+        await settled(lambda: all(not message.lock for message in messages))
+        assert [message.deliveries for message in messages] == [0] * len(NAMES)
 
 
 @in_loop
@@ -308,8 +308,8 @@ async def test_credit_that_was_taken_back_while_the_client_did_not_read_brings_n
         assert by_session(await one.receive(1)) == {NAMES[4]: [b"4"]}
         (handle,) = server.amqp.unit.namespace("ns").queues["q"].fragments
         assert handle.fragment is not None
-        slots = handle.fragment.sources[0].by_count.values()
-        assert [bool(slot.lock) for slot in slots] == [False, True]
+        messages = handle.fragment.sources[0].by_count.values()
+        assert [bool(message.lock) for message in messages] == [False, True]
         one.links[NAMES[3]].grant(10)
         await one.client.flush()
         assert by_session(await one.receive(1)) == {NAMES[3]: [b"3"]}

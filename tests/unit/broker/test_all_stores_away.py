@@ -58,7 +58,7 @@ def are_answered_once(sent: dict[str, SendBatch]) -> bool:
 
 async def shown(queue: Queue) -> list[bytes]:
     """What is in a queue."""
-    return sorted([slot.payload for _, slot in await queue.peek(MAIN, 1, 200)])
+    return sorted([message.payload for _, message in await queue.peek(MAIN, 1, 200)])
 
 
 @simulated

@@ -30,13 +30,13 @@ def cleared(driver: Driver, command: PurgeAvailable | PurgeCounts) -> list[bytes
     """What a command takes, in a commit of its own."""
     driver.commit(command)
     assert command.error is None
-    return [slot.payload for slot in command.slots]
+    return [message.payload for message in command.messages]
 
 
 def test_before_an_instant_is_not_at_it() -> None:
-    slot = QueuedMessage(1, b"a", START_MS)
-    assert slices.is_available(slot, START_MS + 1)
-    assert not slices.is_available(slot, START_MS)
+    message = QueuedMessage(1, b"a", START_MS)
+    assert slices.is_available(message, START_MS + 1)
+    assert not slices.is_available(message, START_MS)
 
 
 # -- one fragment -----------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def test_what_an_earlier_command_of_the_commit_disposes_of_is_left_and_counted()
     ((one, _), (two, _)) = driver.lock(2)
     command = PurgeCounts("handle", 0, Box(), counts=[1, 2, 3, 99])
     driver.commit(driver.settlement(COMPLETE, one), driver.settlement(ABANDON, two), command)
-    assert [slot.payload for slot in command.slots] == [b"free"]
+    assert [message.payload for message in command.messages] == [b"free"]
     assert command.busy == 2
     assert cleared(driver, PurgeCounts("handle", 0, Box(), counts=[1, 2, 3])) == [b"abandoned"]
     assert driver.picture() == driver.stored() == {}
@@ -104,7 +104,7 @@ def test_what_stands_in_no_list_is_removed_and_the_others_are_counted_as_before(
     driver.send(b"scheduled", scheduled_ms=START_MS + 1_000)
     assert cleared(driver, PurgeCounts("handle", 0, Box(), counts=[1, 3])) == [b"deferred", b"scheduled"]
     assert driver.waiting() == 1
-    assert [slot.payload for _, slot in driver.lock(5)] == [b"free"]
+    assert [message.payload for _, message in driver.lock(5)] == [b"free"]
 
 
 def test_a_lost_lock_of_a_removed_message_cannot_bring_it_back() -> None:
@@ -254,7 +254,9 @@ async def with_every_state(hall: Hall, **properties: Any) -> Queue:
     await sent(queue, 4)
     standing, box = receiver(queue, 4)
     await turns()
-    delivered = {slot.payload: (found, index) for found in box.taken() for index, slot in enumerate(found.slots)}
+    delivered = {
+        message.payload: (found, index) for found in box.taken() for index, message in enumerate(found.messages)
+    }
     for payload, outcome in ((b"0", DEFER), (b"1", DEAD_LETTER_OUTCOME), (b"2", DEAD_LETTER_OUTCOME)):
         found, index = delivered[payload]
         command = settlement(found)

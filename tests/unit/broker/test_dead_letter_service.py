@@ -59,17 +59,17 @@ class CountedQuery(DeadLetterQuery):
 
     compared = 0
 
-    def takes(self, handle: FragmentHandle, slot: QueuedMessage) -> bool:
+    def takes(self, handle: FragmentHandle, message: QueuedMessage) -> bool:
         self.compared += 1
-        return super().takes(handle, slot)
+        return super().takes(handle, message)
 
 
-async def slots(queue: Queue, sub_queue: int = MAIN) -> list[QueuedMessage]:
-    return [slot for _, slot in await queue.peek(sub_queue, 1, 10_000)]
+async def queued_messages(queue: Queue, sub_queue: int = MAIN) -> list[QueuedMessage]:
+    return [message for _, message in await queue.peek(sub_queue, 1, 10_000)]
 
 
 async def ids(queue: Queue, sub_queue: int = MAIN) -> list[int]:
-    return sorted(application_properties(slot.payload)["n"] for slot in await slots(queue, sub_queue))
+    return sorted(application_properties(message.payload)["n"] for message in await queued_messages(queue, sub_queue))
 
 
 async def locked(queue: Queue, sub_queue: int = MAIN) -> list[Any]:
@@ -88,7 +88,7 @@ async def dead(queue: Queue, *payloads: bytes, by: Queue | None = None, **metada
     await asyncio.sleep(0.05)
     assert not any(answers(made))
     for found in await locked(queue):
-        ranges = [(found.first_lock, len(found.slots))]
+        ranges = [(found.first_lock, len(found.messages))]
         command = SettleBatch(
             found.fragment, queue.source_no, Box(), prefix=found.prefix, outcome=DEAD_LETTER_OUTCOME, ranges=ranges
         )
@@ -118,22 +118,25 @@ def test_resubmitted_messages_are_whole_and_have_no_reasons_any_more() -> None:
     async def story(hall: Hall) -> None:
         queue = await hall.create(requires_duplicate_detection=True)
         await dead(queue, *map(message, range(8)), priority=7, ttl_ms=60_000)
-        before = [(slot.count, form_of(slot.payload, slot.metadata)) for slot in await slots(queue, DEAD_LETTER)]
+        before = [
+            (queued.count, form_of(queued.payload, queued.metadata))
+            for queued in await queued_messages(queue, DEAD_LETTER)
+        ]
         await asyncio.sleep(30)
         results = await run_through(hall, queue)
         assert [len(one.moved) for one in results] == [3, 3, 2]
-        after = await slots(queue)
+        after = await queued_messages(queue)
         # The ids are in the history of duplicate detection, and are none of the desk's business.
-        assert [form_of(slot.payload, slot.metadata) for slot in after] == [form for _, form in before]
-        all_metadata = [slot.metadata or MessageMetadata() for slot in after]
+        assert [form_of(queued.payload, queued.metadata) for queued in after] == [form for _, form in before]
+        all_metadata = [queued.metadata or MessageMetadata() for queued in after]
         assert {(one.reason, one.description, one.priority) for one in all_metadata} == {(None, None, 7)}
         assert [one.enqueued_sequence_number for one in all_metadata] == [count for count, _ in before]
-        assert [slot.deliveries for slot in after] == [0] * 8
-        assert [number for one in results for number in one.moved.values()] == [slot.count for slot in after]
+        assert [queued.deliveries for queued in after] == [0] * 8
+        assert [number for one in results for number in one.moved.values()] == [queued.count for queued in after]
         assert queue.numbers()[0][:2] == [8, 0]
         # Their life begins anew.
         await asyncio.sleep(45)
-        assert len(await slots(queue)) == 8
+        assert len(await queued_messages(queue)) == 8
 
     play(story)
 
@@ -166,8 +169,8 @@ def test_only_those_that_the_filter_takes_are_moved_and_repaired() -> None:
         }
         await run_through(hall, queue, "OTHER", sql="n >= 6 AND DeadLetterReason = 'why'", repair=repair)
         assert await ids(queue, DEAD_LETTER) == [0, 1, 2, 3, 4, 5]
-        moved = await slots(other)
-        forms = [form_of(slot.payload, slot.metadata) for slot in moved]
+        moved = await queued_messages(other)
+        forms = [form_of(queued.payload, queued.metadata) for queued in moved]
         assert [form["applicationProperties"] for form in forms] == [
             {"n": n, "fixed": True, "DeadLetterReason": "why", "DeadLetterErrorDescription": "because"}
             for n in (6, 7, 8)
@@ -190,7 +193,7 @@ def test_a_message_that_the_repair_does_not_fit_stays_as_it_was() -> None:
         assert (await ids(queue), await ids(queue, DEAD_LETTER)) == ([0], [1])
         await dead(queue)
         # And it can be received.
-        assert sum(len(found.slots) for found in await locked(queue, DEAD_LETTER)) == 2
+        assert sum(len(found.messages) for found in await locked(queue, DEAD_LETTER)) == 2
 
     play(story)
 
@@ -225,7 +228,7 @@ def test_a_dead_letter_of_a_subscription_goes_back_to_that_one_alone() -> None:
         assert await ids(again) == [0, 1, 2, 3]
         assert again.numbers()[0][:2] == [4, 0]
         # And from there it is received like any other.
-        assert sum(len(found.slots) for found in await locked(again)) == 4
+        assert sum(len(found.messages) for found in await locked(again)) == 4
 
     play(story)
 
@@ -251,11 +254,11 @@ def test_messages_of_a_partitioned_queue_stay_in_their_fragments_and_sessions() 
             queue.send(made)
         await asyncio.sleep(0.05)
         await dead(queue)
-        places = {slot.payload: handle for handle, slot in await queue.peek(DEAD_LETTER, 0, 100)}
+        places = {queued.payload: handle for handle, queued in await queue.peek(DEAD_LETTER, 0, 100)}
         await asyncio.sleep(1)
         results = await run_through(hall, queue, limit=2)
         assert sum(len(one.moved) for one in results) == 20
-        assert {slot.payload for _, slot in await queue.peek(MAIN, 0, 100)} == {
+        assert {queued.payload for _, queued in await queue.peek(MAIN, 0, 100)} == {
             build_message([str(n)], {"n": n, "seen": True}, data=b'{"n": %d}' % n) for n in range(20)
         }
         assert {handle for handle, _ in await queue.peek(MAIN, 0, 100)} == set(places.values())
@@ -334,7 +337,7 @@ def test_a_full_target_leaves_all_where_it_was() -> None:
             with pytest.raises(QuotaExceeded):
                 await run_through(hall, queue, "to")
         assert await ids(queue, DEAD_LETTER) == [0, 1]
-        assert sum(len(found.slots) for found in await locked(queue, DEAD_LETTER)) == 2
+        assert sum(len(found.messages) for found in await locked(queue, DEAD_LETTER)) == 2
 
     play(story)
 
@@ -394,7 +397,7 @@ def test_an_undone_resubmit_makes_dead_letters_of_what_is_still_there() -> None:
         queue = await hall.create()
         await dead(queue, *map(message, range(3)))
         await asyncio.sleep(1)
-        old = {number_of(handle, slot): slot for handle, slot in await queue.peek(DEAD_LETTER, 0, 100)}
+        old = {number_of(handle, queued): queued for handle, queued in await queue.peek(DEAD_LETTER, 0, 100)}
         (result,) = await run_through(hall, queue, limit=10)
         (held,) = await locked(queue)
         queue.settle(SettleBatch(held.fragment, 0, Box(), prefix=held.prefix, outcome=0, ranges=[(held.first_lock, 1)]))
@@ -409,7 +412,9 @@ def test_an_undone_resubmit_makes_dead_letters_of_what_is_still_there() -> None:
         undone = await restore(queue, restorations)
         assert (len(undone.moved), len(undone.skipped)) == (2, 1)
         assert (await ids(queue), await ids(queue, DEAD_LETTER)) == ([], [1, 2])
-        assert {slot.metadata.reason for slot in await slots(queue, DEAD_LETTER) if slot.metadata} == {"why"}
+        assert {queued.metadata.reason for queued in await queued_messages(queue, DEAD_LETTER) if queued.metadata} == {
+            "why"
+        }
         await hall.again()
         assert hall.queue().numbers()[0][:2] == [0, 2]
 

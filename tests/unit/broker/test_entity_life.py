@@ -172,7 +172,7 @@ async def test_a_full_queue_takes_nothing_more_until_something_is_received(hall:
     queue.open_receiver(0, box, removing=True).request(1)
     await turns(40)
     assert isinstance(answers(still)[0], QuotaExceeded)
-    assert len(box.ready[0].slots) == 1
+    assert len(box.ready[0].messages) == 1
     after = batch(b"x")
     queue.send(after)
     await turns(20)

@@ -31,7 +31,7 @@ async def test_a_peek_that_the_store_fails_is_busy_and_the_store_is_reopened(hal
     assert broker.failures == 1
     await asyncio.sleep(1)
     assert broker.state == "open"
-    assert [slot.payload for _, slot in await queue.peek(MAIN, 1, 10)] == [b"a"]
+    assert [message.payload for _, message in await queue.peek(MAIN, 1, 10)] == [b"a"]
 
 
 @simulated

@@ -43,7 +43,7 @@ def changed(commit: CommitBatch) -> list[tuple[int, int]]:
 
 
 def counts_after_a_crash(driver: Driver) -> dict[int, int]:
-    return {count: slot.deliveries for count, slot in driver.recovered().source.by_count.items()}
+    return {count: message.deliveries for count, message in driver.recovered().source.by_count.items()}
 
 
 def test_what_is_handed_out_in_its_turn_needs_no_record_of_its_own(driver: Driver) -> None:

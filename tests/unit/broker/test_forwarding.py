@@ -44,11 +44,11 @@ def run(story: Any, stores: int = 1) -> None:
 
 
 async def payloads(queue: Queue, sub_queue: int = MAIN) -> list[bytes]:
-    return [slot.payload for slot in await slots(queue, sub_queue)]
+    return [message.payload for message in await queued_messages(queue, sub_queue)]
 
 
-async def slots(queue: Queue, sub_queue: int = MAIN) -> list[QueuedMessage]:
-    return [slot for _, slot in await queue.peek(sub_queue, 1, 10_000)]
+async def queued_messages(queue: Queue, sub_queue: int = MAIN) -> list[QueuedMessage]:
+    return [message for _, message in await queue.peek(sub_queue, 1, 10_000)]
 
 
 async def lock_all(queue: Queue, sub_queue: int = MAIN) -> list[Any]:
@@ -63,7 +63,7 @@ async def lock_all(queue: Queue, sub_queue: int = MAIN) -> list[Any]:
 async def forget_tombstones(queue: Queue, reason: str | None = "why", description: str | None = "because") -> None:
     """Receive what there is and dead-letter it."""
     for found in await lock_all(queue):
-        ranges = [(found.first_lock, len(found.slots))]
+        ranges = [(found.first_lock, len(found.messages))]
         command = SettleBatch(found.fragment, 0, Box(), prefix=found.prefix, outcome=DEAD_LETTER_OUTCOME, ranges=ranges)
         command.detail = SettleDetail({"seen": True}, reason, description)
         queue.settle(command)
@@ -119,7 +119,7 @@ def test_what_lies_in_a_queue_goes_on_when_forwarding_begins_and_stays_when_it_e
         sent(origin, b"late")
         await asyncio.sleep(0.1)
         assert (await payloads(target), await payloads(origin)) == ([b"early"], [b"late"])
-        assert [slot.payload for found in await lock_all(origin) for slot in found.slots] == [b"late"]
+        assert [message.payload for found in await lock_all(origin) for message in found.messages] == [b"late"]
 
     run(story)
 
@@ -143,8 +143,8 @@ def test_messages_pass_chains_of_partitioned_and_plain_queues(stores: int, parte
             sent(first, b"%d" % number, key=string_key(f"k{number % 7}"), partition_key=f"k{number % 7}")
             sent(first, b"keyless %d" % number)
         await asyncio.sleep(5.0)
-        found = await slots(last)
-        assert sorted(slot.payload for slot in found) == sorted(
+        found = await queued_messages(last)
+        assert sorted(message.payload for message in found) == sorted(
             [b"%d" % n for n in range(60)] + [b"keyless %d" % n for n in range(60)]
         )
         for key in range(7):
@@ -152,8 +152,8 @@ def test_messages_pass_chains_of_partitioned_and_plain_queues(stores: int, parte
             assert mine == sorted(mine), "a key keeps its order"
         for handle in last.fragments:
             assert handle.fragment is not None
-            for slot in handle.fragment.sources[0].by_count.values():
-                key_text = slot.metadata.partition_key if slot.metadata else None
+            for message in handle.fragment.sources[0].by_count.values():
+                key_text = message.metadata.partition_key if message.metadata else None
                 if parted[1] and key_text is not None:
                     assert slot_of(string_key(key_text), 16) == handle.number
         assert sum(dedups(hall.queue(name)) for name in "abc") == 0
@@ -170,11 +170,11 @@ def test_what_is_kept_and_what_begins_anew_on_the_way() -> None:
         await asyncio.sleep(0.1)
         for found in await lock_all(origin):
             found.fragment.unlock(0, found.prefix, [(found.first_lock, 2)], counted=True)
-        (_, before) = await slots(origin)
+        (_, before) = await queued_messages(origin)
         await asyncio.sleep(10.0)
         await change(hall, origin, forward_to="to")
         await asyncio.sleep(0.1)
-        _, after = await slots(target)
+        _, after = await queued_messages(target)
         metadata = after.metadata
         assert metadata is not None
         assert (before.deliveries, after.deliveries) == (1, 0)
@@ -194,7 +194,7 @@ def test_the_number_that_a_message_was_first_given_stays_over_several_hops() -> 
         sent(last, b"other")
         sent(first, b"m")
         await asyncio.sleep(0.2)
-        _, found = await slots(last)
+        _, found = await queued_messages(last)
         assert found.count == 2
         assert found.metadata is not None
         assert found.metadata.enqueued_sequence_number == 1
@@ -236,7 +236,7 @@ def test_dead_letters_go_on_with_their_reason_and_their_source() -> None:
         await asyncio.sleep(0.1)
         await forget_tombstones(origin)
         await asyncio.sleep(61.0)
-        (found,) = await slots(dead)
+        (found,) = await queued_messages(dead)
         metadata = found.metadata
         assert metadata is not None
         assert metadata.overlay is not None
@@ -259,7 +259,7 @@ def test_a_queue_with_sessions_forwards_its_dead_letters() -> None:
         )
         sent(origin, b"m", session_id="s", ttl_ms=1_000)
         await asyncio.sleep(2.0)
-        (found,) = await slots(dead)
+        (found,) = await queued_messages(dead)
         assert found.metadata is not None
         assert found.metadata.session_id == "s"
 
@@ -293,7 +293,7 @@ def test_a_queue_that_forwards_to_itself_ends_with_the_limit_of_hops() -> None:
         await change(hall, queue, forward_to="q")
         sent(queue, b"m")
         await asyncio.sleep(1.0)
-        (found,) = await slots(queue, TRANSFER_DEAD_LETTER)
+        (found,) = await queued_messages(queue, TRANSFER_DEAD_LETTER)
         assert found.metadata is not None
         assert (found.metadata.reason, found.metadata.route) == (HOPS_EXCEEDED, TransferRoute(HOPS_MAX))
         assert transfer_message_count(queue) == 0
@@ -342,10 +342,14 @@ def test_a_queue_with_sessions_forwards_each_in_its_order_from_its_creation_or_f
             sent(changed, b"a3", session_id="a", partition_key="a")
             sent(made, b"d0", session_id="d", partition_key="d")
             await asyncio.sleep(MINUTE_S)
-            arrived = await slots(target)
+            arrived = await queued_messages(target)
             assert len(arrived) == 11
             for session, number in (("a", 4), ("b", 3), ("c", 3), ("d", 1)):
-                mine = [slot.payload for slot in arrived if slot.metadata and slot.metadata.session_id == session]
+                mine = [
+                    message.payload
+                    for message in arrived
+                    if message.metadata and message.metadata.session_id == session
+                ]
                 assert mine == [f"{session}{index}".encode() for index in range(number)]
             assert (await payloads(made), await payloads(changed)) == ([], [])
             assert transfer_dead(made) == transfer_dead(changed) == 0
@@ -418,7 +422,7 @@ def test_a_destination_that_is_deleted_and_made_again_gets_what_waited() -> None
         await hall.unit.delete_queue("n", "to")
         sent(origin, b"n")
         await asyncio.sleep(TIMEOUT_MS / 1000 + 2 * RETRY_MAX_S)
-        (found,) = await slots(origin, TRANSFER_DEAD_LETTER)
+        (found,) = await queued_messages(origin, TRANSFER_DEAD_LETTER)
         assert found.metadata is not None
         assert (found.payload, found.metadata.reason) == (b"n", NOT_FOUND)
 
@@ -449,9 +453,9 @@ def test_a_destination_that_stays_full_lets_go_of_nothing() -> None:
         target.fragments[0].fragment.sources[0].bytes = 1 << 40  # type: ignore[union-attr]
         sent(origin, b"a", b"b")
         await asyncio.sleep(TIMEOUT_MS / 1000 + 4 * RETRY_MAX_S)
-        found = await slots(origin, TRANSFER_DEAD_LETTER)
-        assert [slot.payload for slot in found] == [b"a", b"b"]
-        assert {slot.metadata.reason for slot in found if slot.metadata} == {FULL}
+        found = await queued_messages(origin, TRANSFER_DEAD_LETTER)
+        assert [message.payload for message in found] == [b"a", b"b"]
+        assert {message.metadata.reason for message in found if message.metadata} == {FULL}
 
     run(story, stores=2)
 
@@ -464,8 +468,8 @@ def test_what_a_destination_can_never_take_goes_to_the_transfer_dead_letter_queu
         sent(origin, b"good", session_id="1")
         sent(origin, b"l" * 2000, session_id="2")
         await asyncio.sleep(0.5)
-        found = await slots(origin, TRANSFER_DEAD_LETTER)
-        reasons = {slot.payload[:4]: slot.metadata.reason for slot in found if slot.metadata}
+        found = await queued_messages(origin, TRANSFER_DEAD_LETTER)
+        reasons = {message.payload[:4]: message.metadata.reason for message in found if message.metadata}
         assert reasons == {b"none": SESSION_MISSING, b"llll": MESSAGE_TOO_LARGE}
         assert await payloads(sessions) == [b"good"]
 

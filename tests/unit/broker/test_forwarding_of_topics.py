@@ -46,11 +46,11 @@ async def topic_of(hall: Hall, name: str, *subscriptions: SubscriptionDescriptio
 
 
 async def payloads(queue: Queue, sub_queue: int = MAIN) -> list[bytes]:
-    return [slot.payload for slot in await slots(queue, sub_queue)]
+    return [message.payload for message in await queued_messages(queue, sub_queue)]
 
 
-async def slots(queue: Queue, sub_queue: int = MAIN) -> list[QueuedMessage]:
-    return [slot for _, slot in await queue.peek(sub_queue, 1, 10_000)]
+async def queued_messages(queue: Queue, sub_queue: int = MAIN) -> list[QueuedMessage]:
+    return [message for _, message in await queue.peek(sub_queue, 1, 10_000)]
 
 
 async def settled() -> None:
@@ -113,7 +113,7 @@ def test_a_copy_that_goes_on_keeps_the_number_that_its_topic_gave_it(stores: int
         for number in (1, 2):
             topic.send(batch(build_message(application_properties={"n": number}, data=b"body")))
         await settled()
-        (arrived,) = await slots(target)
+        (arrived,) = await queued_messages(target)
         assert arrived.metadata is not None
         # The first of its subscription, the second of its topic.
         assert (arrived.metadata.enqueued_sequence_number or 0) & ((1 << COUNT_BITS) - 1) == 2
@@ -190,10 +190,10 @@ def test_dead_letters_of_a_subscription_go_where_it_says() -> None:
         command.detail = SettleDetail(None, "why", "because")
         subscription.settle(command)
         await settled()
-        (slot,) = await slots(dead)
-        assert slot.payload == b"bad"
-        assert slot.metadata is not None
-        assert slot.metadata.dead_letter_source == "t/Subscriptions/s"
+        (message,) = await queued_messages(dead)
+        assert message.payload == b"bad"
+        assert message.metadata is not None
+        assert message.metadata.dead_letter_source == "t/Subscriptions/s"
         assert await payloads(subscription, DEAD_LETTER) == []
 
     run(story)

@@ -324,7 +324,7 @@ async def test_a_lock_ends_by_the_broker_s_own_timer(hall: Hall) -> None:
     assert payloads(box) == []
     await asyncio.sleep(0.2)
     assert payloads(box) == [b"m"]
-    assert box.ready[0].slots[0].deliveries == 1
+    assert box.ready[0].messages[0].deliveries == 1
 
 
 @simulated
@@ -384,7 +384,7 @@ async def test_a_storm_of_redeliveries_rides_in_slices_and_delays_no_commit(hall
     writer.is_held = True
     made.close()
     for item in box.ready:
-        handle.unlock(SOURCE, item.prefix, [(item.first_lock, len(item.slots))], counted=True)
+        handle.unlock(SOURCE, item.prefix, [(item.first_lock, len(item.messages))], counted=True)
     await turns()
     fresh = batch(b"another")
     queue.send(fresh)
@@ -403,4 +403,4 @@ async def test_a_storm_of_redeliveries_rides_in_slices_and_delays_no_commit(hall
     await hall.again()
     _, box = receiver(hall.queue(), 2000)
     await turns(40)
-    assert [slot.deliveries for item in box.ready for slot in item.slots] == [1] * 1300 + [0]
+    assert [message.deliveries for item in box.ready for message in item.messages] == [1] * 1300 + [0]

@@ -49,9 +49,9 @@ async def received(queue: Queue) -> list[bytes]:
             taker.close()
             return found
         for delivered in got:
-            found += [slot.payload for slot in delivered.slots]
-            if delivered.slots:
-                command = settlement(delivered, number=len(delivered.slots))
+            found += [message.payload for message in delivered.messages]
+            if delivered.messages:
+                command = settlement(delivered, number=len(delivered.messages))
                 command.source_no = queue.source_no
                 delivered.fragment.submit(command)
         taker.request(100)
@@ -85,8 +85,8 @@ async def test_numbers_go_on_where_they_were(hall: Hall) -> None:
     await moved(hall, place(queue) % 4 + 1)
     queue.send(batch(b"4"))
     await turns()
-    ((_, slot),) = await queue.peek(MAIN, 0, 10)
-    assert slot.count == 4
+    ((_, message),) = await queue.peek(MAIN, 0, 10)
+    assert message.count == 4
 
 
 @simulated
@@ -117,7 +117,7 @@ async def test_messages_of_every_state_keep_it(hall: Hall) -> None:
     await asyncio.sleep(60)
     assert await received(queue) == [b"scheduled"]
     (deferred,) = queue.lock_deferred(MAIN, [1])
-    assert [slot.payload for slot in deferred.slots] == [b"plain"]
+    assert [message.payload for message in deferred.messages] == [b"plain"]
 
 
 @simulated
@@ -136,8 +136,8 @@ async def test_a_lock_is_lost_and_the_message_comes_again_with_a_higher_count(ha
     assert late.error is not None
     _, again = receiver(queue, 1)
     await turns()
-    ((slot,),) = (delivered.slots for delivered in again.ready)
-    assert (slot.payload, slot.deliveries) == (b"m", 1)
+    ((message,),) = (delivered.messages for delivered in again.ready)
+    assert (message.payload, message.deliveries) == (b"m", 1)
 
 
 @simulated
@@ -203,11 +203,11 @@ async def test_sends_and_receives_go_on_while_it_moves(hall: Hall) -> None:
         queue.send(one)
         await turns(3)
         for delivered in box.ready:
-            command = settlement(delivered, number=len(delivered.slots), strict=True, reply=Box())
+            command = settlement(delivered, number=len(delivered.messages), strict=True, reply=Box())
             delivered.fragment.submit(command)
             await turns(6)
             if command.error is None:
-                got += [slot.payload for slot in delivered.slots]
+                got += [message.payload for message in delivered.messages]
         box.ready = []
         taker.request(7)
         if answers(one) == [None]:

@@ -21,7 +21,7 @@ from kits.broker import Hall, answers, batch, payloads, receiver, sets_constants
 async def peeked(queue: Queue, first: int = 0, limit: int = 1000, **size: int) -> list[tuple[int, bytes]]:
     """(sequence number, payload) of what a peek finds."""
     found = await queue.peek(MAIN, first, limit, **size)
-    return [(handle.number << COUNT_BITS | slot.count, slot.payload) for handle, slot in found]
+    return [(handle.number << COUNT_BITS | message.count, message.payload) for handle, message in found]
 
 
 async def filled(hall: Hall, number: int) -> Queue:

@@ -57,7 +57,7 @@ async def test_a_receiver_gets_all_of_them_through_short_pages(hall: Hall) -> No
     receiver.request(20)
     await turns()
     await turns()
-    counts = [slot.count for found in box.ready for slot in found.slots]
+    counts = [message.count for found in box.ready for message in found.messages]
     assert counts == list(range(1, 11))
     source = queue.fragments[0].fragment.sources[0]  # type: ignore[union-attr]
     assert (source.tail_count, source.tail_bytes) == (0, 0)
@@ -72,7 +72,7 @@ async def test_a_peek_reads_one_message_more_than_it_can_answer_at_most(hall: Ha
     reads = Reads(hall, queue)
     found = await queue.peek(MAIN, source.tail_first, 20, SIZE + 100)
     assert reads.numbers == [2]
-    assert [slot.count for _, slot in found] == list(range(source.tail_first, source.tail_first + 1))
+    assert [message.count for _, message in found] == list(range(source.tail_first, source.tail_first + 1))
     assert len(await queue.peek(MAIN, 1, 20)) == 20
 
 

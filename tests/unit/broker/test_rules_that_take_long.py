@@ -176,9 +176,9 @@ async def test_a_scheduled_message_for_which_new_rules_do_too_much_fails_before_
     await asyncio.sleep(10)
     assert (await stored(hall, "all"), await stored(hall, "looking")) == (4, 0)
     dead = await hall.unit.topics.subscription("n", "t", "looking").peek(DEAD_LETTER, 1, 10)
-    assert [slot.metadata.reason for _, slot in dead if isinstance(slot.metadata, MessageMetadata)] == [
+    assert [message.metadata.reason for _, message in dead if isinstance(message.metadata, MessageMetadata)] == [
         "FilterEvaluationException"
     ] * 4
-    assert all("comparisons" in slot.metadata.description for _, slot in dead)
+    assert all("comparisons" in message.metadata.description for _, message in dead)
     # Each had a commit of its own.
     assert hall.unit.brokers[1].commits - before >= 4

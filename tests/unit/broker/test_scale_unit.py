@@ -138,4 +138,4 @@ async def test_a_store_that_does_not_open_at_the_start_is_opened_later(hall: Hal
 
     await asyncio.sleep(3)
     assert hall.unit.brokers[number].state == "open"
-    assert [slot.payload for found in box.ready for slot in found.slots] == [b"m"]
+    assert [message.payload for found in box.ready for message in found.messages] == [b"m"]

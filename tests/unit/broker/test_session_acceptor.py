@@ -36,7 +36,7 @@ class Link(SessionHolder):
 
     def bodies(self) -> list[bytes]:
         """What was handed out so far."""
-        return [slot.payload for found in self.ready for slot in found.slots]
+        return [message.payload for found in self.ready for message in found.messages]
 
 
 class Client:

@@ -36,7 +36,7 @@ async def publish(hall: Hall, metadata: MessageMetadata) -> None:
 
 async def kept(subscription: Subscription) -> tuple[list[str | None], list[str | None]]:
     """Sessions that have messages, and the reasons of dead letters."""
-    dead = [slot.metadata.reason for _, slot in await subscription.peek(DEAD_LETTER, 1, 10)]
+    dead = [message.metadata.reason for _, message in await subscription.peek(DEAD_LETTER, 1, 10)]
     return sorted(subscription.sessions_in_use()), dead
 
 

@@ -345,7 +345,7 @@ async def test_a_plain_queue_on_a_store_that_stalls_fails_in_every_operation_and
         await queue.peek(MAIN, 1, 10)
     hall.writers[home].release()
     await asyncio.sleep(10)
-    assert [slot.payload for _, slot in await queue.peek(MAIN, 1, 10)] == [b"kept"]
+    assert [message.payload for _, message in await queue.peek(MAIN, 1, 10)] == [b"kept"]
 
 
 @simulated

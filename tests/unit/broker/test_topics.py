@@ -101,7 +101,7 @@ async def publish(hall: Hall, *payloads: bytes, **options: Any) -> list[Any]:
 
 
 async def seen(subscription: Subscription, sub_queue: int = MAIN) -> list[bytes]:
-    return [slot.payload for _, slot in await subscription.peek(sub_queue, 1, 100)]
+    return [message.payload for _, message in await subscription.peek(sub_queue, 1, 100)]
 
 
 async def take(subscription: Subscription, credit: int, sub_queue: int = MAIN) -> list[DeliveryBatch]:
@@ -109,11 +109,11 @@ async def take(subscription: Subscription, credit: int, sub_queue: int = MAIN) -
     receiver = subscription.open_receiver(sub_queue, box, removing=False)
     receiver.request(credit)
     receiver.close()
-    return [found for found in box.ready if found.slots]
+    return [found for found in box.ready if found.messages]
 
 
 def complete(subscription: Subscription, found: DeliveryBatch) -> None:
-    ranges = [(found.first_lock, len(found.slots))]
+    ranges = [(found.first_lock, len(found.messages))]
     subscription.settle(
         SettleBatch(found.fragment, subscription.source_no, None, prefix=found.prefix, outcome=COMPLETE, ranges=ranges)
     )
@@ -125,7 +125,7 @@ async def test_every_subscription_gets_a_copy_of_its_own(hall: Hall) -> None:
     await make(hall, "a", "b", "c")
     assert await publish(hall, b"one", b"two") == [None]
     (found,) = await take(sub(hall, "a"), 10)
-    assert [slot.payload for slot in found.slots] == [b"one", b"two"]
+    assert [message.payload for message in found.messages] == [b"one", b"two"]
     complete(sub(hall, "a"), found)
     await settled(hall)
     assert await seen(sub(hall, "a")) == []
@@ -140,8 +140,8 @@ async def test_copies_are_numbered_by_subscription_and_know_the_number_of_the_to
     await hall.unit.topics.create_subscription("n", "t", SubscriptionDescription(name="late"))
     await publish(hall, b"two")
     (found,) = await take(sub(hall, "late"), 10)
-    (slot,) = found.slots
-    assert (slot.count, slot.origin) == (1, 2)
+    (message,) = found.messages
+    assert (message.count, message.origin) == (1, 2)
 
 
 @simulated()
@@ -156,7 +156,7 @@ async def test_copies_survive_a_crash_with_their_bodies_and_numbers(hall: Hall) 
     assert await seen(sub(hall, "a")) == [b"two"]
     assert await seen(sub(hall, "b")) == [b"one", b"two"]
     (found,) = await take(sub(hall, "b"), 10)
-    assert [slot.origin for slot in found.slots] == [1, 2]
+    assert [message.origin for message in found.messages] == [1, 2]
     assert topic_of(hall).numbers() == ([0] * 5, 6)
 
 
@@ -243,12 +243,12 @@ async def test_a_scheduled_message_waits_at_the_topic_and_is_filtered_when_it_is
     await settled(hall)
     for name in "ab":
         (found,) = await take(sub(hall, name), 10)
-        (slot,) = found.slots
-        assert slot.payload == b"later"
-        assert slot.metadata is not None
-        assert slot.metadata.enqueued_sequence_number == 1
-        assert slot.metadata.partition_key == "k"
-        assert slot.enqueued_ms >= due_ms
+        (message,) = found.messages
+        assert message.payload == b"later"
+        assert message.metadata is not None
+        assert message.metadata.enqueued_sequence_number == 1
+        assert message.metadata.partition_key == "k"
+        assert message.enqueued_ms >= due_ms
     assert topic_of(hall).numbers()[0][-1] == 0
 
 
@@ -343,7 +343,7 @@ async def test_a_partitioned_topic_keeps_keys_together_and_shows_every_copy(hall
         await publish(hall, b"k%d" % index, key=b"skey", partition_key="key")
     for name in "ab":
         assert len(await seen(sub(hall, name))) == 25
-        homes = {handle.number for handle, slot in await sub(hall, name).peek(MAIN, 1, 99) if slot.metadata}
+        homes = {handle.number for handle, message in await sub(hall, name).peek(MAIN, 1, 99) if message.metadata}
         assert len(homes) == 1
     await hall.again()
     assert len(await seen(sub(hall, "a"))) == 25
@@ -523,12 +523,12 @@ async def test_every_matching_rule_with_an_action_gives_a_copy_of_its_own(hall: 
     await asyncio.sleep(0.1)
     (found,) = await take(sub(hall, "a"), 10)
     seen_properties = []
-    for slot in found.slots:
-        changes = None if slot.metadata is None else slot.metadata.changes
-        payload = slot.payload if changes is None else Overlay.decode(changes).apply_to(slot.payload)
+    for message in found.messages:
+        changes = None if message.metadata is None else message.metadata.changes
+        payload = message.payload if changes is None else Overlay.decode(changes).apply_to(message.payload)
         seen_properties.append(application_properties(payload))
         # The message itself stays the bytes that came.
-        assert slot.payload == tagged(n=2)
+        assert message.payload == tagged(n=2)
     assert seen_properties == [{"n": 2}, {"mark": "x", "RuleName": "marked"}]
     # Two copies and the one body that they share.
     assert hall.disks[1].usage().rows == 3
@@ -606,8 +606,8 @@ async def test_a_deep_backlog_of_a_subscription_lies_in_the_store_and_comes_back
     origins: list[int] = []
     while len(got) < 300:
         for found in await take(sub(hall, "b"), 100):
-            got += [slot.payload for slot in found.slots]
-            origins += [slot.origin for slot in found.slots]
+            got += [message.payload for message in found.messages]
+            origins += [message.origin for message in found.messages]
             complete(sub(hall, "b"), found)
         await settled(hall)
         await asyncio.sleep(0.1)

@@ -33,7 +33,7 @@ async def locked(queue: Queue, *payloads: bytes) -> DeliveryBatch:
     box = Box()
     queue.open_receiver(0, box, removing=False).request(len(payloads))
     await turns()
-    (delivered,) = [found for found in box.ready if found.slots]
+    (delivered,) = [found for found in box.ready if found.messages]
     return delivered
 
 

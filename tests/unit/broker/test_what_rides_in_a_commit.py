@@ -48,8 +48,8 @@ async def _deliveries_after_a_restart(hall: Hall) -> int:
     await hall.again()
     _, box = receiver(hall.queue(), 1)
     await turns(40)
-    ((slot,),) = [item.slots for item in box.ready]
-    return slot.deliveries
+    ((message,),) = [item.messages for item in box.ready]
+    return message.deliveries
 
 
 @simulated

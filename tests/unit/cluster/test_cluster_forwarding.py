@@ -188,7 +188,7 @@ def _send(side: Side, name: str, *texts: bytes) -> None:
 
 
 async def _there(side: Side, name: str, sub_queue: int = 0) -> list[bytes]:
-    return [slot.payload for _, slot in await side.owner.queue(name).peek(sub_queue, 1, 1000)]
+    return [message.payload for _, message in await side.owner.queue(name).peek(sub_queue, 1, 1000)]
 
 
 def _dedup_rows(side: Side, name: str) -> int:
@@ -220,7 +220,7 @@ async def test_keys_and_messages_without_one_find_their_fragments_at_another_ser
         handle.number
         for handle in town.b.owner.queue(target).fragments
         if handle.fragment is not None
-        and any(slot.payload in (b"k1", b"k2") for slot in handle.fragment.sources[0].by_count.values())
+        and any(message.payload in (b"k1", b"k2") for message in handle.fragment.sources[0].by_count.values())
     }
     assert len(homes) == 1
 
@@ -415,7 +415,7 @@ async def test_what_another_server_can_never_take_goes_to_the_transfer_dead_lett
     _send(town.a, source, b"1")
     await asyncio.sleep(3)
     assert await _there(town.b, target) == [b"1"]
-    (dead,) = [slot for _, slot in await town.a.owner.queue(source).peek(TRANSFER_DEAD_LETTER, 1, 10)]
+    (dead,) = [message for _, message in await town.a.owner.queue(source).peek(TRANSFER_DEAD_LETTER, 1, 10)]
     assert dead.metadata is not None
     assert dead.metadata.reason == "MessageSizeExceeded"
 

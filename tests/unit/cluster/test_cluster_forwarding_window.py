@@ -73,8 +73,8 @@ def _kept(side: Side, name: str, sub_queue: int = MAIN) -> list[bytes]:
     """What is there, be it locked or out of life."""
     fragment = side.owner.queue(name).fragments[0].fragment
     assert fragment is not None
-    slots = fragment.sources[0].by_count.values()
-    return [slot.payload for slot in slots if sub_queue_of(slot.state) == sub_queue]
+    messages = fragment.sources[0].by_count.values()
+    return [message.payload for message in messages if sub_queue_of(message.state) == sub_queue]
 
 
 @pytest.mark.parametrize("seconds", [TTL_MS / 2000, 2 * TTL_MS / 1000])
@@ -237,10 +237,12 @@ async def test_a_message_that_expires_while_its_server_is_down_between_the_two_c
     await asyncio.sleep(0.5)
     assert forwards.done()
     in_others = [one for one in target.fragments if one.store.store_id != home]
-    taken = [slot.payload for one in in_others if one.fragment for slot in one.fragment.sources[0].by_count.values()]
+    taken = [
+        message.payload for one in in_others if one.fragment for message in one.fragment.sources[0].by_count.values()
+    ]
     assert taken, "accepted by the other store, and not removed yet"
     await asyncio.sleep(2 * TTL_MS / 1000)
     await hall.again()
     await asyncio.sleep(10)
-    dead = [slot.payload for _, slot in await hall.queue("from").peek(DEAD_LETTER, 1, 10)]
+    dead = [message.payload for _, message in await hall.queue("from").peek(DEAD_LETTER, 1, 10)]
     assert sorted(dead + taken) == [b"%d" % number for number in range(8)]

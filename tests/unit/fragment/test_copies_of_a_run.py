@@ -72,7 +72,10 @@ def publish(
 
 
 def waiting(fragment: Fragment, source_no: int) -> list[tuple[int, int, bytes]]:
-    return [(slot.count, slot.origin, slot.payload) for slot in fragment.sources[source_no].sub_queues[MAIN].ready]
+    return [
+        (message.count, message.origin, message.payload)
+        for message in fragment.sources[source_no].sub_queues[MAIN].ready
+    ]
 
 
 def test_each_subscription_gets_its_messages_in_their_order() -> None:
@@ -167,7 +170,7 @@ def test_those_of_a_batch_that_go_to_another_fragment_are_left_out() -> None:
         assert run.written_ranges(fragment) == [(10, 1, 2), (11, 1, 2)]
         fragment.release(run, 5)
         found = fragment.sources[1].by_count.values()
-        keys = [slot.metadata.partition_key if slot.metadata else None for slot in found]
+        keys = [message.metadata.partition_key if message.metadata else None for message in found]
         assert keys == ([None, None] if given is None else ["key 1", "key 3"])
 
 
@@ -190,7 +193,7 @@ def test_what_is_scheduled_waits_at_the_topic_under_its_own_number() -> None:
     assert commit.puts[0].all_metadata == {0: (SCHEDULED, 0, metadata.encode())}
     assert fragment.sources[0].numbers == [0, 0, 0, 0, 1]
     fragment.release(run, 5)
-    assert {count: slot.payload for count, slot in fragment.sources[0].by_count.items()} == {2: b"later"}
+    assert {count: message.payload for count, message in fragment.sources[0].by_count.items()} == {2: b"later"}
     assert waiting(fragment, 1) == [(1, 1, b"a"), (2, 3, b"c")]
 
 
@@ -200,7 +203,7 @@ def test_a_subscription_with_sessions_takes_no_message_without_one() -> None:
     fragment.release(run, 5)
     for number in (1, 2):
         source = fragment.sources[number]
-        assert [slot.state for slot in source.by_count.values()] == [state_of(DEAD_LETTER, ACTIVE)] * 2
+        assert [message.state for message in source.by_count.values()] == [state_of(DEAD_LETTER, ACTIVE)] * 2
         assert source.numbers[:2] == [0, 2]
 
 
@@ -282,8 +285,8 @@ def test_copies_that_an_action_changes_keep_their_numbers_and_what_was_sent_with
         assert list(put.origins or ()) == [1, 3]
         fragment.release(run, 5)
         found = list(fragment.sources[1].by_count.values())
-        assert all(slot.metadata is not None and slot.metadata.changes is not None for slot in found)
-        keys = [slot.metadata.partition_key for slot in found if slot.metadata is not None]
+        assert all(queued.metadata is not None and queued.metadata.changes is not None for queued in found)
+        keys = [queued.metadata.partition_key for queued in found if queued.metadata is not None]
         assert keys == ([None, None] if extra is None else ["key 0", "key 2"])
 
 
@@ -334,7 +337,7 @@ def test_messages_that_filters_tell_apart_reach_no_subscription_with_sessions_an
     run, commit = publish(fragment, message("red"), message("blue"), message("green"), message("red", b"3"))
     fragment.release(run, 5)
     assert [put.source_key for put in commit.puts] == [11]
-    assert [slot.state for slot in fragment.sources[1].by_count.values()] == [state_of(DEAD_LETTER, ACTIVE)] * 2
+    assert [queued.state for queued in fragment.sources[1].by_count.values()] == [state_of(DEAD_LETTER, ACTIVE)] * 2
 
 
 def test_what_was_scheduled_at_a_topic_leaves_it_when_its_time_has_come() -> None:

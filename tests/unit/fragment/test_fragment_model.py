@@ -105,12 +105,12 @@ class FragmentMachine(RuleBasedStateMachine):
         free = [name for name, m in self.messages.items() if m.place == place and m.is_free]
         got = self.driver.lock(limit, int(dead))
         assert len(got) == min(limit, len(free))
-        for lock, slot in got:
-            message = self.messages[slot.payload]
-            assert slot.payload in free
-            assert slot.deliveries == message.deliveries
+        for lock, queued in got:
+            message = self.messages[queued.payload]
+            assert queued.payload in free
+            assert queued.deliveries == message.deliveries
             message.locked_until_ms = self.driver.now_ms + LOCK_MS
-            self.locks[slot.payload] = lock
+            self.locks[queued.payload] = lock
 
     @rule(data=st.data(), outcome=st.sampled_from([COMPLETE, ABANDON, DEFER, DEAD_LETTER_OUTCOME]))
     def settle(self, data: st.DataObject, outcome: int) -> None:
@@ -171,7 +171,7 @@ class FragmentMachine(RuleBasedStateMachine):
         free = [name for name, m in self.messages.items() if m.place == "active" and m.is_free]
         command = PurgeAvailable("handle", 0, None, sub_queue=0, limit=limit, before_ms=NEVER, end=NEVER)
         self.driver.commit(command)
-        names = [slot.payload for slot in command.slots]
+        names = [message.payload for message in command.messages]
         assert len(names) == min(limit, len(free))
         for name in names:
             assert name in free
@@ -184,7 +184,7 @@ class FragmentMachine(RuleBasedStateMachine):
         counts = list(self.driver.source.by_count)
         command = PurgeCounts("handle", 0, None, counts=counts)
         self.driver.commit(command)
-        gone = {slot.payload for slot in command.slots}
+        gone = {message.payload for message in command.messages}
         assert gone == {name for name, m in self.messages.items() if not m.locked_until_ms}
         for name in gone:
             del self.messages[name]
@@ -215,7 +215,7 @@ class FragmentMachine(RuleBasedStateMachine):
         for message in self.messages.values():
             message.locked_until_ms = 0
         self.locks.clear()
-        by_name = {slot.payload: slot for slot in self.driver.source.by_count.values()}
+        by_name = {queued.payload: queued for queued in self.driver.source.by_count.values()}
         for name, message in self.messages.items():
             # A crash may forget a delivery or count one that was not; it never loses what was settled (I6).
             assert by_name[name].deliveries >= message.deliveries
@@ -233,7 +233,7 @@ class FragmentMachine(RuleBasedStateMachine):
         """Fragment, store and model agree."""
         self._sync()
         source = self.driver.source
-        assert sorted(slot.payload for slot in source.by_count.values()) == sorted(self.messages)
+        assert sorted(queued.payload for queued in source.by_count.values()) == sorted(self.messages)
         assert sorted(found[2] for found in self.driver.stored().values()) == sorted(self.messages)
         places = [message.place for message in self.messages.values()]
         assert source.numbers == [

@@ -76,7 +76,7 @@ class Sessions:
 
     def bodies(self, lock: SessionLock, limit: int = 10) -> list[bytes]:
         """Payloads of the same."""
-        return [slot.payload for slot in self.take(lock, limit)]
+        return [message.payload for message in self.take(lock, limit)]
 
     def release(self, lock: SessionLock, *, counted: bool = False) -> None:
         """Give a session back."""
@@ -151,8 +151,8 @@ def test_next_is_the_free_session_with_the_oldest_message(one: Sessions) -> None
 def test_a_session_that_was_emptied_is_not_next(one: Sessions) -> None:
     one.send("a", b"1")
     lock = one.held("a")
-    (slot,) = one.take(lock)
-    one.driver.settle(COMPLETE, slot.lock)
+    (message,) = one.take(lock)
+    one.driver.settle(COMPLETE, message.lock)
     one.release(lock)
     assert one.next() is None
     assert one.source.sessions.by_id == {}
@@ -163,8 +163,8 @@ def test_a_session_counts_by_its_oldest_message_after_an_older_one_was_settled(o
     one.send("b", b"2")
     one.send("a", b"3")
     lock = one.held("a")
-    (slot,) = one.take(lock)
-    one.driver.settle(COMPLETE, slot.lock)
+    (message,) = one.take(lock)
+    one.driver.settle(COMPLETE, message.lock)
     one.release(lock)
     assert one.next() == "b"
 
@@ -177,7 +177,11 @@ def test_a_lock_that_runs_out_frees_the_session_and_counts_the_delivery(one: Ses
     assert lock.is_over
     assert one.driver.fragment.ended == [lock]
     again = one.held("a")
-    assert [(slot.payload, slot.deliveries) for slot in one.take(again, 3)] == [(b"1", 1), (b"2", 1), (b"3", 0)]
+    assert [(message.payload, message.deliveries) for message in one.take(again, 3)] == [
+        (b"1", 1),
+        (b"2", 1),
+        (b"3", 0),
+    ]
 
 
 def test_a_renewed_lock_lasts_from_the_renewal_and_its_messages_with_it(one: Sessions) -> None:
@@ -285,8 +289,8 @@ def test_only_the_last_holder_of_a_session_may_come_back_within_the_grace(one: S
 
 def test_the_lock_of_one_message_cannot_be_renewed(one: Sessions) -> None:
     one.send("a", b"1")
-    (slot,) = one.take(one.held("a"))
-    assert one.driver.fragment.renew(0, [slot.lock], one.driver.now_ms) is None
+    (message,) = one.take(one.held("a"))
+    assert one.driver.fragment.renew(0, [message.lock], one.driver.now_ms) is None
 
 
 def test_giving_a_session_back_counts_no_delivery(one: Sessions) -> None:
@@ -294,15 +298,15 @@ def test_giving_a_session_back_counts_no_delivery(one: Sessions) -> None:
     lock = one.held("a")
     one.take(lock)
     one.release(lock)
-    (slot,) = one.take(one.held("a"))
-    assert (slot.payload, slot.deliveries) == (b"1", 0)
+    (message,) = one.take(one.held("a"))
+    assert (message.payload, message.deliveries) == (b"1", 0)
 
 
 def test_a_settlement_after_the_session_was_lost_changes_nothing(one: Sessions) -> None:
     one.send("a", b"1")
     lock = one.held("a")
-    (slot,) = one.take(lock)
-    token = slot.lock
+    (message,) = one.take(lock)
+    token = message.lock
     one.driver.pass_time(LOCK_MS)
     command = one.claimed(COMPLETE, token)
     one.driver.commit(command)
@@ -364,12 +368,12 @@ def test_only_the_holder_settles_by_token(one: Sessions) -> None:
     one.send("a", b"1")
     one.send("b", b"2")
     mine, other = one.held("a"), one.held("b")
-    (slot,) = one.take(mine)
+    (message,) = one.take(mine)
     for holder in (None, other):
-        command = one.driver.settlement(COMPLETE, slot.lock, strict=True)
+        command = one.driver.settlement(COMPLETE, message.lock, strict=True)
         command.holder = holder
         assert isinstance(one.driver.error_of(command), SessionLockLost)
-    command = one.driver.settlement(COMPLETE, slot.lock, strict=True)
+    command = one.driver.settlement(COMPLETE, message.lock, strict=True)
     command.holder = mine
     assert one.driver.error_of(command) is None
 
@@ -379,18 +383,18 @@ def test_a_message_abandoned_too_often_leaves_its_session(one: Sessions) -> None
     one.send("a", b"1", b"2")
     lock = one.held("a")
     for _ in range(2):
-        (slot,) = one.take(lock)
-        assert slot.payload == b"1"
-        one.driver.commit(one.claimed(ABANDON, slot.lock))
+        (message,) = one.take(lock)
+        assert message.payload == b"1"
+        one.driver.commit(one.claimed(ABANDON, message.lock))
     assert one.bodies(lock) == [b"2"]
-    assert [slot.payload for _, slot in one.driver.lock(1, DEAD_LETTER)] == [b"1"]
+    assert [message.payload for _, message in one.driver.lock(1, DEAD_LETTER)] == [b"1"]
 
 
 def test_dead_letters_need_no_session(one: Sessions) -> None:
     one.send("a", b"1")
     lock = one.held("a")
-    (slot,) = one.take(lock)
-    one.driver.commit(one.claimed(DEAD_LETTER_OUTCOME, slot.lock))
+    (message,) = one.take(lock)
+    one.driver.commit(one.claimed(DEAD_LETTER_OUTCOME, message.lock))
     one.release(lock)
     ((token, dead),) = one.driver.lock(1, DEAD_LETTER)
     assert dead.metadata is not None
@@ -405,8 +409,8 @@ def test_dead_letters_need_no_session(one: Sessions) -> None:
 def test_deferred_messages_are_for_the_holder_of_their_session(one: Sessions) -> None:
     (count,) = one.send("a", b"1")
     lock, other = one.held("a"), one.held("b")
-    (slot,) = one.take(lock)
-    one.driver.commit(one.claimed(DEFER, slot.lock))
+    (message,) = one.take(lock)
+    one.driver.commit(one.claimed(DEFER, message.lock))
     fragment, now_ms = one.driver.fragment, one.driver.now_ms
     with pytest.raises(MessageNotFound):
         sessions.lock_deferred(fragment, other, [count], now_ms)
@@ -421,8 +425,8 @@ def test_a_deferred_message_of_a_session_expires_when_its_holder_asks_for_it() -
     one = Sessions(default_ttl_ms=1000)
     (count,) = one.send("a", b"1")
     lock = one.held("a")
-    (slot,) = one.take(lock)
-    one.driver.commit(one.claimed(DEFER, slot.lock))
+    (message,) = one.take(lock)
+    one.driver.commit(one.claimed(DEFER, message.lock))
     one.driver.pass_time(2000)
     assert one.source.numbers == [0, 0, 0, 1, 0]
     with pytest.raises(MessageNotFound):
@@ -449,8 +453,8 @@ def test_sessions_with_messages_or_a_state_are_listed_once(one: Sessions) -> Non
 def test_deferred_messages_are_removed_by_the_holder_alone(one: Sessions) -> None:
     (count,) = one.send("a", b"1")
     lock = one.held("a")
-    (slot,) = one.take(lock)
-    one.driver.commit(one.claimed(DEFER, slot.lock))
+    (message,) = one.take(lock)
+    one.driver.commit(one.claimed(DEFER, message.lock))
     stranger = TakeDeferred("handle", 0, MAIN, [count], Box())
     assert isinstance(one.driver.error_of(stranger), SessionLockLost)
     mine = TakeDeferred("handle", 0, MAIN, [count], Box(), lock)
@@ -465,7 +469,7 @@ def test_receive_and_delete_takes_nothing_of_a_session_that_was_lost_meanwhile(o
     command = TakeAndRemove("handle", 0, MAIN, 5, None, lock)
     one.release(lock)
     one.driver.commit(command)
-    assert command.slots == []
+    assert command.messages == []
     assert one.next() == "a"
 
 
@@ -560,7 +564,7 @@ def test_a_restart_keeps_states_and_order_and_no_lock(one: Sessions) -> None:
     assert later.state("a") == b"new"
     assert later.next() == "a"
     found = later.take(later.held("a"), 5)
-    assert [(slot.payload, slot.deliveries) for slot in found] == [(b"a1", 1), (b"a2", 0)]
+    assert [(message.payload, message.deliveries) for message in found] == [(b"a1", 1), (b"a2", 0)]
     assert later.next() == "b"
     assert sum(later.source.numbers) == 3
 
@@ -650,7 +654,7 @@ def test_a_session_that_somebody_has_or_waits_for_is_nobodys_next(one: Sessions)
 def test_only_messages_of_sessions_are_claimed_when_they_are_settled(one: Sessions) -> None:
     one.send("a", b"dead", b"later", b"active")
     lock = one.held("a")
-    dead, later, active = (slot.lock for slot in one.take(lock, 3))
+    dead, later, active = (message.lock for message in one.take(lock, 3))
     one.driver.commit(one.claimed(DEAD_LETTER_OUTCOME, dead), one.claimed(DEFER, later))
     ((dead, _),) = one.driver.lock(1, DEAD_LETTER)
     assert not one.claimed(COMPLETE, dead).is_claimed

@@ -31,7 +31,7 @@ def test_nothing_can_be_received_before_its_commit_is_released() -> None:
     assert driver.waiting() == 0
     assert driver.lock(5) == []
     driver.release(done)
-    assert [slot.payload for _, slot in driver.lock(5)] == [b"a", b"b"]
+    assert [message.payload for _, message in driver.lock(5)] == [b"a", b"b"]
 
 
 def test_counts_go_up_by_one_over_commits_and_lives() -> None:
@@ -67,8 +67,8 @@ def test_an_abandoned_message_comes_back_first_and_counted() -> None:
     driver.send(b"a", b"b")
     ((lock, _),) = driver.lock()
     driver.settle(ABANDON, lock)
-    ((_, slot),) = driver.lock()
-    assert (slot.payload, slot.deliveries) == (b"a", 1)
+    ((_, message),) = driver.lock()
+    assert (message.payload, message.deliveries) == (b"a", 1)
 
 
 def test_an_abandon_makes_a_dead_letter_when_deliveries_are_used_up() -> None:
@@ -100,9 +100,9 @@ def test_a_dead_letter_cannot_be_dead_lettered_again() -> None:
     driver.send(b"a")
     ((lock, _),) = driver.lock()
     driver.settle(DEAD_LETTER_OUTCOME, lock, reason="r", description="d")
-    ((lock, slot),) = driver.lock(sub_queue=DEAD_LETTER)
-    assert slot.metadata is not None
-    assert (slot.metadata.reason, slot.metadata.description) == ("r", "d")
+    ((lock, message),) = driver.lock(sub_queue=DEAD_LETTER)
+    assert message.metadata is not None
+    assert (message.metadata.reason, message.metadata.description) == ("r", "d")
     assert isinstance(driver.error_of(driver.settlement(DEAD_LETTER_OUTCOME, lock)), NotAllowed)
     assert driver.settle(COMPLETE, lock).lost == []
 
@@ -110,10 +110,10 @@ def test_a_dead_letter_cannot_be_dead_lettered_again() -> None:
 def test_long_dead_letter_texts_are_cut_at_4096_characters() -> None:
     driver = Driver()
     driver.send(b"a")
-    ((lock, slot),) = driver.lock()
+    ((lock, message),) = driver.lock()
     driver.settle(DEAD_LETTER_OUTCOME, lock, reason="r" * 5000, description="d" * 5000)
-    assert slot.metadata is not None
-    assert (len(slot.metadata.reason or ""), len(slot.metadata.description or "")) == (4096, 4096)
+    assert message.metadata is not None
+    assert (len(message.metadata.reason or ""), len(message.metadata.description or "")) == (4096, 4096)
 
 
 def test_a_deferred_message_is_found_by_its_number_only() -> None:
@@ -122,13 +122,13 @@ def test_a_deferred_message_is_found_by_its_number_only() -> None:
     driver.send(b"a", b"b")
     ((lock, _),) = driver.lock()
     driver.settle(DEFER, lock)
-    assert [slot.payload for _, slot in driver.lock(5)] == [b"b"]
-    first, slots, until_ms = driver.fragment.lock_deferred(0, MAIN, [1], driver.now_ms)
+    assert [message.payload for _, message in driver.lock(5)] == [b"b"]
+    first, messages, until_ms = driver.fragment.lock_deferred(0, MAIN, [1], driver.now_ms)
     assert until_ms == driver.now_ms + driver.settings.lock_duration_ms
     with pytest.raises(MessageNotFound):
         driver.fragment.lock_deferred(0, MAIN, [1], driver.now_ms)
     driver.settle(ABANDON, first)
-    assert kind_of(slots[0].state) == 1
+    assert kind_of(messages[0].state) == 1
     assert isinstance(driver.error_of(TakeDeferred("handle", 0, MAIN, [1, 2], Box())), MessageNotFound)
     driver.commit(TakeDeferred("handle", 0, MAIN, [1], Box()))
     assert sorted(driver.stored()) == [2]
@@ -143,8 +143,8 @@ def test_a_lock_ends_at_its_instant_and_not_before() -> None:
     driver.pass_time(1)
     assert driver.waiting() == 1
     assert driver.settle(COMPLETE, lock).lost == [lock]
-    ((_, slot),) = driver.lock()
-    assert slot.deliveries == 1
+    ((_, message),) = driver.lock()
+    assert message.deliveries == 1
 
 
 def test_a_renewed_lock_holds_until_its_new_end() -> None:
@@ -177,7 +177,7 @@ def test_given_back_locks_count_only_when_the_connection_was_lost(counted: bool,
     driver.send(b"a", b"b")
     (lock, _), _ = driver.lock(2)
     assert driver.fragment.unlock(0, [(lock, 2)], driver.now_ms, counted=counted) == []
-    assert [(slot.payload, slot.deliveries) for _, slot in driver.lock(2)] == [
+    assert [(message.payload, message.deliveries) for _, message in driver.lock(2)] == [
         (b"a", deliveries),
         (b"b", deliveries),
     ]
@@ -241,7 +241,7 @@ def test_own_time_to_live_removes_a_message_at_its_instant() -> None:
     driver.pass_time(999)
     assert driver.waiting() == 2
     driver.pass_time(1)
-    assert [slot.payload for (slot,) in [(slot,) for _, slot in driver.lock(5)]] == [b"long"]
+    assert [message.payload for (message,) in [(message,) for _, message in driver.lock(5)]] == [b"long"]
     assert sorted(driver.stored()) == [2]
 
 
@@ -396,8 +396,8 @@ def test_the_delivery_count_stays_what_it_was_in_a_dead_letter_queue(ends: str, 
         driver.settle(ABANDON, driver.lock()[0][0])
     driver.settle(DEAD_LETTER_OUTCOME, driver.lock()[0][0])
     for _ in range(3):
-        ((lock, slot),) = driver.lock(1, DEAD_LETTER)
-        assert slot.deliveries == deliveries
+        ((lock, message),) = driver.lock(1, DEAD_LETTER)
+        assert message.deliveries == deliveries
         if ends == "abandoned":
             driver.settle(ABANDON, lock)
         elif ends == "lock ended":
@@ -451,7 +451,7 @@ def test_cancelling_is_all_or_none_and_final() -> None:
     driver.commit(CancelScheduled("handle", 0, [1], Box()))
     assert isinstance(driver.error_of(CancelScheduled("handle", 0, [1], Box())), MessageNotFound)
     driver.pass_time(1000)
-    assert [slot.payload for _, slot in driver.lock(5)] == [b"b"]
+    assert [message.payload for _, message in driver.lock(5)] == [b"b"]
 
 
 def test_activation_wins_over_a_cancel_of_the_same_commit() -> None:
@@ -461,7 +461,7 @@ def test_activation_wins_over_a_cancel_of_the_same_commit() -> None:
     cancel = CancelScheduled("handle", 0, [1], Box())
     driver.commit(cancel)
     assert isinstance(cancel.error, MessageNotFound)
-    assert [slot.count for _, slot in driver.lock(5)] == [2]
+    assert [message.count for _, message in driver.lock(5)] == [2]
     assert len(driver.stored()) == 1
 
 
@@ -497,8 +497,8 @@ def test_a_settlement_under_way_is_not_overtaken_by_the_end_of_its_lock() -> Non
     driver.now_ms += 1
     assert driver.fragment.tick(driver.now_ms) == []
     driver.release(done)
-    ((_, slot),) = driver.lock(5)
-    assert slot.deliveries == 1
+    ((_, message),) = driver.lock(5)
+    assert message.deliveries == 1
 
 
 def test_the_end_of_a_lock_wins_over_a_settlement_of_the_same_commit() -> None:
@@ -529,7 +529,7 @@ def test_receive_and_delete_removes_before_it_shows() -> None:
     driver.source.sub_queues[MAIN].promised += 2
     assert driver.waiting() == 1
     driver.commit(command)
-    assert [slot.payload for slot in command.slots] == [b"a", b"b"]
+    assert [message.payload for message in command.messages] == [b"a", b"b"]
     assert sorted(driver.stored()) == [3]
     assert driver.waiting() == 1
 
@@ -539,9 +539,9 @@ def test_overlays_are_laid_one_over_the_other_and_the_bytes_stay() -> None:
     driver.send(b"bytes")
     ((lock, _),) = driver.lock()
     driver.settle(ABANDON, lock, properties={"a": 1, "b": "x"})
-    ((lock, slot),) = driver.lock()
+    ((lock, message),) = driver.lock()
     driver.settle(DEFER, lock, properties={"b": "y"})
-    for found in (slot, driver.recovered().source.by_count[1]):
+    for found in (message, driver.recovered().source.by_count[1]):
         assert found.metadata is not None
         assert found.metadata.overlay is not None
         assert decode(found.metadata.overlay)[0] == {"a": 1, "b": "y"}
@@ -554,7 +554,7 @@ def test_peek_shows_every_state_of_a_sub_queue_and_changes_nothing() -> None:
     driver.send(b"scheduled", scheduled_ms=START_MS + 1000)
     driver.send(b"deferred", b"dead")
     driver.send(b"lapsed", ttl_ms=1)
-    locks = {slot.payload: lock for lock, slot in driver.lock(10)}
+    locks = {message.payload: lock for lock, message in driver.lock(10)}
     driver.settle(DEFER, locks[b"deferred"])
     driver.settle(DEAD_LETTER_OUTCOME, locks[b"dead"])
     driver.fragment.unlock(0, [(locks[b"active"], 1)], driver.now_ms, counted=False)
@@ -586,7 +586,7 @@ def test_peek_that_has_found_enough_says_where_it_has_not_looked_yet() -> None:
     driver.send(b"a", b"b", b"c")
     sought = PeekProgress(MAIN, 0, 1, NEVER)
     assert not peek.peek(driver.fragment, 0, sought, NEVER, driver.now_ms)
-    assert ([slot.payload for slot in sought.found], sought.first) == ([b"a"], 2)
+    assert ([message.payload for message in sought.found], sought.first) == ([b"a"], 2)
 
 
 def test_peek_looks_at_a_bounded_stretch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -598,7 +598,7 @@ def test_peek_looks_at_a_bounded_stretch_at_a_time(monkeypatch: pytest.MonkeyPat
     while not peek.peek(driver.fragment, 0, sought, NEVER, driver.now_ms):
         stretches.append(len(sought.found))
     assert stretches == [4, 8]
-    assert [slot.payload for slot in sought.found] == [b"%d" % index for index in range(10)]
+    assert [message.payload for message in sought.found] == [b"%d" % index for index in range(10)]
 
 
 def test_peek_shows_a_scheduled_message_however_long_it_waits() -> None:
@@ -635,7 +635,7 @@ def test_what_is_still_there_expires_at_its_time_however_many_ends_were_forgotte
     driver = Driver()
     driver.send(b"stays", ttl_ms=MINUTE)
     driver.send(*[b"goes"] * 20, ttl_ms=MINUTE)
-    driver.settle(COMPLETE, *[lock for lock, slot in driver.lock(21) if slot.payload == b"goes"])
+    driver.settle(COMPLETE, *[lock for lock, message in driver.lock(21) if message.payload == b"goes"])
     driver.settle(ABANDON, *driver.source.locks)
     driver.fragment.deadline = 0
     driver.pass_time(1)
@@ -663,13 +663,13 @@ def test_a_lock_ends_at_its_instant_however_many_ends_were_forgotten(monkeypatch
 
 def test_what_came_back_is_handed_out_in_its_order_after_others_were_forgotten() -> None:
     sub_queue = SubQueue()
-    slots = {count: QueuedMessage(count, b"", START_MS) for count in (1, 5, 2)}
-    for slot in slots.values():
-        sub_queue.give_back(slot)
-    slots[1].state = GONE
+    messages = {count: QueuedMessage(count, b"", START_MS) for count in (1, 5, 2)}
+    for message in messages.values():
+        sub_queue.give_back(message)
+    messages[1].state = GONE
     sub_queue.stale = 1
     sub_queue.drop_stale()
-    assert [slot.count for slot in sub_queue.take(5)] == [2, 5]
+    assert [message.count for message in sub_queue.take(5)] == [2, 5]
 
 
 def test_nothing_is_kept_of_the_renewal_of_a_lock_that_was_given_back() -> None:
@@ -690,7 +690,7 @@ def test_messages_that_expired_in_the_middle_of_their_list_do_not_pile_up() -> N
     driver.fragment.deadline = 0
     driver.commit()
     assert len(driver.source.sub_queues[MAIN].ready) == 1
-    assert [slot.payload for _, slot in driver.lock(9)] == [b"long"]
+    assert [message.payload for _, message in driver.lock(9)] == [b"long"]
 
 
 def test_numbers_follow_every_change_of_state() -> None:
@@ -712,7 +712,7 @@ def test_another_life_has_the_same_messages_in_the_same_states() -> None:
     driver.send(b"plain", b"abandoned", b"deferred", b"dead")
     driver.send(b"scheduled", scheduled_ms=START_MS + 1000)
     driver.send(b"mortal", ttl_ms=5000)
-    locks = {slot.payload: lock for lock, slot in driver.lock(4)}
+    locks = {message.payload: lock for lock, message in driver.lock(4)}
     driver.settle(ABANDON, locks[b"abandoned"], properties={"k": "v"})
     driver.settle(DEFER, locks[b"deferred"])
     driver.settle(DEAD_LETTER_OUTCOME, locks[b"dead"], reason="r")
@@ -723,7 +723,7 @@ def test_another_life_has_the_same_messages_in_the_same_states() -> None:
     assert later.picture() == driver.picture()
     assert later.source.bytes == driver.source.bytes
     later.pass_time(5000)
-    assert [slot.payload for _, slot in later.lock(9)] == [b"plain", b"abandoned", b"scheduled"]
+    assert [message.payload for _, message in later.lock(9)] == [b"plain", b"abandoned", b"scheduled"]
 
 
 def test_what_may_have_been_delivered_counts_as_delivered_once() -> None:
@@ -732,7 +732,7 @@ def test_what_may_have_been_delivered_counts_as_delivered_once() -> None:
     driver.lock(2)
     driver.send(b"d")
     later = driver.recovered()
-    assert [(slot.payload, slot.deliveries) for _, slot in later.lock(9)] == [
+    assert [(message.payload, message.deliveries) for _, message in later.lock(9)] == [
         (b"a", 1),
         (b"b", 1),
         (b"c", 0),
@@ -752,8 +752,8 @@ def test_a_delivery_that_a_crash_interrupts_counts_only_if_something_was_committ
     driver = Driver(max_delivery_count=2)
     driver.send(b"deadly")
     for _ in range(5):
-        ((_, slot),) = driver.lock()
-        assert slot.deliveries == 0
+        ((_, message),) = driver.lock()
+        assert message.deliveries == 0
         driver = driver.recovered()
     for _ in range(2):
         driver.lock()
@@ -782,7 +782,7 @@ def test_a_message_that_wore_out_before_the_crash_is_dead_lettered_by_the_first_
     driver.lock()
     driver.send(b"b")
     later = driver.recovered()
-    assert [slot.payload for _, slot in later.lock(9)] == [b"b"]
+    assert [message.payload for _, message in later.lock(9)] == [b"b"]
     later.pass_time(1)
     ((_, letter),) = later.lock(9, DEAD_LETTER)
     assert letter.payload == b"a"
@@ -812,7 +812,7 @@ def test_a_deferral_tells_its_life_where_deliveries_may_be_forgotten() -> None:
     assert driver.stored()[1][3] is None
     later = driver.recovered()
     later.send(b"of its own")
-    locks = {slot.payload: lock for lock, slot in later.lock(2)}
+    locks = {message.payload: lock for lock, message in later.lock(2)}
     for lock in locks.values():
         later.settle(DEFER, lock)
     told = {payload: metadata and metadata.deferred_in for _, _, payload, metadata in later.stored().values()}
@@ -827,7 +827,7 @@ def test_a_message_that_may_have_been_delivered_in_an_earlier_life_expires_like_
     driver.lock(1)
     driver.commit()
     driver = driver.recovered()
-    assert [slot.deliveries for slot in driver.source.by_count.values()] == [1, 0]
+    assert [message.deliveries for message in driver.source.by_count.values()] == [1, 0]
     driver.pass_time(1_000)
     assert driver.picture() == {}
 
@@ -863,7 +863,7 @@ def test_commands_have_no_messages_before_they_are_done() -> None:
         TakeDeferred("handle", 0, MAIN, [1], Box()),
         CancelScheduled("handle", 0, [1], Box()),
     ]
-    assert [command.slots for command in commands] == [[], [], []]
+    assert [command.messages for command in commands] == [[], [], []]
 
 
 def test_a_delay_of_the_entity_holds_for_abandons_that_say_nothing_of_one() -> None:

@@ -46,11 +46,14 @@ def arrival(driver: Driver, *payloads: bytes, counts: list[int], origin: tuple[i
 def test_what_was_taken_is_nobodys_and_comes_back_to_its_place() -> None:
     driver = Driver()
     driver.send(b"a", b"b", b"c")
-    slots = take(driver, 2)
-    assert ([slot.payload for slot in slots], {slot.lock for slot in slots}) == ([b"a", b"b"], {FORWARDING})
-    assert [slot.payload for _, slot in driver.lock(3)] == [b"c"]
-    transfer.give_back(driver.fragment, driver.source, slots, driver.now_ms)
-    assert [slot.payload for _, slot in driver.lock(3)] == [b"a", b"b"]
+    messages = take(driver, 2)
+    assert ([message.payload for message in messages], {message.lock for message in messages}) == (
+        [b"a", b"b"],
+        {FORWARDING},
+    )
+    assert [message.payload for _, message in driver.lock(3)] == [b"c"]
+    transfer.give_back(driver.fragment, driver.source, messages, driver.now_ms)
+    assert [message.payload for _, message in driver.lock(3)] == [b"a", b"b"]
 
 
 def test_taking_ends_with_the_bytes_that_are_asked_for_but_not_before_one_message() -> None:
@@ -64,8 +67,8 @@ def test_taking_ends_with_the_bytes_that_are_asked_for_but_not_before_one_messag
 def test_what_departs_is_gone_with_its_commit_and_not_before() -> None:
     driver = Driver()
     driver.send(b"a", b"b")
-    slots = take(driver)
-    _, done = driver.prepare(RemoveTransferred("handle", 0, None, slots))
+    messages = take(driver)
+    _, done = driver.prepare(RemoveTransferred("handle", 0, None, messages))
     assert (driver.source.numbers[MAIN], driver.source.bytes, len(driver.source.by_count)) == (0, 0, 2)
     driver.release(done)
     assert (driver.picture(), driver.stored(), driver.source.memory_bytes) == ({}, {}, 0)
@@ -87,17 +90,17 @@ def test_a_crash_before_it_departs_finds_a_message_where_it_was_and_undelivered(
     take(driver)
     driver.commit()
     again = driver.recovered()
-    ((_, slot),) = again.lock()
-    assert (slot.payload, slot.deliveries) == (b"a", 0)
+    ((_, message),) = again.lock()
+    assert (message.payload, message.deliveries) == (b"a", 0)
 
 
 def test_a_message_that_ran_out_of_life_on_its_way_expires_when_it_comes_back() -> None:
     driver = Driver(dead_letter_on_expiration=True)
     driver.send(b"a", ttl_ms=1_000)
-    slots = take(driver)
+    messages = take(driver)
     driver.pass_time(2_000)
     assert driver.source.numbers[DEAD_LETTER] == 0
-    driver.commit(*transfer.give_back(driver.fragment, driver.source, slots, driver.now_ms))
+    driver.commit(*transfer.give_back(driver.fragment, driver.source, messages, driver.now_ms))
     assert driver.source.numbers[:2] == [0, 1]
 
 
@@ -106,9 +109,9 @@ def test_what_cannot_go_on_is_found_in_the_transfer_dead_letter_queue_also_after
     driver.send(b"a")
     driver.commit(DeadLetterTransfer("handle", 0, None, take(driver), reason="r", description="d" * 5_000))
     for _ in range(2):
-        ((_, slot),) = driver.lock(5, TRANSFER_DEAD_LETTER)
-        assert slot.metadata is not None
-        assert (slot.metadata.reason, len(slot.metadata.description or "")) == ("r", 4096)
+        ((_, message),) = driver.lock(5, TRANSFER_DEAD_LETTER)
+        assert message.metadata is not None
+        assert (message.metadata.reason, len(message.metadata.description or "")) == ("r", 4096)
         assert driver.source.numbers == [0, 0, 1, 0, 0]
         driver = driver.recovered()
 
@@ -125,12 +128,12 @@ def test_messages_sent_via_a_queue_wait_apart_from_its_own_and_survive_a_crash()
         assert set(source.transfers) == {"other", "third"}
         assert (0, TRANSFER) in driver.fragment.fresh
         driver = driver.recovered()
-    slots = transfer.take_transfers(driver.source, "other", 1, 100)
-    slots += transfer.take_transfers(driver.source, "other", 5, 100)
-    assert [slot.payload for slot in slots] == [b"a", b"b"]
+    messages = transfer.take_transfers(driver.source, "other", 1, 100)
+    messages += transfer.take_transfers(driver.source, "other", 5, 100)
+    assert [message.payload for message in messages] == [b"a", b"b"]
     assert transfer.take_transfers(driver.source, "other", 5, 100) == []
-    transfer.give_back(driver.fragment, driver.source, slots[:1], driver.now_ms)
-    driver.commit(DeadLetterTransfer("handle", 0, None, slots[1:], reason="r", description="d"))
+    transfer.give_back(driver.fragment, driver.source, messages[:1], driver.now_ms)
+    driver.commit(DeadLetterTransfer("handle", 0, None, messages[1:], reason="r", description="d"))
     assert (driver.source.transferring, driver.source.numbers[TRANSFER_DEAD_LETTER]) == (2, 1)
     driver.commit(RemoveTransferred("handle", 0, None, transfer.take_transfers(driver.source, "other", 5, 100)))
     assert (driver.source.transferring, set(driver.source.transfers)) == (1, {"third"})
@@ -177,10 +180,10 @@ def test_the_rows_of_the_forward_dedup_are_no_messages() -> None:
 
 
 def test_what_was_sent_via_a_queue_is_scheduled_and_lives_at_its_destination() -> None:
-    slot = QueuedMessage(9, b"m", START_MS)
-    slot.state = TRANSFER
-    slot.metadata = MessageMetadata(ttl_ms=5, route=TransferRoute(1, "x", 77), partition_key="k")
-    found = transfer.onward(slot, NUMBER, "via", 1)
+    message = QueuedMessage(9, b"m", START_MS)
+    message.state = TRANSFER
+    message.metadata = MessageMetadata(ttl_ms=5, route=TransferRoute(1, "x", 77), partition_key="k")
+    found = transfer.onward(message, NUMBER, "via", 1)
     assert (found.ttl_ms, found.scheduled_ms, found.partition_key, found.route) == (5, 77, "k", TransferRoute(2))
     assert found.enqueued_sequence_number == NUMBER << 48 | 9
 
@@ -193,11 +196,11 @@ def test_a_dead_letter_that_cannot_go_on_keeps_both_reasons() -> None:
     driver.commit(
         DeadLetterTransfer("handle", 0, None, take(driver, sub_queue=DEAD_LETTER), reason="second", description="d")
     )
-    ((_, slot),) = driver.lock(1, TRANSFER_DEAD_LETTER)
-    assert slot.metadata is not None
-    assert slot.metadata.overlay is not None
-    assert decode(slot.metadata.overlay)[0] == {"DeadLetterReason": "first", "DeadLetterErrorDescription": "why"}
-    assert slot.metadata.reason == "second"
+    ((_, message),) = driver.lock(1, TRANSFER_DEAD_LETTER)
+    assert message.metadata is not None
+    assert message.metadata.overlay is not None
+    assert decode(message.metadata.overlay)[0] == {"DeadLetterReason": "first", "DeadLetterErrorDescription": "why"}
+    assert message.metadata.reason == "second"
 
 
 def test_taking_ends_with_the_last_byte_that_is_asked_for() -> None:
@@ -215,9 +218,9 @@ def test_what_is_known_to_be_elsewhere_is_so_until_it_has_left() -> None:
 
 
 def test_a_message_keeps_the_time_for_which_it_was_scheduled_when_it_goes_on() -> None:
-    slot = QueuedMessage(1, b"a", START_MS)
-    slot.metadata = MessageMetadata(scheduled_ms=START_MS - 5)
-    assert transfer.onward(slot, NUMBER, "q", None).scheduled_ms == START_MS - 5
+    message = QueuedMessage(1, b"a", START_MS)
+    message.metadata = MessageMetadata(scheduled_ms=START_MS - 5)
+    assert transfer.onward(message, NUMBER, "q", None).scheduled_ms == START_MS - 5
 
 
 def test_what_could_not_go_on_can_be_deferred_where_it_lies() -> None:
@@ -227,8 +230,8 @@ def test_what_could_not_go_on_can_be_deferred_where_it_lies() -> None:
     ((lock, _),) = driver.lock(1, TRANSFER_DEAD_LETTER)
     driver.settle(DEFER, lock)
     driver.now_ms += 5_000
-    _, (slot,), _ = driver.fragment.lock_deferred(0, TRANSFER_DEAD_LETTER, [1], driver.now_ms)
-    assert slot.payload == b"a"
+    _, (message,), _ = driver.fragment.lock_deferred(0, TRANSFER_DEAD_LETTER, [1], driver.now_ms)
+    assert message.payload == b"a"
 
 
 # --- what may be at its destination already ---------------------------------------------------------------------------
@@ -277,7 +280,7 @@ def test_a_dead_letter_does_not_expire_whatever_was_in_doubt() -> None:
     driver = driver.recovered()
     forward_dedup.settle_in_doubt(driver.fragment, driver.source, [])
     driver.pass_time(5_000)
-    assert [slot.payload for _, slot in driver.lock(9, DEAD_LETTER)] == [b"a"]
+    assert [message.payload for _, message in driver.lock(9, DEAD_LETTER)] == [b"a"]
     assert driver.picture().keys() == driver.stored().keys() == {1}
 
 
@@ -293,9 +296,9 @@ def test_of_sessions_no_more_is_taken_than_was_asked_for() -> None:
     driver = Driver(requires_session=True)
     for name in "abab":
         driver.send(b"0123456789", session_id=name)
-    assert [slot.count for slot in take(driver, limit=1)] == [1]
-    assert [slot.count for slot in take(driver, size=20)] == [2, 3]
-    assert [slot.count for slot in take(driver)] == [4]
+    assert [message.count for message in take(driver, limit=1)] == [1]
+    assert [message.count for message in take(driver, size=20)] == [2, 3]
+    assert [message.count for message in take(driver)] == [4]
 
 
 def test_a_message_on_its_way_into_the_transfer_dead_letter_queue_is_shown_when_it_is_there() -> None:
@@ -305,11 +308,11 @@ def test_a_message_on_its_way_into_the_transfer_dead_letter_queue_is_shown_when_
     _, done = driver.prepare(command)
     sought = PeekProgress(TRANSFER_DEAD_LETTER, 0, 10, NEVER)
     peek(driver.fragment, 0, sought, NEVER, driver.now_ms)
-    assert ([slot.payload for slot in sought.found], sought.is_early) == ([b"a"], True)
+    assert ([message.payload for message in sought.found], sought.is_early) == ([b"a"], True)
     driver.release(done)
     sought = PeekProgress(TRANSFER_DEAD_LETTER, 0, 10, NEVER)
     peek(driver.fragment, 0, sought, NEVER, driver.now_ms)
-    assert ([slot.payload for slot in sought.found], sought.is_early) == ([b"a"], False)
+    assert ([message.payload for message in sought.found], sought.is_early) == ([b"a"], False)
 
 
 def test_only_messages_of_the_named_sub_queue_are_taken_by_number() -> None:
@@ -318,8 +321,8 @@ def test_only_messages_of_the_named_sub_queue_are_taken_by_number() -> None:
     (_, (lock, _), _) = driver.lock(3)
     driver.settle(DEAD_LETTER_OUTCOME, lock)
     driver.fragment.unlock(0, [(lock - 1, 1)], driver.now_ms, counted=False)
-    assert [slot.payload for slot in transfer.take_counts(driver.source, DEAD_LETTER, [1, 2, 3, 4])] == [b"dead"]
-    assert [slot.payload for slot in transfer.take_counts(driver.source, MAIN, [1, 2, 3, 4])] == [b"active"]
+    assert [message.payload for message in transfer.take_counts(driver.source, DEAD_LETTER, [1, 2, 3, 4])] == [b"dead"]
+    assert [message.payload for message in transfer.take_counts(driver.source, MAIN, [1, 2, 3, 4])] == [b"active"]
 
 
 def test_only_what_was_taken_over_is_known_and_of_its_own_origin() -> None:

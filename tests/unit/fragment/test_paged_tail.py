@@ -38,11 +38,11 @@ def tail(source: Source) -> tuple[int, int, int, int]:
 def fetch(driver: Driver, found: list[StoredMessage]) -> list[bytes]:
     """Dispose of cold messages as their message broker does; payloads of those that are."""
     work = paged_tail.fetched(driver.fragment, 0, found)
-    expired = [slot for keeping in work for slot in keeping.expired]  # type: ignore[attr-defined]
-    assert {slot.lock for slot in expired} <= {RESERVED}
-    assert all(driver.source.by_count[slot.count] is slot for slot in expired)
+    expired = [message for keeping in work for message in keeping.expired]  # type: ignore[attr-defined]
+    assert {message.lock for message in expired} <= {RESERVED}
+    assert all(driver.source.by_count[message.count] is message for message in expired)
     driver.commit(*work)
-    return [slot.payload for slot in expired]
+    return [message.payload for message in expired]
 
 
 def test_what_does_not_fit_into_the_window_is_counted_one_by_one() -> None:
@@ -131,7 +131,7 @@ def test_a_page_brings_ordinary_messages_and_others_in_their_place() -> None:
     assert paged_tail.page_in(driver.fragment, 0, rows(driver, 4), is_last=True) == 0
     assert tail(driver.source)[2:] == (0, 0)
     assert driver.source.memory_bytes == driver.source.bytes == len(b"warm223334")
-    assert [slot.payload for _, slot in driver.lock(9)] == [b"warm", b"22", b"333", b"4"]
+    assert [message.payload for _, message in driver.lock(9)] == [b"warm", b"22", b"333", b"4"]
 
 
 def test_a_page_keeps_how_often_a_message_was_delivered() -> None:
@@ -144,7 +144,7 @@ def test_a_page_keeps_how_often_a_message_was_delivered() -> None:
     fresh.source.tail_count = fresh.source.numbers[MAIN] = 2
     fresh.source.tail_bytes = fresh.source.bytes = 2
     paged_tail.page_in(fresh.fragment, 0, rows(driver), is_last=True)
-    assert {slot.payload: slot.deliveries for _, slot in fresh.lock(2)} == {b"a": 1, b"b": 0}
+    assert {message.payload: message.deliveries for _, message in fresh.lock(2)} == {b"a": 1, b"b": 0}
 
 
 def test_nothing_is_missing_of_a_page_that_others_follow() -> None:

@@ -61,22 +61,22 @@ def test_others_are_not_held_up_by_a_message_that_is_put_off() -> None:
     driver = Driver(**POLICY)
     driver.send(b"bad", b"good")
     abandoned(driver)
-    ((lock, slot),) = driver.lock(9)
-    assert slot.payload == b"good"
+    ((lock, message),) = driver.lock(9)
+    assert message.payload == b"good"
     driver.settle(COMPLETE, lock)
     driver.pass_time(SECOND)
-    ((_, slot),) = driver.lock(9)
-    assert (slot.payload, slot.deliveries) == (b"bad", 1)
+    ((_, message),) = driver.lock(9)
+    assert (message.payload, message.deliveries) == (b"bad", 1)
 
 
 def test_without_a_policy_an_abandoned_message_is_back_at_once() -> None:
     driver = Driver()
     driver.send(b"m")
     abandoned(driver, properties={DELAY_PROPERTY: 5000})
-    ((_, slot),) = driver.lock()
-    assert slot.metadata is not None
+    ((_, message),) = driver.lock()
+    assert message.metadata is not None
     # It is a property like any other then.
-    assert decode(slot.metadata.overlay or b"")[0] == {DELAY_PROPERTY: 5000}
+    assert decode(message.metadata.overlay or b"")[0] == {DELAY_PROPERTY: 5000}
 
 
 def test_only_an_abandon_delays() -> None:
@@ -94,9 +94,9 @@ def test_an_abandon_says_itself_for_how_long() -> None:
     driver.send(b"m")
     abandoned(driver, properties={DELAY_PROPERTY: 7500, "why": "busy"})
     assert away_for(driver) == 7500
-    ((lock, slot),) = driver.lock()
-    assert slot.metadata is not None
-    assert decode(slot.metadata.overlay or b"")[0] == {"why": "busy"}
+    ((lock, message),) = driver.lock()
+    assert message.metadata is not None
+    assert decode(message.metadata.overlay or b"")[0] == {"why": "busy"}
     driver.settle(ABANDON, lock, properties={DELAY_PROPERTY: 0})
     assert driver.waiting() == 1
     # Without a word the policy counts.
@@ -128,10 +128,10 @@ def test_the_delay_survives_a_crash() -> None:
     abandoned(driver)
     driver.now_ms += 400
     later = driver.recovered()
-    assert [slot.payload for _, slot in later.lock(9)] == [b"other"]
+    assert [message.payload for _, message in later.lock(9)] == [b"other"]
     assert away_for(later) == 600
-    ((_, slot),) = later.lock()
-    assert (slot.payload, slot.deliveries) == (b"m", 1)
+    ((_, message),) = later.lock()
+    assert (message.payload, message.deliveries) == (b"m", 1)
 
 
 def test_an_instant_that_passed_while_the_server_was_down_delays_no_more() -> None:
@@ -187,7 +187,7 @@ def test_a_message_that_is_back_is_nobodys_and_a_purge_takes_it() -> None:
     away_for(driver)
     command = PurgeCounts("handle", 0, Box(), counts=[count])
     driver.commit(command)
-    assert ([slot.payload for slot in command.slots], command.busy) == ([b"m"], 0)
+    assert ([message.payload for message in command.messages], command.busy) == ([b"m"], 0)
 
 
 def test_a_message_that_is_put_off_is_active_and_a_purge_takes_it() -> None:
@@ -198,7 +198,7 @@ def test_a_message_that_is_put_off_is_active_and_a_purge_takes_it() -> None:
     assert driver.peek() == [b"m"]
     command = PurgeCounts("handle", 0, Box(), counts=[count])
     driver.commit(command)
-    assert [slot.payload for slot in command.slots] == [b"m"]
+    assert [message.payload for message in command.messages] == [b"m"]
     driver.pass_time(10 * SECOND)
     assert driver.picture() == driver.stored() == {}
     assert driver.waiting() == 0

@@ -46,7 +46,7 @@ def test_messages_come_under_the_numbers_that_were_told_before() -> None:
     driver.now_ms = LATER_MS + 1
     driver.commit()
     driver.commit()
-    assert [slot.payload for _, slot in driver.lock(9)] == [b"between", b"a", b"bb"]
+    assert [message.payload for _, message in driver.lock(9)] == [b"between", b"a", b"bb"]
     assert (source.numbers[0], source.numbers[SUB_QUEUES + 1]) == (3, 1)
 
 

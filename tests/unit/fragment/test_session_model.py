@@ -68,9 +68,9 @@ class Walk:
         limit = self.rng.randint(1, 3)
         due = [] if self._returning(name) else self.available.get(name, [])[:limit]
         found = self.real.take(lock, limit)
-        assert [slot.count for slot in found] == due
+        assert [message.count for message in found] == due
         self.available[name] = self.available.get(name, [])[len(due) :]
-        held.update((slot.count, slot.lock) for slot in found)
+        held.update((message.count, message.lock) for message in found)
 
     def settle(self) -> None:
         name = self._some_held()

@@ -98,13 +98,13 @@ def one() -> Driver:
 def test_a_turn_locks_for_each_holder_what_is_its_own_in_order(one: Driver) -> None:
     locks = {name: held(one, name) for name in NAMES}
     sent(one, ["a", "b", "a", "c", "b", "a"])
-    slots = taken(one, (locks["a"], 2), (locks["c"], 1), (locks["b"], 2))
-    assert [slot.payload for slot in slots] == [b"0", b"2", b"3", b"1", b"4"]
-    assert [slot.lock for slot in slots] == list(range(slots[0].lock, slots[0].lock + 5))
+    messages = taken(one, (locks["a"], 2), (locks["c"], 1), (locks["b"], 2))
+    assert [message.payload for message in messages] == [b"0", b"2", b"3", b"1", b"4"]
+    assert [message.lock for message in messages] == list(range(messages[0].lock, messages[0].lock + 5))
     assert [locks[name].held for name in "acb"] == [
-        [slot.lock for slot in part] for part in (slots[:2], slots[2:3], slots[3:])
+        [message.lock for message in part] for part in (messages[:2], messages[2:3], messages[3:])
     ]
-    assert one.fragment.next_lock == slots[-1].lock + 1
+    assert one.fragment.next_lock == messages[-1].lock + 1
     assert [sessions.available(locks[name]) for name in NAMES] == [1, 0, 0]
 
 
@@ -114,7 +114,7 @@ def test_a_turn_passes_over_what_was_disposed_of_meanwhile(one: Driver) -> None:
     gone = one.source.by_count[2]
     one.source.withdraw(gone)
     gone.lock = -1
-    assert [slot.payload for slot in taken(one, (lock, 2))] == [b"0", b"2"]
+    assert [message.payload for message in taken(one, (lock, 2))] == [b"0", b"2"]
     assert lock.session.counts == []
 
 
@@ -124,7 +124,7 @@ def test_what_a_turn_gave_goes_back_when_the_session_does(one: Driver) -> None:
     taken(one, (lock, 2))
     one.commit(*sessions.release(one.fragment, lock, one.now_ms, counted=True))
     again = held(one, "a")
-    assert [(slot.payload, slot.deliveries) for slot in taken(one, (again, 2))] == [(b"0", 1), (b"1", 1)]
+    assert [(message.payload, message.deliveries) for message in taken(one, (again, 2))] == [(b"0", 1), (b"1", 1)]
 
 
 def test_first_deliveries_of_a_turn_survive_a_crash(one: Driver) -> None:
@@ -139,9 +139,9 @@ def test_first_deliveries_of_a_turn_survive_a_crash(one: Driver) -> None:
 def test_a_settlement_over_several_sessions_takes_each_message_from_its_holder(one: Driver) -> None:
     locks = {name: held(one, name) for name in NAMES}
     sent(one, ["c", "a", "b"])
-    slots = taken(one, *((locks[name], 1) for name in NAMES))
+    messages = taken(one, *((locks[name], 1) for name in NAMES))
     command = SettleBatch(
-        "handle", 0, None, prefix=one.fragment.prefix, outcome=COMPLETE, ranges=[(slots[0].lock, len(slots))]
+        "handle", 0, None, prefix=one.fragment.prefix, outcome=COMPLETE, ranges=[(messages[0].lock, len(messages))]
     )
     command.claim(one.fragment)
     assert [lock.unsettled(one.source.locks) for lock in locks.values()] == [[], [], []]
@@ -166,9 +166,9 @@ def test_a_holder_keeps_no_list_of_all_that_it_ever_had(one: Driver) -> None:
     lock = held(one, "a")
     for _ in range(10 * HELD_MIN):
         sent(one, ["a", "a"])
-        slots = taken(one, (lock, 2))
+        messages = taken(one, (lock, 2))
         command = SettleBatch(
-            "handle", 0, None, prefix=one.fragment.prefix, outcome=COMPLETE, ranges=[(slots[0].lock, 1)]
+            "handle", 0, None, prefix=one.fragment.prefix, outcome=COMPLETE, ranges=[(messages[0].lock, 1)]
         )
         command.claim(one.fragment)
         one.commit(command)
@@ -182,7 +182,7 @@ def test_a_holder_keeps_no_list_of_all_that_it_ever_had(one: Driver) -> None:
 def test_a_settlement_tells_which_locks_are_lost(one: Driver) -> None:
     lock = held(one, "a")
     sent(one, ["a", "a", "a"])
-    first, _, last = (slot.lock for slot in taken(one, (lock, 3)))
+    first, _, last = (message.lock for message in taken(one, (lock, 3)))
     prefix = one.fragment.prefix
     middle = SettleBatch("handle", 0, None, prefix=prefix, outcome=COMPLETE, ranges=[(first + 1, 1)])
     rest = SettleBatch("handle", 0, None, prefix=prefix, outcome=COMPLETE, ranges=[(first, 2), (last, 2)])

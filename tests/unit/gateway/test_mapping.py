@@ -44,7 +44,7 @@ FIRST_NUMBER = b"x-opt-enqueue-sequence-number"
 PING = Symbol("application/vnd.ms-servicebus-ping")
 
 
-def slot(payload: bytes, **metadata: Any) -> QueuedMessage:
+def queued(payload: bytes, **metadata: Any) -> QueuedMessage:
     """A message as the broker keeps it."""
     found = QueuedMessage(77, payload, ENQUEUED_MS)
     if metadata:
@@ -65,7 +65,7 @@ BARE = build_message(["id"], {"k": 1}, data=b"body")
 @pytest.mark.parametrize("locks", [True, False])
 def test_an_ordinary_head_says_what_the_thorough_one_says(default_ttl_ms: int | None, locks: bool) -> None:
     made = HeadMaker(default_ttl_ms, locks=locks)
-    found = slot(BARE)
+    found = queued(BARE)
     message = out(made, found, LOCKED_MS if locks else 0)
     head, payload = made.with_metadata(found, FRAGMENT, LOCKED_MS if locks else 0, TOKEN if locks else None)
     assert message == decode_payload(memoryview(head + payload))
@@ -92,7 +92,7 @@ def test_an_ordinary_message_that_comes_again_gets_the_head_of_the_thorough_way(
     made = HeadMaker(default_ttl_ms, locks=locks)
     until_ms = LOCKED_MS if locks else 0
     for deliveries in (1, 2, 300, *range(3, 100), 1 << 31):
-        found = slot(BARE)
+        found = queued(BARE)
         found.deliveries = deliveries
 
         message = out(made, found, until_ms)
@@ -104,7 +104,7 @@ def test_an_ordinary_message_that_comes_again_gets_the_head_of_the_thorough_way(
 
 def test_annotations_of_rare_messages_are_all_there() -> None:
     pairs = encode(Symbol("x-mine")) + encode("v")
-    found = slot(
+    found = queued(
         BARE,
         partition_key="p",
         via_partition_key="v",
@@ -135,7 +135,7 @@ def test_annotations_of_rare_messages_are_all_there() -> None:
 
 @pytest.mark.parametrize(("kind", "number"), [(DEFERRED, 1), (SCHEDULED, 2)])
 def test_the_state_of_a_message_is_told_where_it_is_not_active(kind: int, number: int) -> None:
-    found = slot(BARE)
+    found = queued(BARE)
     found.state = state_of(0, kind)
     head, payload = HeadMaker(None, locks=False).with_metadata(found, FRAGMENT, 0)
     message = decode_payload(memoryview(head + payload))
@@ -148,7 +148,7 @@ def test_only_of_a_deferred_message_is_it_told_under_which_lock_it_was_deferred(
     kind: int, deferred_in: int | None
 ) -> None:
     """Decision 0038."""
-    found = slot(BARE, deferred_in=deferred_in)
+    found = queued(BARE, deferred_in=deferred_in)
     found.state = state_of(0, kind)
     head, payload = HeadMaker(None, locks=False).with_metadata(found, FRAGMENT, 0)
     told = decode_payload(memoryview(head + payload)).message_annotations.get(b"x-opt-duobus-deferred-in")
@@ -158,13 +158,13 @@ def test_only_of_a_deferred_message_is_it_told_under_which_lock_it_was_deferred(
 @pytest.mark.parametrize(("default_ttl_ms", "told"), [((1 << 32) - 1, (1 << 32) - 1), (1 << 32, None)])
 def test_a_life_that_does_not_fit_the_header_is_not_told_there(default_ttl_ms: int, told: int | None) -> None:
     """AMQP 1.0 part 3, 3.2.4."""
-    assert out(HeadMaker(default_ttl_ms, locks=True), slot(BARE)).header.ttl == told
+    assert out(HeadMaker(default_ttl_ms, locks=True), queued(BARE)).header.ttl == told
 
 
 def test_a_link_keeps_only_so_many_headers_of_repeated_deliveries() -> None:
     made = HeadMaker(None, locks=True)
     for deliveries in range(1, 200):
-        found = slot(BARE)
+        found = queued(BARE)
         found.deliveries = deliveries
         assert out(made, found).header.delivery_count == deliveries
         assert len(made._again) <= 64
@@ -172,7 +172,7 @@ def test_a_link_keeps_only_so_many_headers_of_repeated_deliveries() -> None:
 
 def test_a_lock_token_stands_between_the_header_and_the_annotations() -> None:
     token = uuid.UUID(int=7)
-    head, payload = HeadMaker(None, locks=True).with_metadata(slot(BARE), FRAGMENT, LOCKED_MS, token)
+    head, payload = HeadMaker(None, locks=True).with_metadata(queued(BARE), FRAGMENT, LOCKED_MS, token)
     message = decode_payload(memoryview(head + payload))
     assert message.delivery_annotations == {b"x-opt-lock-token": token}
     # The specification's order of sections, which the scan insists on.
@@ -180,7 +180,7 @@ def test_a_lock_token_stands_between_the_header_and_the_annotations() -> None:
 
 
 def test_the_overlay_and_the_reason_are_laid_over_the_bytes() -> None:
-    found = slot(BARE, overlay=encode({"k": 2, "new": True}), reason="r", description="d")
+    found = queued(BARE, overlay=encode({"k": 2, "new": True}), reason="r", description="d")
     found.state = state_of(DEAD_LETTER, 0)
     message = out(HeadMaker(None, locks=True), found)
     assert message.application_properties == {
@@ -353,7 +353,7 @@ def test_typed_ids_and_properties_pass_untouched_through_the_broker() -> None:
 @pytest.mark.parametrize("metadata", [None, {"session_id": "s"}, {"partition_key": "k"}, {"ttl_ms": 5}])
 def test_heads_with_ends_of_their_own_say_what_the_thorough_ones_say(deliveries: int, metadata: Any) -> None:
     made = HeadMaker(None, locks=True)
-    found = slot(BARE, **(metadata or {}))
+    found = queued(BARE, **(metadata or {}))
     found.deliveries = deliveries
     (head,), (payload,) = made.heads_until([found], FRAGMENT, PREFIX, LOCK, [LOCKED_MS + 7])
     thorough, bare = made.with_metadata(found, FRAGMENT, LOCKED_MS + 7, TOKEN)
@@ -431,9 +431,9 @@ def test_keys_of_a_footer_come_out_as_symbols_and_the_rest_as_it_was() -> None:
 @pytest.mark.parametrize("default_ttl_ms", [None, 60_000])
 def test_each_message_of_a_run_has_the_lock_token_of_its_tag(default_ttl_ms: int | None) -> None:
     made = HeadMaker(default_ttl_ms, locks=True)
-    slots = [QueuedMessage(number, BARE, ENQUEUED_MS) for number in range(1, 301)]
-    slots[7].metadata, slots[9].deliveries = MessageMetadata(priority=3), 2
-    for some in (slots, slots[10:]):
+    messages = [QueuedMessage(number, BARE, ENQUEUED_MS) for number in range(1, 301)]
+    messages[7].metadata, messages[9].deliveries = MessageMetadata(priority=3), 2
+    for some in (messages, messages[10:]):
         for prefix in (PREFIX, PREFIX[::-1]):
             heads, payloads = made.heads(some, FRAGMENT, prefix, LOCK, LOCKED_MS)
             for index, (head, payload) in enumerate(zip(heads, payloads, strict=True)):
@@ -448,7 +448,7 @@ def test_delivery_annotations_of_the_sender_come_through(locks: bool) -> None:
     sent = build_message(["id"], data=b"m", delivery_annotations={"mine": 3, "x-opt-lock-token": uuid.UUID(int=1)})
     taken = take_apart(sent)
     assert taken.metadata is not None
-    found = slot(taken.bare)
+    found = queued(taken.bare)
     found.metadata = MessageMetadata.decode(taken.metadata.encode())
     message = out(HeadMaker(None, locks=locks), found)
     assert message.delivery_annotations == ({b"x-opt-lock-token": TOKEN} if locks else {}) | {b"mine": 3}
@@ -461,7 +461,7 @@ def test_a_lock_token_that_a_message_brings_along_makes_nothing_special_of_it() 
 
 def test_a_message_that_is_only_looked_at_has_no_delivery_annotations_but_its_sender_s() -> None:
     made = HeadMaker(None, locks=True)
-    plain, with_own = slot(BARE), slot(BARE, delivery_annotations=encode(Symbol("mine")) + encode(3))
+    plain, with_own = queued(BARE), queued(BARE, delivery_annotations=encode(Symbol("mine")) + encode(3))
     for found, wanted in ((plain, None), (with_own, {b"mine": 3})):
         head, payload = made.with_metadata(found, FRAGMENT, 0)
         assert decode_payload(memoryview(head + payload)).delivery_annotations == wanted
@@ -477,7 +477,7 @@ def test_durable_and_priority_are_told_as_the_sender_gave_them(
     offset = plain_offset(sent, False)
     taken = take_apart(sent)
     assert (offset >= 0) == (durable is None and priority is None) == (taken.metadata is None)
-    found = slot(taken.bare)
+    found = queued(taken.bare)
     found.metadata, found.deliveries = taken.metadata, deliveries
     header = out(HeadMaker(None, locks=True), found).header
     assert (header.durable, header.priority) == (durable, priority)
@@ -494,7 +494,7 @@ def test_the_expiry_that_is_told_is_that_of_the_broker(
     fields = ["id", None, "to", None, None, None, None, None, Timestamp(5_000), Timestamp(4_000), None, UInt(1)]
     taken = take_apart(build_message(fields, data=b"m"))
     assert taken.metadata is not None
-    found = slot(taken.bare)
+    found = queued(taken.bare)
     found.metadata = taken.metadata
     found.metadata.ttl_ms = own_ttl_ms
     made = HeadMaker(default_ttl_ms, locks=True)
@@ -515,7 +515,7 @@ def test_the_expiry_that_is_told_is_that_of_the_broker(
 
 def test_of_ordinary_messages_the_header_tells_how_long_they_live_and_the_bytes_stay() -> None:
     for deliveries in (0, 1):
-        found = slot(BARE)
+        found = queued(BARE)
         found.deliveries = deliveries
         ((head,), (payload,)) = HeadMaker(1_000, locks=True).heads([found], FRAGMENT, PREFIX, LOCK, LOCKED_MS)
         assert decode_payload(memoryview(head + payload)).header.ttl == 1_000
@@ -524,7 +524,7 @@ def test_of_ordinary_messages_the_header_tells_how_long_they_live_and_the_bytes_
 
 def test_the_body_of_a_large_message_is_not_copied_for_its_expiry() -> None:
     large = build_message(["id"], data=bytes(3 << 20))
-    head, rest = HeadMaker(None, locks=True).with_metadata(slot(large, ttl_ms=5), FRAGMENT, LOCKED_MS, TOKEN)
+    head, rest = HeadMaker(None, locks=True).with_metadata(queued(large, ttl_ms=5), FRAGMENT, LOCKED_MS, TOKEN)
     assert isinstance(rest, memoryview)
     assert rest.obj is large
     assert decode_payload(memoryview(head + rest)).properties.absolute_expiry_time == ENQUEUED_MS + 5
@@ -551,8 +551,10 @@ def test_the_first_sequence_number_is_told_of_what_was_handed_on(
 @pytest.mark.parametrize("locks", [True, False])
 def test_a_message_of_a_subscription_that_is_no_copy_of_the_topic_s_has_its_own_number_twice(locks: bool) -> None:
     """Beside a copy, in one run: what has been stored in the subscription by itself has no other number."""
-    slots = [QueuedMessage(77, BARE, ENQUEUED_MS), QueuedCopy(78, BARE, ENQUEUED_MS, 55)]
-    heads, payloads = CopyHeadMaker(None, locks=locks).heads(slots, FRAGMENT, PREFIX, LOCK, LOCKED_MS if locks else 0)
+    queued_messages = [QueuedMessage(77, BARE, ENQUEUED_MS), QueuedCopy(78, BARE, ENQUEUED_MS, 55)]
+    heads, payloads = CopyHeadMaker(None, locks=locks).heads(
+        queued_messages, FRAGMENT, PREFIX, LOCK, LOCKED_MS if locks else 0
+    )
     messages = [decode_payload(memoryview(head + body)) for head, body in zip(heads, payloads, strict=True)]
     base = FRAGMENT << COUNT_BITS
     numbers = [

@@ -135,8 +135,8 @@ class Room:
         return self.lost
 
     def hand_out(self, *payloads: bytes, first_lock: int = 100) -> None:
-        slots = [QueuedMessage(count, payload, 5) for count, payload in enumerate(payloads, 1)]
-        self.link.ready.append(DeliveryBatch(self.handle, PREFIX, first_lock, slots, 9))
+        messages = [QueuedMessage(count, payload, 5) for count, payload in enumerate(payloads, 1)]
+        self.link.ready.append(DeliveryBatch(self.handle, PREFIX, first_lock, messages, 9))
 
     def delivered(self, number: int = 4, first_lock: int = 100) -> None:
         """Hand messages out that are on the wire at once."""
@@ -385,9 +385,9 @@ def test_the_life_of_the_queue_is_told_of_messages_that_it_holds_for(sub_queue: 
         deliveries=room.deliveries,
         receiver=room.receiver,
     )
-    slot = QueuedMessage(1, b"x", 5)
-    (head,), _ = link._heads.heads([slot], 1, PREFIX, 7, 9)
-    (wanted,), _ = HeadMaker(60_000 if sub_queue == MAIN else None, locks=True).heads([slot], 1, PREFIX, 7, 9)
+    message = QueuedMessage(1, b"x", 5)
+    (head,), _ = link._heads.heads([message], 1, PREFIX, 7, 9)
+    (wanted,), _ = HeadMaker(60_000 if sub_queue == MAIN else None, locks=True).heads([message], 1, PREFIX, 7, 9)
     assert head == wanted
 
 

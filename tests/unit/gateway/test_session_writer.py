@@ -170,18 +170,18 @@ def test_what_waits_for_the_socket_goes_to_the_links_whose_it_is_and_outcomes_st
 
     def lock_of(name: str) -> Any:
         def keep(batch: Any) -> None:
-            kept.append((name, batch.first_lock, batch.slots, batch.locked_until_ms))
+            kept.append((name, batch.first_lock, batch.messages, batch.locked_until_ms))
 
         return SimpleNamespace(owner=SimpleNamespace(mailbox=SimpleNamespace(keep=keep)))
 
     handle: Any = SimpleNamespace()
-    slots: Any = ["1", "2", "3"]
+    messages: Any = ["1", "2", "3"]
     outcome: Any = object()
     parts = [(lock_of("a"), 2, 50), (lock_of("b"), 1, 60)]
     room.writer.ready = [
         outcome,
-        SessionDeliveryBatch(handle, PREFIX, 100, slots, parts),
-        SessionDeliveryBatch(handle, PREFIX, 200, slots, parts),
+        SessionDeliveryBatch(handle, PREFIX, 100, messages, parts),
+        SessionDeliveryBatch(handle, PREFIX, 200, messages, parts),
     ]
     room.writer.distribute()
     assert room.writer.ready == [outcome]
@@ -214,9 +214,9 @@ def test_large_messages_of_many_links_are_written_a_quarter_of_a_mebibyte_at_a_t
         return SimpleNamespace(owner=SimpleNamespace(mailbox=SimpleNamespace(takes=lambda number: name)))
 
     texts = [bytes([65 + index]) * (WRITTEN_BYTES * 2 // 5) for index in range(5)]
-    slots = [QueuedMessage(count, text, 5) for count, text in enumerate(texts, 1)]
+    messages = [QueuedMessage(count, text, 5) for count, text in enumerate(texts, 1)]
     handle: Any = SimpleNamespace(number=1)
-    batch = SessionDeliveryBatch(handle, PREFIX, 200, slots, [(lock_of(name), 1, 9) for name in "abcde"])
+    batch = SessionDeliveryBatch(handle, PREFIX, 200, messages, [(lock_of(name), 1, 9) for name in "abcde"])
     room.writer.ready = [batch]
     room.writer.deliver_answers()
     every = [
@@ -226,8 +226,8 @@ def test_large_messages_of_many_links_are_written_a_quarter_of_a_mebibyte_at_a_t
     ]
     assert written == (every[:1] if gets_stuck else every)
     left: Any = room.writer.ready
-    assert [(one.first_lock, one.slots, len(one.parts)) for one in left] == (
-        [(202, slots[2:], 3)] if gets_stuck else []
+    assert [(one.first_lock, one.messages, len(one.parts)) for one in left] == (
+        [(202, messages[2:], 3)] if gets_stuck else []
     )
     assert room.writer.is_held is gets_stuck
 
@@ -300,10 +300,10 @@ def test_what_the_window_has_no_room_for_waits_at_its_link_and_is_not_taken_ther
     mailbox = SimpleNamespace(takes=taken.append, keep=kept.append)
     lock: Any = SimpleNamespace(owner=SimpleNamespace(mailbox=mailbox))
     handle: Any = SimpleNamespace(number=1)
-    slots = [QueuedMessage(count, b"x", 5) for count in (1, 2, 3)]
-    room.writer.ready = [SessionDeliveryBatch(handle, PREFIX, 200, slots, [(lock, 2, 9), (lock, 1, 8)])]
+    messages = [QueuedMessage(count, b"x", 5) for count in (1, 2, 3)]
+    room.writer.ready = [SessionDeliveryBatch(handle, PREFIX, 200, messages, [(lock, 2, 9), (lock, 1, 8)])]
     room.writer.deliver_answers()
     assert (asked, taken) == ([3], [])
-    found = [(one.first_lock, one.slots, one.locked_until_ms) for one in kept]
-    assert found == [(200, slots[:2], 9), (202, slots[2:], 8)]
+    found = [(one.first_lock, one.messages, one.locked_until_ms) for one in kept]
+    assert found == [(200, messages[:2], 9), (202, messages[2:], 8)]
     assert (room.writer.ready, room.writer.is_held) == ([], False)

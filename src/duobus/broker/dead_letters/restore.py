@@ -70,12 +70,12 @@ async def restore(queue: Queue, restorations: Sequence[DeadLetterRestore]) -> Mo
             result.skipped[index] = PING_TEXT
             continue
         home = _dead_letter_place(queue, restoration)
-        where, slot = await _found_again(restoration)
-        if restoration.where is not None and slot is None:
+        where, message = await _found_again(restoration)
+        if restoration.where is not None and message is None:
             result.skipped[index] = "It is not where it was moved to, or a receiver holds it."
             continue
         groups.setdefault((home.store, None if where is None else where.store), []).append(
-            (index, restoration, home, where, slot)
+            (index, restoration, home, where, message)
         )
     done = 0
     every = list(groups.values())
@@ -100,9 +100,9 @@ async def restore(queue: Queue, restorations: Sequence[DeadLetterRestore]) -> Mo
 
 def _return_taken(items: list[_Item]) -> None:
     """Give messages back that were taken for a restoration which was not done."""
-    for _, restoration, _, where, slot in items:
-        if where is not None and slot is not None and restoration.where is not None and where.fragment:
-            give_back(restoration.where, where, where.fragment, [slot])
+    for _, restoration, _, where, message in items:
+        if where is not None and message is not None and restoration.where is not None and where.fragment:
+            give_back(restoration.where, where, where.fragment, [message])
 
 
 def _dead_letter_place(queue: Queue, restoration: DeadLetterRestore) -> FragmentHandle:
@@ -135,8 +135,8 @@ async def _found_again(restoration: DeadLetterRestore) -> tuple[FragmentHandle |
             break
     fragment, _now = handle.present()
     source = fragment.sources.get(queue.source_no)
-    slots = [] if source is None else transfer.take_counts(source, MAIN, [count])
-    return (handle, slots[0]) if slots else (None, None)
+    messages = [] if source is None else transfer.take_counts(source, MAIN, [count])
+    return (handle, messages[0]) if messages else (None, None)
 
 
 async def _restore_some(
@@ -144,13 +144,13 @@ async def _restore_some(
 ) -> None:
     leaving: dict[tuple[int, FragmentHandle], tuple[Queue, list[QueuedMessage]]] = {}
     places: dict[FragmentHandle, list[DeadLetterRestore]] = {}
-    for restoration, home, where, slot in items:
+    for restoration, home, where, message in items:
         places.setdefault(home, []).append(restoration)
-        if where is not None and slot is not None and restoration.where is not None:
-            leaving.setdefault((restoration.where.source_no, where), (restoration.where, []))[1].append(slot)
+        if where is not None and message is not None and restoration.where is not None:
+            leaving.setdefault((restoration.where.source_no, where), (restoration.where, []))[1].append(message)
     departures: list[Command] = [
-        RemoveTransferred(where, source_no, None, sorted(slots, key=lambda slot: slot.count))
-        for (source_no, where), (_, slots) in leaving.items()
+        RemoveTransferred(where, source_no, None, sorted(messages, key=lambda message: message.count))
+        for (source_no, where), (_, messages) in leaving.items()
     ]
     arrivals: list[Command] = [
         InsertMessages(

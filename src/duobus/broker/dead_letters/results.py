@@ -53,15 +53,15 @@ class Answer(Mailbox):
         return command.error
 
 
-def number_of(handle: FragmentHandle, slot: QueuedMessage) -> int:
+def number_of(handle: FragmentHandle, message: QueuedMessage) -> int:
     """The sequence number of a message."""
-    return handle.number << COUNT_BITS | slot.count
+    return handle.number << COUNT_BITS | message.count
 
 
-def give_back(queue: Queue, handle: FragmentHandle, fragment: Fragment, slots: list[QueuedMessage]) -> None:
+def give_back(queue: Queue, handle: FragmentHandle, fragment: Fragment, messages: list[QueuedMessage]) -> None:
     """Put messages back that were taken and are still here, whatever became of the others."""
     source = fragment.sources.get(queue.source_no)
-    left = [slot for slot in slots if slot.lock == FORWARDING]
+    left = [message for message in messages if message.lock == FORWARDING]
     if not left or handle.fragment is not fragment or source is None:
         return
     handle.follow_up(fragment, transfer.give_back(fragment, source, left, handle.now_ms()))

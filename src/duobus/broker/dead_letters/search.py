@@ -60,17 +60,17 @@ class DeadLetterQuery:
         self.numbers = numbers
         self.is_partial = is_partial
 
-    def takes(self, handle: FragmentHandle, slot: QueuedMessage) -> bool:
+    def takes(self, handle: FragmentHandle, message: QueuedMessage) -> bool:
         """Whether a message is meant."""
-        number = number_of(handle, slot)
-        if slot.enqueued_ms >= self.before_ms or (self.numbers is not None and number not in self.numbers):
+        number = number_of(handle, message)
+        if message.enqueued_ms >= self.before_ms or (self.numbers is not None and number not in self.numbers):
             return False
         return self.selection.takes(
-            slot.payload,
-            slot.metadata,
-            enqueued_ms=slot.enqueued_ms,
+            message.payload,
+            message.metadata,
+            enqueued_ms=message.enqueued_ms,
             sequence_number=number,
-            deliveries=slot.deliveries,
+            deliveries=message.deliveries,
         )
 
 
@@ -107,21 +107,21 @@ async def search(queue: Queue, sub_queue: int, query: DeadLetterQuery, *, one_fr
     while following is not None:
         page = await _page_of(queue, sub_queue, following, query)
         following = _after(page)
-        for handle, slot in page:
+        for handle, message in page:
             if one_fragment and looked.found and handle is not looked.found[0][0]:
-                looked.following = number_of(handle, slot)
+                looked.following = number_of(handle, message)
                 return looked
             looked.examined += 1
-            compared += slot.size
+            compared += message.size
             if compared > TURN_BYTES:
-                compared = slot.size
+                compared = message.size
                 await asyncio.sleep(0)
-            if query.takes(handle, slot):
-                looked.found.append((handle, slot))
-                size += slot.size
+            if query.takes(handle, message):
+                looked.found.append((handle, message))
+                size += message.size
             is_enough = len(looked.found) >= query.limit or size >= CHUNK_BYTES_MAX
             if is_enough or looked.examined >= EXAMINED_MAX:
-                looked.following = number_of(handle, slot) + 1
+                looked.following = number_of(handle, message) + 1
                 return looked
         if query.numbers is not None and following is not None and following > max(query.numbers, default=0):
             break

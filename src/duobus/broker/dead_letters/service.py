@@ -61,10 +61,10 @@ class DeadLetterService:
         """
         result = MoveResult()
         if found:
-            fragment, slots = self._taken(queue, sub_queue, found, result)
+            fragment, messages = self._taken(queue, sub_queue, found, result)
             handle = found[0][0]
-            await leave(queue, handle, fragment, slots, [])
-            result.moved.update((number_of(handle, slot), None) for slot in slots)
+            await leave(queue, handle, fragment, messages, [])
+            result.moved.update((number_of(handle, message), None) for message in messages)
         return result
 
     async def move(
@@ -98,14 +98,14 @@ class DeadLetterService:
         result = MoveResult()
         if not found:
             return result
-        fragment, slots = self._taken(queue, sub_queue, found, result)
+        fragment, messages = self._taken(queue, sub_queue, found, result)
         if entity.idle is not None:
             entity.idle.note()
         try:
-            await self._repair_and_place(queue, found[0][0], fragment, slots, entity, repair, keeps_reason, result)
+            await self._repair_and_place(queue, found[0][0], fragment, messages, entity, repair, keeps_reason, result)
         finally:
             # What is still here and was not done with, whatever the reason.
-            give_back(queue, found[0][0], fragment, [slot for slot in slots if slot.lock == FORWARDING])
+            give_back(queue, found[0][0], fragment, [message for message in messages if message.lock == FORWARDING])
         return result
 
     def limit_of(self, queue: Queue, target: str | None) -> int:
@@ -132,36 +132,36 @@ class DeadLetterService:
         source = fragment.sources.get(queue.source_no)
         if source is None:
             raise StoreUnavailable(f"'{queue.path}' is being deleted.")
-        slots = transfer.take_counts(source, sub_queue, [slot.count for _, slot in found])
-        taken = {slot.count for slot in slots}
-        for _, slot in found:
-            if slot.count not in taken:
-                result.skipped[number_of(handle, slot)] = "A receiver holds it, or it is gone."
-        return fragment, slots
+        messages = transfer.take_counts(source, sub_queue, [message.count for _, message in found])
+        taken = {message.count for message in messages}
+        for _, message in found:
+            if message.count not in taken:
+                result.skipped[number_of(handle, message)] = "A receiver holds it, or it is gone."
+        return fragment, messages
 
     async def _repair_and_place(
         self,
         queue: Queue,
         handle: FragmentHandle,
         fragment: Fragment,
-        slots: list[QueuedMessage],
+        messages: list[QueuedMessage],
         entity: Queue,
         repair: Repair,
         keeps_reason: bool,
         result: MoveResult,
     ) -> None:
-        gone, slots = self._sifted(queue, handle, fragment, slots, result)
+        gone, messages = self._sifted(queue, handle, fragment, messages, result)
         shaped: list[tuple[QueuedMessage, bytes, MessageMetadata]] = []
         routes: dict[FragmentHandle, list[tuple[QueuedMessage, bytes, MessageMetadata]]] = {}
-        for slot in slots:
-            number = number_of(handle, slot)
+        for message in messages:
+            number = number_of(handle, message)
             try:
-                payload, metadata = resendable(slot.payload, slot.metadata, repair, keeps_reason=keeps_reason)
+                payload, metadata = resendable(message.payload, message.metadata, repair, keeps_reason=keeps_reason)
                 # Only what an earlier version has stored, and what a repair has made of nothing, has none.
                 payload = self._unit.message_ids.named(payload)
                 if is_ping(payload):
                     raise ArgumentInvalid(PING_TEXT)
-                metadata.enqueued_sequence_number = _first_number(handle, slot)
+                metadata.enqueued_sequence_number = _first_number(handle, message)
                 why = ends.fault(entity, payload, metadata)
                 if why is not None:
                     raise ArgumentInvalid(why[1])
@@ -169,13 +169,18 @@ class DeadLetterService:
             except (ArgumentInvalid, StoreUnavailable) as error:
                 result.skipped[number] = str(error)
                 continue
-            item = (slot, payload, metadata)
+            item = (message, payload, metadata)
             shaped.append(item)
             routes.setdefault(place, []).append(item)
         await self._travel(queue, handle, fragment, entity, routes, gone, result)
 
     def _sifted(
-        self, queue: Queue, handle: FragmentHandle, fragment: Fragment, slots: list[QueuedMessage], result: MoveResult
+        self,
+        queue: Queue,
+        handle: FragmentHandle,
+        fragment: Fragment,
+        messages: list[QueuedMessage],
+        result: MoveResult,
     ) -> tuple[list[QueuedMessage], list[QueuedMessage]]:
         """Part what another store has taken over in an earlier life, and has to be removed only, from the rest."""
         forwarding = self._unit.forwarding
@@ -184,14 +189,14 @@ class DeadLetterService:
         others_are_there = all(broker.state == "open" for broker in self._unit.brokers.values())
         gone: list[QueuedMessage] = []
         rest: list[QueuedMessage] = []
-        for slot in slots:
-            if slot.count < in_doubt_below and forwarding.has_taken(origin, slot.count):
-                gone.append(slot)
-                result.moved[number_of(handle, slot)] = None
-            elif slot.count < in_doubt_below and not others_are_there:
-                result.skipped[number_of(handle, slot)] = "A store that may have taken it over already is away."
+        for message in messages:
+            if message.count < in_doubt_below and forwarding.has_taken(origin, message.count):
+                gone.append(message)
+                result.moved[number_of(handle, message)] = None
+            elif message.count < in_doubt_below and not others_are_there:
+                result.skipped[number_of(handle, message)] = "A store that may have taken it over already is away."
             else:
-                rest.append(slot)
+                rest.append(message)
         return gone, rest
 
     @staticmethod
@@ -239,12 +244,12 @@ class DeadLetterService:
                 continue
             command = _arrival(queue, handle, entity, place, items)
             arrivals.append(command)
-            told.append((command, [slot for slot, _, _ in items]))
-            leaving += [slot for slot, _, _ in items]
+            told.append((command, [message for message, _, _ in items]))
+            leaving += [message for message, _, _ in items]
         if leaving:
             await leave(queue, handle, fragment, leaving, arrivals)
-            for command, slots in told:
-                result.moved.update(_numbers(handle, entity, command, slots))
+            for command, messages in told:
+                result.moved.update(_numbers(handle, entity, command, messages))
         for place, items in routes.items():
             if place.store is not handle.store:
                 await self._over(queue, handle, fragment, entity, place, items, result)
@@ -260,47 +265,47 @@ class DeadLetterService:
         result: MoveResult,
     ) -> None:
         """To another store: accepted there, then removed here."""
-        slots = [slot for slot, _, _ in items]
+        messages = [message for message, _, _ in items]
         if handle.fragment is not fragment:
             # Its store failed under what went before, and offers these messages to everybody since it is back.
             why = "Its messaging store failed meanwhile. Give the order again."
-            result.skipped.update((number_of(handle, slot), why) for slot in slots)
+            result.skipped.update((number_of(handle, message), why) for message in messages)
             return
         run = _arrival(queue, handle, entity, place, items)
         assert isinstance(run, Run)
-        counts = [slot.count for slot in slots]
+        counts = [message.count for message in messages]
         note = RecordForwarded(place, SOURCE, origin=origin_of(handle, queue.source_no), counts=counts, run=run)
         answer = Answer()
         place.submit(Group([note, run], answer))
         error = await answer.error()
         if error is not None:
-            result.skipped.update((number_of(handle, slot), str(error)) for slot in slots)
+            result.skipped.update((number_of(handle, message), str(error)) for message in messages)
             return
         self._unit.forwarding.note_dedup(place)
-        result.moved.update(_numbers(handle, entity, run, slots))
+        result.moved.update(_numbers(handle, entity, run, messages))
         if handle.fragment is fragment:
-            await leave(queue, handle, fragment, slots, [])
+            await leave(queue, handle, fragment, messages, [])
 
 
 async def leave(
-    queue: Queue, handle: FragmentHandle, fragment: Fragment, slots: list[QueuedMessage], arrivals: list[Command]
+    queue: Queue, handle: FragmentHandle, fragment: Fragment, messages: list[QueuedMessage], arrivals: list[Command]
 ) -> None:
     """One commit: messages are removed here and, it may be, arrive elsewhere in this store."""
     answer = Answer()
-    if not slots:
+    if not messages:
         return
-    departure = RemoveTransferred(handle, queue.source_no, None, sorted(slots, key=lambda slot: slot.count))
+    departure = RemoveTransferred(handle, queue.source_no, None, sorted(messages, key=lambda message: message.count))
     handle.submit(Group([departure, *arrivals], answer))
     error = await answer.error()
     if error is not None:
-        give_back(queue, handle, fragment, slots)
+        give_back(queue, handle, fragment, messages)
         raise error
 
 
-def _first_number(handle: FragmentHandle, slot: QueuedMessage) -> int:
-    if slot.metadata is not None and slot.metadata.enqueued_sequence_number is not None:
-        return slot.metadata.enqueued_sequence_number
-    return handle.number << COUNT_BITS | (slot.origin if isinstance(slot, QueuedCopy) else slot.count)
+def _first_number(handle: FragmentHandle, message: QueuedMessage) -> int:
+    if message.metadata is not None and message.metadata.enqueued_sequence_number is not None:
+        return message.metadata.enqueued_sequence_number
+    return handle.number << COUNT_BITS | (message.origin if isinstance(message, QueuedCopy) else message.count)
 
 
 def _arrival(
@@ -320,13 +325,13 @@ def _arrival(
 
 
 def _numbers(
-    handle: FragmentHandle, entity: Queue, command: Command, slots: list[QueuedMessage]
+    handle: FragmentHandle, entity: Queue, command: Command, messages: list[QueuedMessage]
 ) -> dict[int, int | None]:
     """Old sequence numbers to new ones."""
-    olds = [number_of(handle, slot) for slot in slots]
+    olds = [number_of(handle, message) for message in messages]
     place: FragmentHandle = command.handle
     if isinstance(command, InsertMessages):
-        return {old: number_of(place, slot) for old, slot in zip(olds, command.slots, strict=True)}
+        return {old: number_of(place, message) for old, message in zip(olds, command.messages, strict=True)}
     assert isinstance(command, Run)
     if entity.kind == "topic" or command.indices is not None:
         # Every copy has a number of its own; or the entity had some of them already.

@@ -64,12 +64,12 @@ class Receiver:
         It is the answer to a ``take`` of ``granted`` credits, perhaps with fewer messages.
         """
         self.granted -= granted
-        unused = granted - len(batch.slots)
+        unused = granted - len(batch.messages)
         if unused and self.gate is not None:
             self.gate.give_back(unused)
         if self.closed:
-            if batch.slots and not self.removing:
-                ranges = [(batch.first_lock, len(batch.slots))]
+            if batch.messages and not self.removing:
+                ranges = [(batch.first_lock, len(batch.messages))]
                 batch.fragment.unlock(self.scheduler.source_no, batch.prefix, ranges, counted=False)
             return
         self.mailbox.ready.append(batch)

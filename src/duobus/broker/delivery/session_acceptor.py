@@ -110,15 +110,15 @@ class SessionReceiver(LockOwner):
         It is the answer to a ``take`` of ``granted`` credits, perhaps with fewer messages.
         """
         self.granted -= granted
-        if self.gate is not None and len(batch.slots) < granted:
-            self.gate.give_back(granted - len(batch.slots))
+        if self.gate is not None and len(batch.messages) < granted:
+            self.gate.give_back(granted - len(batch.messages))
         if self.is_closed:
             # Locks went with the session's.
             return
         self.mailbox.ready.append(batch)
         self.mailbox.wake()
-        if len(batch.slots) < granted:
-            self.wanted += granted - len(batch.slots)
+        if len(batch.messages) < granted:
+            self.wanted += granted - len(batch.messages)
             self.offer()
 
     def rate_allows(self) -> None:

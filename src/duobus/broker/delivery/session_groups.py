@@ -27,35 +27,35 @@ class SessionDeliveryBatch:
         handle: The fragment.
         prefix: First 8 bytes of every lock token of this batch.
         first_lock: Lock counter of the first message; the others follow by one.
-        slots: The messages, those of one holder next to each other.
+        messages: The messages, those of one holder next to each other.
         parts: Whose they are: (lock of the session, number of messages, when that lock ends).
     """
 
-    __slots__ = ("first_lock", "handle", "parts", "prefix", "slots")
+    __slots__ = ("first_lock", "handle", "messages", "parts", "prefix")
 
     def __init__(
         self,
         handle: FragmentHandle,
         prefix: bytes,
         first_lock: int,
-        slots: list[QueuedMessage],
+        messages: list[QueuedMessage],
         parts: list[tuple[SessionLock, int, int]],
     ) -> None:
         self.handle = handle
         self.prefix = prefix
         self.first_lock = first_lock
-        self.slots = slots
+        self.messages = messages
         self.parts = parts
 
     def batch_of(self, start: int, number: int, until_ms: int) -> DeliveryBatch:
         """The messages of one holder, from ``start`` on."""
-        slots = self.slots[start : start + number]
-        return DeliveryBatch(self.handle, self.prefix, self.first_lock + start, slots, until_ms)
+        messages = self.messages[start : start + number]
+        return DeliveryBatch(self.handle, self.prefix, self.first_lock + start, messages, until_ms)
 
     def behind(self, part: int, start: int) -> SessionDeliveryBatch:
         """What is left from a part on, whose first message is that at ``start``."""
         return SessionDeliveryBatch(
-            self.handle, self.prefix, self.first_lock + start, self.slots[start:], self.parts[part:]
+            self.handle, self.prefix, self.first_lock + start, self.messages[start:], self.parts[part:]
         )
 
 
@@ -152,7 +152,7 @@ def _hand_out(
     fragment: Fragment, home: FragmentHandle, group: SessionGroup, asked: list[tuple[SessionLock, int, int]]
 ) -> None:
     source_no = asked[0][0].source_no
-    first, slots = take_for_sessions(fragment, fragment.sources[source_no], asked)
+    first, messages = take_for_sessions(fragment, fragment.sources[source_no], asked)
     home.note_counts(fragment)
-    group.ready.append(SessionDeliveryBatch(home.of_source(source_no), fragment.prefix, first, slots, asked))
+    group.ready.append(SessionDeliveryBatch(home.of_source(source_no), fragment.prefix, first, messages, asked))
     group.wake()

@@ -107,9 +107,9 @@ class SessionService:
             except StoreUnavailable:
                 receiver.deliver(DeliveryBatch(handle, b"", 0, [], 0), credit)
                 return
-            first, slots = sessions.take(fragment, lock, credit)
+            first, messages = sessions.take(fragment, lock, credit)
             handle.note_counts(fragment)
-            receiver.deliver(DeliveryBatch(handle, fragment.prefix, first, slots, lock.until_ms), credit)
+            receiver.deliver(DeliveryBatch(handle, fragment.prefix, first, messages, lock.until_ms), credit)
 
     def hand_out(self, lock: SessionLock) -> None:
         """Hand out to the group of a session's holder what there is: the one way of all that goes there, in order."""
@@ -137,13 +137,13 @@ class SessionService:
         handle = self._handle
         fragment, now_ms = handle.present()
         try:
-            first, slots, until_ms = sessions.lock_deferred(fragment, lock, counts, now_ms)
+            first, messages, until_ms = sessions.lock_deferred(fragment, lock, counts, now_ms)
         except MessageNotFound:
             # What has run out of life goes now that it was asked for.
             handle.present()
             raise
         handle.note_counts(fragment)
-        return DeliveryBatch(handle, fragment.prefix, first, slots, until_ms)
+        return DeliveryBatch(handle, fragment.prefix, first, messages, until_ms)
 
     async def state(self, lock: SessionLock) -> bytes | None:
         """The durable state of a session that is held, read from the store; None when it has none.

@@ -107,16 +107,16 @@ async def _clear_sessions(
         wanted = [
             count
             for count in every[start : start + LOOK]
-            if (slot := by_count.get(count)) is not None
-            and is_available(slot, before_ms)
-            and (session_id is None or id_of(slot) == session_id)
+            if (message := by_count.get(count)) is not None
+            and is_available(message, before_ms)
+            and (session_id is None or id_of(message) == session_id)
         ]
         while wanted and left > 0:
             number = min(left, REMOVED_MAX)
             counts, wanted = wanted[:number], wanted[number:]
             command = PurgeCounts(handle, source_no, None, counts=counts, before_ms=before_ms)
             await _do(command, cleared, number)
-            left -= len(command.slots)
+            left -= len(command.messages)
         if left <= 0:
             return
 
@@ -162,7 +162,9 @@ async def _purge_fragment(
         is_clean = await _clear_others(handle, source_no, sub_queues, cleared, end, is_time_over)
         source = _source_of(handle, source_no)
         is_clean = is_clean and not (source.tail_count and source.tail_first < end and MAIN in sub_queues)
-    cleared.locked += sum(slot.count < end and sub_queue_of(slot.state) in sub_queues for slot in source.locks.values())
+    cleared.locked += sum(
+        message.count < end and sub_queue_of(message.state) in sub_queues for message in source.locks.values()
+    )
 
 
 async def _clear_available(
@@ -193,8 +195,8 @@ async def _clear_available(
             continue
         command = PurgeAvailable(handle, source_no, None, sub_queue=sub_queue, limit=left, before_ms=before_ms, end=end)
         await _do(command, cleared, command.limit)
-        left -= len(command.slots)
-        if not command.slots:
+        left -= len(command.messages)
+        if not command.messages:
             return
 
 
@@ -225,8 +227,13 @@ async def _clear_others(
 def _wanted(source: Source, counts: Iterable[int], sub_queues: Sequence[int], end: int) -> list[int]:
     found = []
     for count in counts:
-        slot = source.by_count.get(count)
-        if slot is not None and count < end and sub_queue_of(slot.state) in sub_queues and not is_held(source, slot):
+        message = source.by_count.get(count)
+        if (
+            message is not None
+            and count < end
+            and sub_queue_of(message.state) in sub_queues
+            and not is_held(source, message)
+        ):
             found.append(count)
     return found
 
@@ -247,4 +254,4 @@ async def _do(command: PurgeCommand, cleared: PurgeResult, at_most: int) -> None
         raise ServerBusy(
             f"{command.error} {cleared.removed} messages were removed for certain, and up to {at_most} more may be."
         )
-    cleared.removed += len(command.slots)
+    cleared.removed += len(command.messages)

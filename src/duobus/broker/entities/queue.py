@@ -81,7 +81,7 @@ class Queue:
         entity_id: The catalog's id.
         namespace: Name of its namespace.
         description: Its properties.
-        fragments: In order of slot.
+        fragments: In order of message.
         source_no: The source that it is in each of them.
         placement: Which of them a message goes to.
         schedulers: Sub-queue to the credit scheduler of its receivers.
@@ -294,7 +294,7 @@ class Queue:
                 batches.append(handle.lock_deferred(self.source_no, sub_queue, counts))
         except Exception:
             for batch in batches:
-                ranges = [(batch.first_lock, len(batch.slots))]
+                ranges = [(batch.first_lock, len(batch.messages))]
                 batch.fragment.unlock(self.source_no, batch.prefix, ranges, counted=False)
             raise
         return batches
@@ -423,12 +423,12 @@ class Queue:
                 if not handle.online:
                     raise handle.unavailable()
                 wanted = limit - len(found)
-                slots = await handle.peek(self.source_no, sub_queue, first, wanted, size, session_id)
+                messages = await handle.peek(self.source_no, sub_queue, first, wanted, size, session_id)
             except StoreUnavailable as error:
                 away = error
                 continue
-            found += [(handle, slot) for slot in slots]
-            size -= sum(slot.size + ENVELOPE_BYTES for slot in slots)
+            found += [(handle, message) for message in messages]
+            size -= sum(message.size + ENVELOPE_BYTES for message in messages)
             if len(found) >= limit or size <= 0:
                 break
         if away is not None and not found:

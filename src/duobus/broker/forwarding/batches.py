@@ -42,15 +42,15 @@ class ForwardBatch:
     """Messages for one fragment of the destination.
 
     Attributes:
-        slots: As they are here.
+        messages: As they are here.
         batch: As they are there.
         is_keyless: Another fragment may take them as well.
     """
 
-    __slots__ = ("batch", "is_keyless", "slots")
+    __slots__ = ("batch", "is_keyless", "messages")
 
-    def __init__(self, slots: list[QueuedMessage], batch: SendBatch, *, is_keyless: bool) -> None:
-        self.slots = slots
+    def __init__(self, messages: list[QueuedMessage], batch: SendBatch, *, is_keyless: bool) -> None:
+        self.messages = messages
         self.batch = batch
         self.is_keyless = is_keyless
 
@@ -164,10 +164,10 @@ def origin_of(handle: FragmentHandle, source_no: int) -> tuple[int, int, int]:
 
 
 def forward_batch_of(
-    slots: list[QueuedMessage], batch: SendBatch, indices: list[int], *, is_keyless: bool
+    messages: list[QueuedMessage], batch: SendBatch, indices: list[int], *, is_keyless: bool
 ) -> ForwardBatch:
     """The messages at ``indices`` as a batch of their own."""
-    if len(indices) == len(slots):
-        return ForwardBatch(slots, batch, is_keyless=is_keyless)
+    if len(indices) == len(messages):
+        return ForwardBatch(messages, batch, is_keyless=is_keyless)
     made = SendBatch(0, [batch.payloads[index] for index in indices], False, NOBODY)
-    return ForwardBatch([slots[index] for index in indices], sub_batch(batch, indices, made), is_keyless=is_keyless)
+    return ForwardBatch([messages[index] for index in indices], sub_batch(batch, indices, made), is_keyless=is_keyless)

@@ -181,11 +181,11 @@ class Forwarder:
             self._give_all_back()
             self._entity = entity
         self._refused_since.pop(None, None)
-        slots = self._take(fragment, source)
-        good = self._sorted_out(fragment, source, slots)
+        messages = self._take(fragment, source)
+        good = self._sorted_out(fragment, source, messages)
         if good:
             self._send_on(fragment, source, entity, good)
-        return bool(slots)
+        return bool(messages)
 
     def _present(self) -> Fragment | None:
         """The fragment, in which everything has happened that is due; None while it is away."""
@@ -198,7 +198,7 @@ class Forwarder:
             for in_flight in self._in_flight:
                 if not in_flight.is_known:
                     self._unresolved.update(
-                        (slot.count, in_flight.queue.handle) for slot in in_flight.forward_batch.slots
+                        (message.count, in_flight.queue.handle) for message in in_flight.forward_batch.messages
                     )
             self._life = fragment
             self._queues = {}
@@ -218,14 +218,14 @@ class Forwarder:
     def _take(self, fragment: Fragment, source: Source) -> list[QueuedMessage]:
         limit = min(FORWARD_BATCH_MESSAGES_MAX, FORWARDER_MESSAGES_MAX - self._taken)
         if self.channel == TRANSFER:
-            slots = transfer.take_transfers(source, self.path.lower(), limit, FORWARD_BATCH_BYTES_MAX)
+            messages = transfer.take_transfers(source, self.path.lower(), limit, FORWARD_BATCH_BYTES_MAX)
         else:
-            slots = transfer.take(source, self.channel, limit, FORWARD_BATCH_BYTES_MAX)
-        self._taken += len(slots)
-        self._size += sum([len(slot.payload) for slot in slots])
+            messages = transfer.take(source, self.channel, limit, FORWARD_BATCH_BYTES_MAX)
+        self._taken += len(messages)
+        self._size += sum([len(message.payload) for message in messages])
         # What lies in the store only is read ahead.
         self.handle.follow_up(fragment, [])
-        return slots
+        return messages
 
     def _without_destination(self, fragment: Fragment, source: Source, error: ServiceBusError) -> bool:
         """The destination is missing or disabled: wait, and then give up."""
@@ -242,9 +242,9 @@ class Forwarder:
         if not is_final and not (ends.is_retriable(error) and self._is_overdue(None)):
             self._later(is_pause=True)
             return False
-        slots = self._take(fragment, source)
-        self._dead_letter(self._sorted_out(fragment, source, slots), ends.reason_of(error), str(error))
-        return bool(slots)
+        messages = self._take(fragment, source)
+        self._dead_letter(self._sorted_out(fragment, source, messages), ends.reason_of(error), str(error))
+        return bool(messages)
 
     # -- what earlier lives may have sent -----------------------------------------------------------------------
 
@@ -294,20 +294,20 @@ class Forwarder:
             forward_dedup.settle_in_doubt(fragment, fragment.sources[self.source_no], taken, now_ms)
             self.handle.note_deadline(fragment)
 
-    def _sorted_out(self, fragment: Fragment, source: Source, slots: list[QueuedMessage]) -> list[QueuedMessage]:
+    def _sorted_out(self, fragment: Fragment, source: Source, messages: list[QueuedMessage]) -> list[QueuedMessage]:
         """Those that go on; the destination has some of the others already, and some may have to expire instead."""
         if self.channel != MAIN or not (source.in_doubt_below or source.elsewhere):
-            return slots
+            return messages
         now_ms = self.handle.now_ms_if_leased()
         there: list[QueuedMessage] = []
         rest: list[QueuedMessage] = []
-        for slot in slots:
-            if slot.count in source.elsewhere:
-                there.append(slot)
-            elif now_ms is None or forward_dedup.withheld(fragment, source, slot, now_ms):
-                self._aside.append(slot)
+        for message in messages:
+            if message.count in source.elsewhere:
+                there.append(message)
+            elif now_ms is None or forward_dedup.withheld(fragment, source, message, now_ms):
+                self._aside.append(message)
             else:
-                rest.append(slot)
+                rest.append(message)
         if there:
             self._let_go(there)
             self.handle.submit(RemoveTransferred(self.handle, self.source_no, None, there))
@@ -315,26 +315,26 @@ class Forwarder:
 
     # -- making batches -----------------------------------------------------------------------------------------
 
-    def _send_on(self, fragment: Fragment, source: Source, entity: Destination, slots: list[QueuedMessage]) -> None:
+    def _send_on(self, fragment: Fragment, source: Source, entity: Destination, messages: list[QueuedMessage]) -> None:
         number, path, life_ms = self.handle.number, self._origin.path, source.settings.default_ttl_ms
         good: list[QueuedMessage] = []
         pings: list[QueuedMessage] = []
         payloads: list[bytes] = []
         all_metadata: list[MessageMetadata] = []
-        for slot in slots:
-            metadata = transfer.onward(slot, number, path, life_ms)
+        for message in messages:
+            metadata = transfer.onward(message, number, path, life_ms)
             if transfer.hops_of(metadata) > transfer.HOPS_MAX:
-                self._dead_letter([slot], transfer.HOPS_EXCEEDED, transfer.HOPS_TEXT)
+                self._dead_letter([message], transfer.HOPS_EXCEEDED, transfer.HOPS_TEXT)
                 continue
-            payload = transfer.onward_payload(slot)
+            payload = transfer.onward_payload(message)
             if len(payload) <= SMALL_BYTES and is_ping(payload):
-                pings.append(slot)
+                pings.append(message)
                 continue
             why = ends.fault(entity, payload, metadata)
             if why is not None:
-                self._dead_letter([slot], *why)
+                self._dead_letter([message], *why)
                 continue
-            good.append(slot)
+            good.append(message)
             payloads.append(payload)
             all_metadata.append(metadata)
         if pings:
@@ -351,38 +351,38 @@ class Forwarder:
         entity.prepare(batch)
         self._route(fragment, entity, good, batch)
 
-    def _route(self, fragment: Fragment, entity: Destination, slots: list[QueuedMessage], batch: SendBatch) -> None:
+    def _route(self, fragment: Fragment, entity: Destination, messages: list[QueuedMessage], batch: SendBatch) -> None:
         """Part messages by the fragment where they go."""
         if not entity.is_partitioned:
-            self._put(entity.fragments[0], ForwardBatch(slots, batch, is_keyless=False))
+            self._put(entity.fragments[0], ForwardBatch(messages, batch, is_keyless=False))
             return
         in_doubt = self._service.in_doubt_below(self.handle, self.source_no, fragment)
         by_handle: dict[FragmentHandle, list[int]] = {}
         keyless: list[int] = []
-        for index, slot in enumerate(slots):
+        for index, message in enumerate(messages):
             key = None if batch.keys is None else batch.keys[index]
             if key is not None:
                 by_handle.setdefault(ends.fragment_of_key(entity, key), []).append(index)
-            elif slot.count >= in_doubt:
+            elif message.count >= in_doubt:
                 keyless.append(index)
-            elif (known := self._remembered(entity, slot.count)) is not None:
+            elif (known := self._remembered(entity, message.count)) is not None:
                 by_handle.setdefault(known, []).append(index)
             elif all(handle.online for handle in entity.fragments):
                 keyless.append(index)
             else:
                 # An earlier life may have sent it to the one that is away.
-                self._aside.append(slot)
+                self._aside.append(message)
                 self._later(is_pause=False)
         for handle, indices in by_handle.items():
-            self._put(handle, forward_batch_of(slots, batch, indices, is_keyless=False))
+            self._put(handle, forward_batch_of(messages, batch, indices, is_keyless=False))
         if keyless:
             try:
                 handle = entity.placement.keyless(batch.bytes_total)
             except StoreUnavailable:
                 self._later(is_pause=True)
-                self._give_back([slots[index] for index in keyless])
+                self._give_back([messages[index] for index in keyless])
                 return
-            self._put(handle, forward_batch_of(slots, batch, keyless, is_keyless=True))
+            self._put(handle, forward_batch_of(messages, batch, keyless, is_keyless=True))
 
     def _remembered(self, entity: Destination, count: int) -> FragmentHandle | None:
         """The fragment of the destination that has taken a message already, or is about to."""
@@ -423,7 +423,7 @@ class Forwarder:
         if handle.store is self.handle.store:
             if not self._may_be_known(handle):
                 del group.members[0]
-            group.members.insert(0, RemoveTransferred(self.handle, self.source_no, None, forward_batch.slots))
+            group.members.insert(0, RemoveTransferred(self.handle, self.source_no, None, forward_batch.messages))
         handle.submit(group)
 
     def _group(self, in_flight: InFlightBatch, placement: Placement | None = None) -> Group:
@@ -433,7 +433,7 @@ class Forwarder:
         return Group([self._record(handle, forward_batch, run), run], in_flight)
 
     def _record(self, handle: FragmentHandle, forward_batch: ForwardBatch, run: Run) -> RecordForwarded:
-        counts = [slot.count for slot in forward_batch.slots]
+        counts = [message.count for message in forward_batch.messages]
         return RecordForwarded(handle, SOURCE, origin=origin_of(self.handle, self.source_no), counts=counts, run=run)
 
     def _may_be_known(self, handle: FragmentHandle) -> bool:
@@ -451,8 +451,8 @@ class Forwarder:
         else:
             in_flight.is_known = True
             queue.is_busy = False
-            for slot in in_flight.forward_batch.slots if self._unresolved else ():
-                self._unresolved.pop(slot.count, None)
+            for message in in_flight.forward_batch.messages if self._unresolved else ():
+                self._unresolved.pop(message.count, None)
             if answer.error is None:
                 self._accepted(in_flight, is_here=is_here)
             else:
@@ -470,7 +470,9 @@ class Forwarder:
             return
         self._service.note_dedup(in_flight.queue.handle)
         if is_here:
-            self.handle.submit(RemoveTransferred(self.handle, self.source_no, in_flight, in_flight.forward_batch.slots))
+            self.handle.submit(
+                RemoveTransferred(self.handle, self.source_no, in_flight, in_flight.forward_batch.messages)
+            )
         else:
             # Its memory was lost meanwhile: the message is there again, and the forward dedup knows it.
             del self._in_flight[in_flight]
@@ -478,35 +480,35 @@ class Forwarder:
     def _end(self, in_flight: InFlightBatch, *, is_gone: bool) -> None:
         del self._in_flight[in_flight]
         if is_gone:
-            self._let_go(in_flight.forward_batch.slots)
+            self._let_go(in_flight.forward_batch.messages)
 
     # -- refusals -----------------------------------------------------------------------------------------------
 
     def _refused(self, queue: DestinationQueue, forward_batch: ForwardBatch, error: ServiceBusError) -> None:
         """It is certain that a batch was not accepted."""
         if self.is_closed or self._queues.get(queue.handle) is not queue:
-            self._give_back(forward_batch.slots)
+            self._give_back(forward_batch.messages)
             return
         is_temporary = isinstance(error, ServerBusy) or type(error).transient
         if (
             not is_temporary
-            and len(forward_batch.slots) > 1
+            and len(forward_batch.messages) > 1
             and not isinstance(error, (EntityDisabled, EntityNotFound))
         ):
             # There may be room for some, or nothing may be wrong with the others.
-            half = len(forward_batch.slots) // 2
-            for indices in (range(half, len(forward_batch.slots)), range(half)):
+            half = len(forward_batch.messages) // 2
+            for indices in (range(half, len(forward_batch.messages)), range(half)):
                 part = forward_batch_of(
-                    forward_batch.slots, forward_batch.batch, list(indices), is_keyless=forward_batch.is_keyless
+                    forward_batch.messages, forward_batch.batch, list(indices), is_keyless=forward_batch.is_keyless
                 )
                 queue.forward_batches.appendleft(part)
             return
         if not is_temporary and (not ends.is_retriable(error) or self._is_overdue(queue.handle)):
-            self._dead_letter(forward_batch.slots, ends.reason_of(error), str(error))
+            self._dead_letter(forward_batch.messages, ends.reason_of(error), str(error))
             return
         if forward_batch.is_keyless and not isinstance(error, QuotaExceeded):
             self._later(is_pause=True)
-            self._give_back(forward_batch.slots)
+            self._give_back(forward_batch.messages)
             return
         queue.forward_batches.appendleft(forward_batch)
         queue.is_waiting = True
@@ -516,48 +518,50 @@ class Forwarder:
         now_ms = self.handle.now_ms_if_leased()
         return now_ms is not None and now_ms - self._refused_since.setdefault(who, now_ms) >= TIMEOUT_MS
 
-    def _dead_letter(self, slots: list[QueuedMessage], reason: str, description: str) -> None:
+    def _dead_letter(self, messages: list[QueuedMessage], reason: str, description: str) -> None:
         """Messages that cannot go on are to be found in the transfer dead-letter queue."""
         source = None if self._life is None else self._life.sources.get(self.source_no)
         if source is not None and self.channel == MAIN and (source.in_doubt_below or source.elsewhere):
-            doubtful = [slot for slot in slots if forward_dedup.is_in_doubt(source, slot.count)]
+            doubtful = [message for message in messages if forward_dedup.is_in_doubt(source, message.count)]
             if doubtful:
                 # They may be at the destination, or are; they are taken again when that is known.
-                slots = [slot for slot in slots if not forward_dedup.is_in_doubt(source, slot.count)]
+                messages = [message for message in messages if not forward_dedup.is_in_doubt(source, message.count)]
                 self._aside += doubtful
                 self._later(is_pause=True)
-        if slots:
-            self._let_go(slots)
+        if messages:
+            self._let_go(messages)
             command = DeadLetterTransfer(
-                self.handle, self.source_no, None, slots, reason=reason, description=description
+                self.handle, self.source_no, None, messages, reason=reason, description=description
             )
             self.handle.submit(command)
 
-    def _let_go(self, slots: Iterable[QueuedMessage]) -> None:
-        for slot in slots:
+    def _let_go(self, messages: Iterable[QueuedMessage]) -> None:
+        for message in messages:
             self._taken -= 1
-            self._size -= len(slot.payload)
+            self._size -= len(message.payload)
 
-    def _give_back(self, slots: list[QueuedMessage]) -> None:
+    def _give_back(self, messages: list[QueuedMessage]) -> None:
         """Put messages back into their fragment."""
         fragment = self.handle.fragment
         now_ms = self.handle.now_ms_if_leased()
-        if not slots or fragment is None or fragment is not self._life or now_ms is None:
+        if not messages or fragment is None or fragment is not self._life or now_ms is None:
             return
-        self._let_go(slots)
-        self.handle.follow_up(fragment, transfer.give_back(fragment, fragment.sources[self.source_no], slots, now_ms))
+        self._let_go(messages)
+        self.handle.follow_up(
+            fragment, transfer.give_back(fragment, fragment.sources[self.source_no], messages, now_ms)
+        )
 
     def _give_all_back(self) -> None:
         """Everything that is not on its way goes back, so that its life can end and it can take another way."""
-        slots, self._aside = self._aside, []
+        messages, self._aside = self._aside, []
         for queue in list(self._queues.values()):
             for forward_batch in queue.forward_batches:
-                slots += forward_batch.slots
+                messages += forward_batch.messages
             queue.forward_batches.clear()
             queue.is_waiting = False
             if not queue.is_busy:
                 del self._queues[queue.handle]
-        self._give_back(slots)
+        self._give_back(messages)
 
     # -- again --------------------------------------------------------------------------------------------------
 

@@ -39,9 +39,9 @@ def locked_messages(source: Source, after: int, limit: int) -> Iterator[list[tup
         return
     for start in range(first, last + 1, COUNTERS_AT_ONCE):
         for counter in range(start, min(start + COUNTERS_AT_ONCE, last + 1)):
-            slot = locks.get(counter)
-            if slot is not None:
-                found.append((counter, slot))
+            message = locks.get(counter)
+            if message is not None:
+                found.append((counter, message))
                 if len(found) >= limit:
                     yield found
                     return
@@ -58,11 +58,11 @@ def held_sessions(source: Source, after: int, limit: int) -> list[SessionLock]:
     return [source.sessions.locks[number] for number in numbers[start : start + limit]]
 
 
-def lock_of_session(source: Source, slot: QueuedMessage) -> SessionLock | None:
+def lock_of_session(source: Source, message: QueuedMessage) -> SessionLock | None:
     """Return the lock of a session under which a message is locked; None when the message has a lock of its own."""
-    if source.sessions is None or sub_queue_of(slot.state) != MAIN or slot.metadata is None:
+    if source.sessions is None or sub_queue_of(message.state) != MAIN or message.metadata is None:
         return None
-    session = source.sessions.by_id.get(slot.metadata.session_id or "")
+    session = source.sessions.by_id.get(message.metadata.session_id or "")
     return None if session is None else session.lock
 
 

@@ -66,4 +66,4 @@ def describe(source: Source, session_id: str) -> dict[str, Any] | None:
 def _newest(source: Source, session: Session) -> list[int]:
     """When the newest available message came, as far as a short look tells."""
     found = [source.by_count.get(count) for count in session.counts[-NEWEST_AMONG:]]
-    return [max(slot.enqueued_ms for slot in found if slot is not None)] if any(found) else []
+    return [max(message.enqueued_ms for message in found if message is not None)] if any(found) else []

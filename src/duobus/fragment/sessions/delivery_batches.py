@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 _SESSION_ID: Final = attrgetter("metadata.session_id")
 
 
-def place_new(fragment: Fragment, source: Source, slots: list[QueuedMessage]) -> None:
+def place_new(fragment: Fragment, source: Source, messages: list[QueuedMessage]) -> None:
     """Make new messages available in their sessions; their counts are above all that are there, and ascend."""
     by_id = sessions_of(source).by_id
     find = by_id.get
     notified = fragment.notified
     # Looked up one after the other, so that a session which one of them makes is there for the next.
-    for slot, session in zip(slots, map(find, map(_SESSION_ID, slots)), strict=True):
+    for message, session in zip(messages, map(find, map(_SESSION_ID, messages)), strict=True):
         if session is None:
-            session_id = id_of(slot)
+            session_id = id_of(message)
             session = by_id[session_id] = Session(session_id)
         # Above all others, so the heap stays one.
-        session.counts.append(slot.count)
+        session.counts.append(message.count)
         session.available += 1
         lock = session.lock
         if lock is None:
@@ -93,10 +93,10 @@ def take_for_sessions(
             left -= 1
         if counts and not session.available:
             counts.clear()
-    slots = list(map(found.__getitem__, taken))
-    for slot, number in zip(slots, numbers, strict=True):
-        slot.lock = number
-    locks.update(zip(numbers, slots, strict=True))
+    messages = list(map(found.__getitem__, taken))
+    for message, number in zip(messages, numbers, strict=True):
+        message.lock = number
+    locks.update(zip(numbers, messages, strict=True))
     fragment.next_lock = first + at
-    source.firsts.note(source, slots)
-    return first, slots
+    source.firsts.note(source, messages)
+    return first, messages

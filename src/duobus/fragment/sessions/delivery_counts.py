@@ -43,22 +43,24 @@ class FirstDeliveries:
         # ... and was so when the commit before this one began, so that there was time to hand it out.
         self._offered = 0
 
-    def note(self, source: Source, slots: list[QueuedMessage]) -> None:
+    def note(self, source: Source, messages: list[QueuedMessage]) -> None:
         """Messages were handed out, some of them perhaps not for the first time."""
         if self._is_level:
-            self.given.append(slots)
+            self.given.append(messages)
         else:
-            source.touched.update([(slot.count, slot) for slot in slots])
+            source.touched.update([(message.count, message) for message in messages])
 
     def advance(self, source: Source) -> None:
         """A commit takes the source's row along: move the mark, and leave to ``touched`` what lies above it."""
         top = self._move(source)
         mark = source.highest_delivered
-        for slots in self.given:
-            if top <= mark and not any(map(_DELIVERIES, slots)):
+        for messages in self.given:
+            if top <= mark and not any(map(_DELIVERIES, messages)):
                 continue
             # What is settled by this very commit is written, too, and then removed: it is rare.
-            source.touched.update([(slot.count, slot) for slot in slots if slot.count > mark or slot.deliveries])
+            source.touched.update(
+                [(message.count, message) for message in messages if message.count > mark or message.deliveries]
+            )
         self.given = []
 
     def _move(self, source: Source) -> int:
@@ -72,14 +74,14 @@ class FirstDeliveries:
         # Where all sessions are read what was handed out is what came next, whole: no look at each. One of them that
         # was given back meanwhile was handed out, too.
         given: set[int] = set()
-        for slots in self.given:
-            given.update(map(_COUNT, slots))
+        for messages in self.given:
+            given.update(map(_COUNT, messages))
         top = max(given, default=0)
         if given and top == mark + len(given) and min(given) == mark + 1:
             mark = min(mark + len(given), released - 1)
         for count in range(mark + 1, min(released, mark + 1 + STEPS_MAX)):
-            slot = found.get(count)
-            if slot is not None and slot.lock <= 0 and not slot.deliveries and slot.state == ACTIVE:
+            message = found.get(count)
+            if message is not None and message.lock <= 0 and not message.deliveries and message.state == ACTIVE:
                 break
             mark = count
         source.highest_delivered = mark

@@ -67,34 +67,34 @@ class Sessions:
 
     # -- messages -----------------------------------------------------------------------------------------------
 
-    def add(self, slot: QueuedMessage) -> Session:
+    def add(self, message: QueuedMessage) -> Session:
         """A message is available, or is so again."""
-        session_id = id_of(slot)
+        session_id = id_of(message)
         session = self.by_id.get(session_id)
         if session is None:
             session = self.by_id[session_id] = Session(session_id)
-        heappush(session.counts, slot.count)
+        heappush(session.counts, message.count)
         session.available += 1
         return session
 
-    def withdrawn(self, slot: QueuedMessage) -> None:
+    def withdrawn(self, message: QueuedMessage) -> None:
         """An available message is disposed of; its count stays in the heap until somebody comes across it."""
-        session = self.by_id[id_of(slot)]
+        session = self.by_id[id_of(message)]
         session.available -= 1
         self.drop_if_idle(session)
 
     def take(self, source: Source, session: Session, limit: int) -> list[QueuedMessage]:
         """Take up to ``limit`` messages off, lowest count first."""
-        slots: list[QueuedMessage] = []
+        messages: list[QueuedMessage] = []
         counts, found = session.counts, source.by_count
-        while session.available and len(slots) < limit:
-            slot = found.get(heappop(counts))
-            if slot is not None and _is_available(slot):
+        while session.available and len(messages) < limit:
+            message = found.get(heappop(counts))
+            if message is not None and _is_available(message):
                 session.available -= 1
-                slots.append(slot)
+                messages.append(message)
         if not session.available:
             counts.clear()
-        return slots
+        return messages
 
     def drop_if_idle(self, session: Session) -> None:
         """Forget a session of which nothing is left but, perhaps, a state."""
@@ -136,8 +136,8 @@ class Sessions:
     def _oldest_of(source: Source, session: Session) -> int:
         counts = session.counts
         while True:
-            slot = source.by_count.get(counts[0])
-            if slot is not None and _is_available(slot):
+            message = source.by_count.get(counts[0])
+            if message is not None and _is_available(message):
                 return counts[0]
             heappop(counts)
 
@@ -235,13 +235,13 @@ class Sessions:
             yield [session_id for session_id, (_, _, set_ms) in part if set_ms > instant_ms]
 
 
-def id_of(slot: QueuedMessage) -> str:
+def id_of(message: QueuedMessage) -> str:
     """The session of a message."""
-    return slot.metadata.session_id or "" if slot.metadata is not None else ""
+    return message.metadata.session_id or "" if message.metadata is not None else ""
 
 
-def _is_available(slot: QueuedMessage) -> bool:
-    return slot.state == ACTIVE and not slot.lock
+def _is_available(message: QueuedMessage) -> bool:
+    return message.state == ACTIVE and not message.lock
 
 
 def session_lock_lost(session_id: str) -> SessionLockLost:
@@ -261,10 +261,10 @@ def sessions_of(source: Source) -> Sessions:
 # -- messages come back -----------------------------------------------------------------------------------------
 
 
-def place(fragment: Fragment, source: Source, slot: QueuedMessage) -> None:
+def place(fragment: Fragment, source: Source, message: QueuedMessage) -> None:
     """Make a message available in its session."""
     sessions = sessions_of(source)
-    tell_of(fragment, source, sessions.add(slot))
+    tell_of(fragment, source, sessions.add(message))
 
 
 def tell_of(fragment: Fragment, source: Source, session: Session) -> None:
@@ -377,9 +377,9 @@ def end(
     del sessions.locks[lock.number]
     held, lock.held = sorted(lock.unsettled(source.locks)), []
     for number in held:
-        slot = source.locks.pop(number, None)
-        if slot is not None:
-            fragment.return_message(source, slot, now_ms, counted=counted, keeping=keeping)
+        message = source.locks.pop(number, None)
+        if message is not None:
+            fragment.return_message(source, message, now_ms, counted=counted, keeping=keeping)
     if session.available:
         tell_of(fragment, source, session)
     sessions.drop_if_idle(session)
@@ -399,7 +399,7 @@ def take(fragment: Fragment, lock: SessionLock, limit: int) -> tuple[int, list[Q
     if available(lock) <= 0:
         return fragment.next_lock, []
     source = fragment.sources[lock.source_no]
-    return lock_slots(fragment, source, lock, sessions_of(source).take(source, lock.session, limit))
+    return lock_messages(fragment, source, lock, sessions_of(source).take(source, lock.session, limit))
 
 
 def take_promised(source: Source, lock: SessionLock, credit: int) -> list[QueuedMessage]:
@@ -410,21 +410,21 @@ def take_promised(source: Source, lock: SessionLock, credit: int) -> list[Queued
     return sessions_of(source).take(source, lock.session, credit)
 
 
-def lock_slots(
-    fragment: Fragment, source: Source, lock: SessionLock, slots: list[QueuedMessage]
+def lock_messages(
+    fragment: Fragment, source: Source, lock: SessionLock, messages: list[QueuedMessage]
 ) -> tuple[int, list[QueuedMessage]]:
     """Lock messages under the lock of their session."""
     first = number = fragment.next_lock
     if len(lock.held) >= lock.held_max:
         lock.unsettled(source.locks)
-    for slot in slots:
-        slot.lock = number
-        source.locks[number] = slot
+    for message in messages:
+        message.lock = number
+        source.locks[number] = message
         number += 1
-    source.firsts.note(source, slots)
+    source.firsts.note(source, messages)
     lock.held += range(first, number)
     fragment.next_lock = number
-    return first, slots
+    return first, messages
 
 
 def lock_deferred(
@@ -440,8 +440,8 @@ def lock_deferred(
     error = deferred_fault(fragment, source, lock, counts, now_ms)
     if error is not None:
         raise error
-    first, slots = lock_slots(fragment, source, lock, [source.by_count[count] for count in counts])
-    return first, slots, lock.until_ms
+    first, messages = lock_messages(fragment, source, lock, [source.by_count[count] for count in counts])
+    return first, messages, lock.until_ms
 
 
 def deferred_fault(

@@ -62,16 +62,16 @@ class Copies:
         source: Of the subscription.
         put: What is written of them.
         size: Their payload bytes.
-        slots: The messages; None when they are plain, since what stays in the store only never needs any.
+        messages: The messages; None when they are plain, since what stays in the store only never needs any.
     """
 
-    __slots__ = ("put", "size", "slots", "source")
+    __slots__ = ("messages", "put", "size", "source")
 
-    def __init__(self, source: Source, put: Put, size: int, slots: list[QueuedMessage] | None = None) -> None:
+    def __init__(self, source: Source, put: Put, size: int, messages: list[QueuedMessage] | None = None) -> None:
         self.source = source
         self.put = put
         self.size = size
-        self.slots = slots
+        self.messages = messages
 
 
 class _SubscriptionCopies:
@@ -256,21 +256,21 @@ class _CopyBuilder:
             source.bytes += part.size
             self._fragment.dirty.add(source_no)
             commit.puts.append(put)
-            slots = _slots(put) if part.with_metadata or source.sessions is not None else None
-            if part.with_metadata and slots is not None:
-                put.all_metadata = _attach_metadata(source, part, slots)
-            copies.append(Copies(source, put, part.size, slots))
+            messages = _messages(put) if part.with_metadata or source.sessions is not None else None
+            if part.with_metadata and messages is not None:
+                put.all_metadata = _attach_metadata(source, part, messages)
+            copies.append(Copies(source, put, part.size, messages))
         return copies
 
 
 def _attach_metadata(
-    source: Source, part: _SubscriptionCopies, slots: list[QueuedMessage]
+    source: Source, part: _SubscriptionCopies, messages: list[QueuedMessage]
 ) -> dict[int, tuple[int, int, bytes | None]]:
     """Make copies what they are that are not ordinary; returns what is written of them."""
     all_metadata: dict[int, tuple[int, int, bytes | None]] = {}
     for index, (state, metadata, encoded) in part.with_metadata.items():
-        slot = slots[index]
-        slot.state, slot.metadata = state, metadata
+        message = messages[index]
+        message.state, message.metadata = state, metadata
         all_metadata[index] = (stored_state(state, metadata), 0, encoded)
         if state != ACTIVE:
             source.counted(ACTIVE, -1)
@@ -278,7 +278,7 @@ def _attach_metadata(
     return all_metadata
 
 
-def _slots(put: Put) -> list[QueuedMessage]:
+def _messages(put: Put) -> list[QueuedMessage]:
     """The copies that are written."""
     first, payloads = put.first_count, put.payloads
     counts = range(first, first + len(payloads))
@@ -460,12 +460,12 @@ def _keep(
     A scheduled one is filtered when its time has come, and one that is sent via the topic is
     forwarded to its destination.
     """
-    slot = QueuedMessage(count, payload, now_ms)
-    slot.metadata = metadata
-    slot.state = state
+    message = QueuedMessage(count, payload, now_ms)
+    message.metadata = metadata
+    message.state = state
     source.counted(state, 1)
     source.bytes += len(payload)
-    run.slots.append(slot)
+    run.messages.append(message)
     row = (stored_state(state, metadata), 0, metadata.encode())
     commit.puts.append(Put(source.source_key, count, now_ms, [payload], {0: row}))
 
@@ -493,12 +493,12 @@ def release(fragment: Fragment, copies: list[Copies]) -> None:
         if fragment.sources.get(part.source.source_no) is not part.source:
             continue
         source, put = part.source, part.put
-        if part.slots is not None:
-            fragment.release_with_metadata(source, part.slots)
+        if part.messages is not None:
+            fragment.release_with_metadata(source, part.messages)
         elif source.tail_count:
             source.page_out(put.first_count, len(put.payloads), part.size)
         else:
-            fragment.release_plain(source, _slots(put), part.size)
+            fragment.release_plain(source, _messages(put), part.size)
 
 
 def busy_sources(fragment: Fragment) -> list[Source]:

@@ -406,76 +406,82 @@ class HeadMaker:
         return header_section(None, None, _wire_ttl(self._default_ttl_ms), None, deliveries)
 
     def heads(
-        self, slots: list[QueuedMessage], fragment_number: int, prefix: bytes, first_lock: int, locked_until_ms: int
+        self, messages: list[QueuedMessage], fragment_number: int, prefix: bytes, first_lock: int, locked_until_ms: int
     ) -> tuple[list[bytes], list[Rest]]:
         """Heads and bare messages of the given messages, for one peek-locked or removed batch.
 
         Args:
-            slots: The messages.
+            messages: The messages.
             fragment_number: Of their fragment.
             prefix: First 8 bytes of their lock tokens; nothing, where they are removed.
             first_lock: Lock counter of the first; the others follow by one.
             locked_until_ms: End of the locks.
         """
-        return self.heads_until(slots, fragment_number, prefix, first_lock, [locked_until_ms] * len(slots))
+        return self.heads_until(messages, fragment_number, prefix, first_lock, [locked_until_ms] * len(messages))
 
     def heads_until(
-        self, slots: list[QueuedMessage], fragment_number: int, prefix: bytes, first_lock: int, untils: list[int]
+        self, messages: list[QueuedMessage], fragment_number: int, prefix: bytes, first_lock: int, untils: list[int]
     ) -> tuple[list[bytes], list[Rest]]:
         """``heads`` of peek-locked messages of several sessions: the locks of each end at a time of their own."""
         if self._locks and prefix != self._prefix:
             self._prefix = prefix
             self._start = _TOKEN + in_guid_order(prefix)
             self._lead = self._header + self._start
-        counters = digit_runs(first_lock, len(slots))
+        counters = digit_runs(first_lock, len(messages))
         # All are of one sub-queue.
-        is_dead = slots[0].state != 0
-        if is_dead or any(map(_DELIVERIES, slots)) or not _ORDINARY_TYPES.issuperset(map(type, map(_METADATA, slots))):
-            return self._mixed(slots, fragment_number, counters, untils)
-        return self._firsts(slots, fragment_number << COUNT_BITS, counters, untils), list(map(_PAYLOAD, slots))
+        is_dead = messages[0].state != 0
+        if (
+            is_dead
+            or any(map(_DELIVERIES, messages))
+            or not _ORDINARY_TYPES.issuperset(map(type, map(_METADATA, messages)))
+        ):
+            return self._mixed(messages, fragment_number, counters, untils)
+        return self._firsts(messages, fragment_number << COUNT_BITS, counters, untils), list(map(_PAYLOAD, messages))
 
-    def _firsts(self, slots: list[QueuedMessage], base: int, counters: Sequence[int], untils: list[int]) -> list[bytes]:
+    def _firsts(
+        self, messages: list[QueuedMessage], base: int, counters: Sequence[int], untils: list[int]
+    ) -> list[bytes]:
         """Heads of plain messages that were never delivered before."""
         pack, lead = self._pack, self._lead
         if self._locks:
             marks = self._marks
             return [
-                pack(lead, counter, marks, until_ms, _ENQUEUED, slot.enqueued_ms, _SEQUENCE, base | slot.count)
-                for slot, counter, until_ms in zip(slots, counters, untils, strict=True)
+                pack(lead, counter, marks, until_ms, _ENQUEUED, message.enqueued_ms, _SEQUENCE, base | message.count)
+                for message, counter, until_ms in zip(messages, counters, untils, strict=True)
             ]
-        return [pack(lead, slot.enqueued_ms, _SEQUENCE, base | slot.count) for slot in slots]
+        return [pack(lead, message.enqueued_ms, _SEQUENCE, base | message.count) for message in messages]
 
     def _mixed(
-        self, slots: list[QueuedMessage], fragment_number: int, counters: Sequence[int], untils: list[int]
+        self, messages: list[QueuedMessage], fragment_number: int, counters: Sequence[int], untils: list[int]
     ) -> tuple[list[bytes], list[Rest]]:
         """Heads and bare messages of any messages: session, repeated delivery, and other metadata."""
         base = fragment_number << COUNT_BITS
         heads: list[bytes] = []
         payloads: list[Rest] = []
         payload: Rest
-        for slot, counter, until_ms in zip(slots, counters, untils, strict=True):
-            metadata = slot.metadata
-            if slot.state or (
+        for message, counter, until_ms in zip(messages, counters, untils, strict=True):
+            metadata = message.metadata
+            if message.state or (
                 metadata is not None and type(metadata) is not SessionMetadata and not has_session_only(metadata)
             ):
                 token = uuid.UUID(bytes=self._start[-8:] + counter.to_bytes(8, "big")) if self._locks else None
-                head, payload = self.with_metadata(slot, fragment_number, until_ms, token)
+                head, payload = self.with_metadata(message, fragment_number, until_ms, token)
             else:
-                payload = slot.payload
-                if slot.deliveries:
+                payload = message.payload
+                if message.deliveries:
                     pack, lead = self._pack_again, self._start
                 else:
                     pack, lead = self._pack, self._lead
-                number = base | slot.count
+                number = base | message.count
                 if not self._locks:
-                    numbers: tuple[Any, ...] = (slot.enqueued_ms, _SEQUENCE, number)
+                    numbers: tuple[Any, ...] = (message.enqueued_ms, _SEQUENCE, number)
                 else:
-                    numbers = (counter, self._marks, until_ms, _ENQUEUED, slot.enqueued_ms, _SEQUENCE, number)
+                    numbers = (counter, self._marks, until_ms, _ENQUEUED, message.enqueued_ms, _SEQUENCE, number)
                 if self._origins:
-                    numbers += (_ORIGIN, base | _origin_of(slot))
+                    numbers += (_ORIGIN, base | _origin_of(message))
                 head = pack(lead, *numbers)
-                if slot.deliveries:
-                    head = self._header_again(slot.deliveries) + head
+                if message.deliveries:
+                    head = self._header_again(message.deliveries) + head
             heads.append(head)
             payloads.append(payload)
         return heads, payloads
@@ -490,25 +496,25 @@ class HeadMaker:
         return header
 
     def with_metadata(
-        self, slot: QueuedMessage, fragment_number: int, locked_until_ms: int, lock_token: uuid.UUID | None = None
+        self, message: QueuedMessage, fragment_number: int, locked_until_ms: int, lock_token: uuid.UUID | None = None
     ) -> tuple[bytes, Rest]:
         """Head and bare message of any message; an overlay is merged into the application properties.
 
         Without ``lock_token``, where messages are locked, it is one that is looked at: it has no delivery annotations
         but its sender's.
         """
-        metadata = slot.metadata or _ORDINARY
+        metadata = message.metadata or _ORDINARY
         ttl = self._default_ttl_ms
         if metadata.ttl_ms is not None:
             ttl = metadata.ttl_ms if ttl is None else min(ttl, metadata.ttl_ms)
-        header = header_section(metadata.durable, metadata.priority, _wire_ttl(ttl), None, slot.deliveries)
-        annotations = _annotations_of(slot, metadata, fragment_number, locked_until_ms)
+        header = header_section(metadata.durable, metadata.priority, _wire_ttl(ttl), None, message.deliveries)
+        annotations = _annotations_of(message, metadata, fragment_number, locked_until_ms)
         about: dict[Any, Any] = {} if lock_token is None else {LOCK_TOKEN: lock_token}
         _add_pairs(about, metadata.delivery_annotations)
         delivery = delivery_annotations_section(about) if about or not self._locks else b""
-        head, payload = header + delivery + annotations_section(annotations), _with_overlay(slot, metadata)
+        head, payload = header + delivery + annotations_section(annotations), _with_overlay(message, metadata)
         if metadata.ttl_ms is not None or metadata.has_expiry:
-            return _timed(head, payload, slot.enqueued_ms, ttl)
+            return _timed(head, payload, message.enqueued_ms, ttl)
         return head, payload
 
 
@@ -518,38 +524,44 @@ class CopyHeadMaker(HeadMaker):
     def __init__(self, default_ttl_ms: int | None, *, locks: bool) -> None:
         super().__init__(default_ttl_ms, locks=locks, origins=True)
 
-    def _firsts(self, slots: list[QueuedMessage], base: int, counters: Sequence[int], untils: list[int]) -> list[bytes]:
+    def _firsts(
+        self, messages: list[QueuedMessage], base: int, counters: Sequence[int], untils: list[int]
+    ) -> list[bytes]:
         pack, lead, marks = self._pack, self._lead, self._marks
-        # Of a copy that is no CopySlot both numbers are the same.
-        numbers = [base | slot.count for slot in slots]
-        origins = [base | slot.origin if isinstance(slot, QueuedCopy) else base | slot.count for slot in slots]
+        # Of a copy that is no QueuedCopy both numbers are the same.
+        numbers = [base | message.count for message in messages]
+        origins = [
+            base | message.origin if isinstance(message, QueuedCopy) else base | message.count for message in messages
+        ]
         if self._locks:
             return [
-                pack(lead, counter, marks, until_ms, _ENQUEUED, slot.enqueued_ms, _SEQUENCE, own, _ORIGIN, origin)
-                for slot, counter, until_ms, own, origin in zip(slots, counters, untils, numbers, origins, strict=True)
+                pack(lead, counter, marks, until_ms, _ENQUEUED, message.enqueued_ms, _SEQUENCE, own, _ORIGIN, origin)
+                for message, counter, until_ms, own, origin in zip(
+                    messages, counters, untils, numbers, origins, strict=True
+                )
             ]
         return [
-            pack(lead, slot.enqueued_ms, _SEQUENCE, own, _ORIGIN, origin)
-            for slot, own, origin in zip(slots, numbers, origins, strict=True)
+            pack(lead, message.enqueued_ms, _SEQUENCE, own, _ORIGIN, origin)
+            for message, own, origin in zip(messages, numbers, origins, strict=True)
         ]
 
 
 def _annotations_of(
-    slot: QueuedMessage, metadata: MessageMetadata, fragment_number: int, locked_until_ms: int
+    message: QueuedMessage, metadata: MessageMetadata, fragment_number: int, locked_until_ms: int
 ) -> dict[Any, Any]:
     """Message annotations of any message."""
-    number = fragment_number << COUNT_BITS | slot.count
-    annotations: dict[Any, Any] = {ENQUEUED_TIME: Timestamp(slot.enqueued_ms), SEQUENCE_NUMBER: number}
+    number = fragment_number << COUNT_BITS | message.count
+    annotations: dict[Any, Any] = {ENQUEUED_TIME: Timestamp(message.enqueued_ms), SEQUENCE_NUMBER: number}
     if metadata.enqueued_sequence_number is not None:
         annotations[ENQUEUE_SEQUENCE_NUMBER] = metadata.enqueued_sequence_number
-    elif isinstance(slot, QueuedCopy) or sub_queue_of(slot.state) != MAIN:
+    elif isinstance(message, QueuedCopy) or sub_queue_of(message.state) != MAIN:
         # The topic has handed it on, or it was dead-lettered (Azure: AMQP protocol guide).
-        annotations[ENQUEUE_SEQUENCE_NUMBER] = fragment_number << COUNT_BITS | _origin_of(slot)
+        annotations[ENQUEUE_SEQUENCE_NUMBER] = fragment_number << COUNT_BITS | _origin_of(message)
     if locked_until_ms:
         annotations[LOCKED_UNTIL] = Timestamp(locked_until_ms)
-    if kind_of(slot.state):
-        annotations[MESSAGE_STATE] = AmqpInt(kind_of(slot.state))
-        if kind_of(slot.state) == DEFERRED and metadata.deferred_in is not None:
+    if kind_of(message.state):
+        annotations[MESSAGE_STATE] = AmqpInt(kind_of(message.state))
+        if kind_of(message.state) == DEFERRED and metadata.deferred_in is not None:
             annotations[DEFERRED_IN] = metadata.deferred_in
     for key, value in (
         (PARTITION_KEY, metadata.partition_key),
@@ -572,8 +584,8 @@ def _timed(head: bytes, payload: bytes, enqueued_ms: int, ttl: int | None) -> tu
     return head + front, memoryview(payload)[end:]
 
 
-def _origin_of(slot: QueuedMessage) -> int:
-    return slot.origin if isinstance(slot, QueuedCopy) else slot.count
+def _origin_of(message: QueuedMessage) -> int:
+    return message.origin if isinstance(message, QueuedCopy) else message.count
 
 
 def _wire_ttl(ttl_ms: int | None) -> int | None:
@@ -588,14 +600,14 @@ def _add_pairs(annotations: dict[Any, Any], pairs: bytes | None) -> None:
         annotations[key], pos = decode(pairs, pos)
 
 
-def _with_overlay(slot: QueuedMessage, metadata: MessageMetadata) -> bytes:
-    payload = slot.payload
+def _with_overlay(message: QueuedMessage, metadata: MessageMetadata) -> bytes:
+    payload = message.payload
     if metadata.changes is not None:
         payload = Overlay.decode(metadata.changes).apply_to(payload)
     changes: dict[str, Any] = {}
     if metadata.overlay is not None:
         changes.update(decode(metadata.overlay)[0])
-    if sub_queue_of(slot.state) != MAIN:
+    if sub_queue_of(message.state) != MAIN:
         if metadata.reason is not None:
             changes["DeadLetterReason"] = metadata.reason
         if metadata.description is not None:

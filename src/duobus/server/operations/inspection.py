@@ -38,17 +38,17 @@ _STEPS_OF_ROW: Final = 40
 
 
 class _Held(NamedTuple):
-    """One lock: of a session (``slot`` is None), or of a message."""
+    """One lock: of a session (``message`` is None), or of a message."""
 
     handle: FragmentHandle
     source: Source
     counter: int
     session: SessionLock | None
-    slot: QueuedMessage | None
+    message: QueuedMessage | None
 
     @property
     def cursor(self) -> str:
-        kind = _OF_SESSION if self.slot is None else _OF_MESSAGE
+        kind = _OF_SESSION if self.message is None else _OF_MESSAGE
         return f"{self.handle.number}.{kind}.{self.counter}"
 
 
@@ -78,15 +78,15 @@ class Inspection:
         owners = await holders_of_sessions(self._amqp, queue) if any(one.session for one in page) else {}
         rows = []
         for one in page:
-            if one.slot is None:
+            if one.message is None:
                 assert one.session is not None
                 rows.append(_session_row(one.session, one.source, owners.get(one.session.session_id)))
-            elif one.source.locks.get(one.counter) is one.slot:
+            elif one.source.locks.get(one.counter) is one.message:
                 # Whoever holds the session has its messages, too, over links of the same connection.
                 peer = peers.get((one.handle, one.counter))
                 if peer is None and one.session is not None:
                     peer = owners.get(one.session.session_id)
-                rows.append(_message_row(one, one.slot, ends.get((one.handle, one.counter)), peer))
+                rows.append(_message_row(one, one.message, ends.get((one.handle, one.counter)), peer))
             await budget.spend(_STEPS_OF_ROW)
         return {"entity": queue.path, "locks": rows, "next": page[-1].cursor if len(held) > room else None}
 
@@ -137,7 +137,7 @@ class Inspection:
         wanted: dict[FragmentHandle, list[int]] = {}
         sources: dict[FragmentHandle, Source] = {}
         for one in page:
-            if one.slot is not None:
+            if one.message is not None:
                 wanted.setdefault(one.handle, []).append(one.counter)
                 sources[one.handle] = one.source
         ends: dict[tuple[FragmentHandle, int], tuple[int, int]] = {}
@@ -180,8 +180,8 @@ async def _page_of(queue: Queue, after: tuple[int, int, int], limit: int, budget
             for part in locked_messages(source, beyond, limit - len(held)):
                 found = part
                 await budget.spend(_STEPS_AT_ONCE)
-            for counter, slot in found:
-                held.append(_Held(handle, source, counter, lock_of_session(source, slot), slot))
+            for counter, message in found:
+                held.append(_Held(handle, source, counter, lock_of_session(source, message), message))
         if len(held) >= limit:
             break
     return held
@@ -201,23 +201,23 @@ def _session_row(lock: SessionLock, source: Source, peer: Peer | None) -> dict[s
     } | _holder(peer)
 
 
-def _message_row(one: _Held, slot: QueuedMessage, span: tuple[int, int] | None, peer: Peer | None) -> dict[str, Any]:
+def _message_row(one: _Held, message: QueuedMessage, span: tuple[int, int] | None, peer: Peer | None) -> dict[str, Any]:
     if one.session is not None:
         span = one.session.until_ms - one.source.settings.lock_duration_ms, one.session.until_ms
     since_ms, until_ms = span or (None, None)
     try:
-        message_id = message_id_of(slot.payload)
+        message_id = message_id_of(message.payload)
     except DecodeError:
         message_id = None
     return {
         "kind": "message",
-        "sequenceNumber": one.handle.number << COUNT_BITS | slot.count,
+        "sequenceNumber": one.handle.number << COUNT_BITS | message.count,
         "messageId": message_id.hex() if isinstance(message_id, bytes) else message_id and str(message_id),
-        "session": None if slot.metadata is None else slot.metadata.session_id,
-        "subQueue": _SUB_QUEUES[sub_queue_of(slot.state)],
-        "state": _STATES[kind_of(slot.state)],
-        "deliveryCount": slot.deliveries,
-        "enqueuedMs": slot.enqueued_ms,
+        "session": None if message.metadata is None else message.metadata.session_id,
+        "subQueue": _SUB_QUEUES[sub_queue_of(message.state)],
+        "state": _STATES[kind_of(message.state)],
+        "deliveryCount": message.deliveries,
+        "enqueuedMs": message.enqueued_ms,
         "sinceMs": since_ms,
         "untilMs": until_ms,
     } | _holder(peer)

@@ -227,18 +227,18 @@ class OutgoingLink(Mailbox, Endpoint):
 
     def _holds_much(self) -> bool:
         """Whether large messages wait to be written already; asked of entities that allow such messages."""
-        size: int = sum(slot.size for batch, offset in self._unsent for slot in batch.slots[offset:])
+        size: int = sum(message.size for batch, offset in self._unsent for message in batch.messages[offset:])
         return size > UNSENT_BYTES_MAX
 
     def _give_back_surplus(self) -> None:
         """Credit was taken back while messages waited for the window: they are not this client's any more."""
         while self._unsent_number > self.link.credit and not self.is_removing:
             batch, offset = self._unsent.pop()
-            number = min(len(batch.slots) - offset, self._unsent_number - self.link.credit)
-            keep = len(batch.slots) - number
+            number = min(len(batch.messages) - offset, self._unsent_number - self.link.credit)
+            keep = len(batch.messages) - number
             if keep > offset:
                 kept = DeliveryBatch(
-                    batch.fragment, batch.prefix, batch.first_lock, batch.slots[:keep], batch.locked_until_ms
+                    batch.fragment, batch.prefix, batch.first_lock, batch.messages[:keep], batch.locked_until_ms
                 )
                 self._unsent.append((kept, offset))
             self._unsent_number -= number
@@ -283,9 +283,9 @@ class OutgoingLink(Mailbox, Endpoint):
         outcomes: list[SettleBatch] = []
         for item in ready:
             if isinstance(item, DeliveryBatch):
-                if item.slots:
+                if item.messages:
                     self._unsent.append((item, 0))
-                    self._unsent_number += len(item.slots)
+                    self._unsent_number += len(item.messages)
             else:
                 outcomes.append(item)
         return outcomes
@@ -296,14 +296,14 @@ class OutgoingLink(Mailbox, Endpoint):
         peer = self._peer
         while self._unsent and peer.has_room:
             batch, offset = self._unsent[0]
-            number = min(len(batch.slots) - offset, link.sendable())
+            number = min(len(batch.messages) - offset, link.sendable())
             if number <= 0:
                 break
             if number * self._size_max > WRITTEN_BYTES:
-                number = _fitting(batch.slots, offset, number)
-            slots = batch.slots if number == len(batch.slots) else batch.slots[offset : offset + number]
-            self._write(batch, slots, batch.first_lock + offset)
-            if offset + number == len(batch.slots):
+                number = _fitting(batch.messages, offset, number)
+            messages = batch.messages if number == len(batch.messages) else batch.messages[offset : offset + number]
+            self._write(batch, messages, batch.first_lock + offset)
+            if offset + number == len(batch.messages):
                 self._unsent.pop(0)
             else:
                 self._unsent[0] = (batch, offset + number)
@@ -319,13 +319,13 @@ class OutgoingLink(Mailbox, Endpoint):
         if self._draining:
             self._answer_drain()
 
-    def _write(self, batch: DeliveryBatch, slots: list[QueuedMessage], first_lock: int) -> None:
+    def _write(self, batch: DeliveryBatch, messages: list[QueuedMessage], first_lock: int) -> None:
         handle: FragmentHandle = batch.fragment
-        heads, payloads = self._heads.heads(slots, handle.number, batch.prefix, first_lock, batch.locked_until_ms)
+        heads, payloads = self._heads.heads(messages, handle.number, batch.prefix, first_lock, batch.locked_until_ms)
         first_id = self.link.send_run(batch.prefix, first_lock, heads, payloads, self.is_removing)
         if not self.is_removing:
-            self._deliveries.add(self, handle, batch.prefix, first_id, first_lock, len(slots))
-        self._sent_since_drain += len(slots)
+            self._deliveries.add(self, handle, batch.prefix, first_id, first_lock, len(messages))
+        self._sent_since_drain += len(messages)
         self._pace.wrote()
         size = sum(map(len, payloads))
         operations = len(payloads)
@@ -472,7 +472,7 @@ class OutgoingLink(Mailbox, Endpoint):
         while self._unsent:
             batch, offset = self._unsent.pop(0)
             if not self.is_removing:
-                self._unlock(batch, offset, len(batch.slots) - offset)
+                self._unlock(batch, offset, len(batch.messages) - offset)
         self._deliveries.forget(self)
 
 
@@ -491,11 +491,11 @@ def write_outcome(session: Session, ranges: list[tuple[int, int]], state: Delive
     session.disposition(False, first & 0xFFFFFFFF, last & 0xFFFFFFFF, state, True)
 
 
-def _fitting(slots: list[QueuedMessage], offset: int, number: int) -> int:
+def _fitting(messages: list[QueuedMessage], offset: int, number: int) -> int:
     """How many of these messages, at least one, have WRITTEN_BYTES together."""
     size = 0
     for index in range(offset, offset + number):
-        size += slots[index].size
+        size += messages[index].size
         if size > WRITTEN_BYTES:
             return max(1, index - offset)
     return number

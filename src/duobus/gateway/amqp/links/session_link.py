@@ -248,7 +248,7 @@ class SessionLink(OutgoingLink, SessionHolder):
 
     def keep(self, batch: DeliveryBatch) -> None:
         """Messages that cannot be written at once; of a link that is gone they are nobody's."""
-        number = len(batch.slots)
+        number = len(batch.messages)
         self.receiver.granted -= number
         if not self.receiver.is_closed:
             self._unsent.append((batch, 0))

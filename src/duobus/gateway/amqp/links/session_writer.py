@@ -60,9 +60,11 @@ class _WriteBuffer:
         many = end - start
         if not many:
             return
-        slots = batch.slots if many == len(batch.slots) else batch.slots[start:end]
+        messages = batch.messages if many == len(batch.messages) else batch.messages[start:end]
         untils = self.untils if not self.number else self.untils[self.number :]
-        heads, payloads = maker.heads_until(slots, batch.handle.number, batch.prefix, batch.first_lock + start, untils)
+        heads, payloads = maker.heads_until(
+            messages, batch.handle.number, batch.prefix, batch.first_lock + start, untils
+        )
         self.heads += heads
         self.payloads += payloads
         self.runs.append((batch, batch.first_lock + start, many))
@@ -147,14 +149,14 @@ class SessionWriter(SessionGroup):
         """
         letter = _WriteBuffer()
         for index, batch in enumerate(batches):
-            slots = batch.slots
+            messages = batch.messages
             # So many at a time, then the output's size is looked at again.
-            stretch = max(1, WRITTEN_BYTES // max(map(len, map(_PAYLOAD, slots))))
-            if letter.number + len(slots) > stretch:
+            stretch = max(1, WRITTEN_BYTES // max(map(len, map(_PAYLOAD, messages))))
+            if letter.number + len(messages) > stretch:
                 self._post(letter)
             if not letter.number and not self._peer.has_room:
                 return batches[index:]
-            may_write = self._session.can_write(letter.number + len(slots))
+            may_write = self._session.can_write(letter.number + len(messages))
             start = at = 0
             for part, (lock, number, until_ms) in enumerate(batch.parts):
                 endpoint: SessionLink = lock.owner.mailbox  # type: ignore[attr-defined]  # a SessionReceiver's

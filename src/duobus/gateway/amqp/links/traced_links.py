@@ -102,16 +102,16 @@ class _TracedDeliveries(OutgoingLink):
         self._unanswered: dict[_Lock, Span] = {}
         super().__init__(*args, **options)
 
-    def _write(self, batch: DeliveryBatch, slots: list[QueuedMessage], first_lock: int) -> None:
+    def _write(self, batch: DeliveryBatch, messages: list[QueuedMessage], first_lock: int) -> None:
         begun = []
-        for offset, slot in enumerate(slots):
-            about = self.spans.context_of(slot.payload)
+        for offset, message in enumerate(messages):
+            about = self.spans.context_of(message.payload)
             if about is not None:
                 if not self.is_removing:
                     self._keep((batch.prefix, first_lock + offset), about)
-                more = {"messaging.servicebus.message.delivery_count": slot.deliveries + 1}
+                more = {"messaging.servicebus.message.delivery_count": message.deliveries + 1}
                 begun.append(self.spans.begin(DELIVER, about, self._place, "deliver", **more))
-        super()._write(batch, slots, first_lock)
+        super()._write(batch, messages, first_lock)
         for span in begun:
             self.spans.end(span)
 

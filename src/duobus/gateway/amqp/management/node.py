@@ -366,8 +366,8 @@ class ManagementNode(RequestNode):
         is_bodiless = body.get("omit-message-body") is True
         messages: list[dict[str, Any]] = []
         size = 0
-        for handle, slot in found:
-            head, bare = self._heads.with_metadata(slot, handle.number, 0)
+        for handle, queued in found:
+            head, bare = self._heads.with_metadata(queued, handle.number, 0)
             message = head + (bare[: find_section(bytes(bare), DATA)[0]] if is_bodiless else bare)
             size += len(message)
             if messages and size > PEEK_BYTES_MAX:
@@ -391,9 +391,9 @@ class ManagementNode(RequestNode):
             for command in await waiting.results(expected):
                 if command.error is not None:
                     raise command.error
-                for slot in command.slots:
-                    head, payload = self._removed_heads.with_metadata(slot, command.handle.number, 0)
-                    order[_number(command.handle, slot)] = {"message": head + payload}
+                for queued in command.messages:
+                    head, payload = self._removed_heads.with_metadata(queued, command.handle.number, 0)
+                    order[_number(command.handle, queued)] = {"message": head + payload}
         else:
             for batch in self.queue.lock_deferred(self.address.sub_queue, numbers, holder):
                 order.update(self._locked(batch))
@@ -405,10 +405,10 @@ class ManagementNode(RequestNode):
 
     def _locked(self, batch: DeliveryBatch) -> dict[int, dict[str, Any]]:
         found = {}
-        for offset, slot in enumerate(batch.slots):
+        for offset, message in enumerate(batch.messages):
             token = uuid.UUID(bytes_le=tag_of(batch.prefix, batch.first_lock + offset))
-            head, payload = self._heads.with_metadata(slot, batch.fragment.number, batch.locked_until_ms, token)
-            found[_number(batch.fragment, slot)] = {"message": head + payload, "lock-token": token}
+            head, payload = self._heads.with_metadata(message, batch.fragment.number, batch.locked_until_ms, token)
+            found[_number(batch.fragment, message)] = {"message": head + payload, "lock-token": token}
         return found
 
 
@@ -500,5 +500,5 @@ def tokens_of(body: dict[Any, Any]) -> list[bytes]:
     return [demand(item, uuid.UUID, "'lock-tokens' must hold UUIDs.").bytes_le for item in items]
 
 
-def _number(handle: FragmentHandle, slot: QueuedMessage) -> int:
-    return handle.number << COUNT_BITS | slot.count
+def _number(handle: FragmentHandle, message: QueuedMessage) -> int:
+    return handle.number << COUNT_BITS | message.count

@@ -210,10 +210,10 @@ class DeadLetterEndpoint:
         if plan.is_partial:
             answer["unavailable"] = looked.unavailable
         looks_only = plan.is_dry or plan.action == LIST
-        sizes = {number_of(handle, slot): len(slot.payload) for handle, slot in looked.found}
+        sizes = {number_of(handle, message): len(message.payload) for handle, message in looked.found}
         meter.shown(list(sizes.values()) if plan.shows else [], looks_only=looks_only)
         if plan.shows:
-            answer["messages"] = [_shown(handle, slot, plan) for handle, slot in looked.found]
+            answer["messages"] = [_shown(handle, message, plan) for handle, message in looked.found]
         if looks_only:
             return answer
         order.begin_changes()
@@ -363,27 +363,27 @@ def _told(moved: MoveResult) -> dict[str, Any]:
     }
 
 
-def _shown(handle: FragmentHandle, slot: QueuedMessage, plan: DeadLetterPlan) -> dict[str, Any]:
-    metadata = slot.metadata
-    origin = slot.origin if isinstance(slot, QueuedCopy) else slot.count
-    number = number_of(handle, slot)
+def _shown(handle: FragmentHandle, message: QueuedMessage, plan: DeadLetterPlan) -> dict[str, Any]:
+    metadata = message.metadata
+    origin = message.origin if isinstance(message, QueuedCopy) else message.count
+    number = number_of(handle, message)
     first = None if metadata is None else metadata.enqueued_sequence_number
     found: dict[str, Any] = {
         "sequenceNumber": number,
-        "enqueuedSequenceNumber": first or number - slot.count + origin,
-        "enqueuedTime": time_text(slot.enqueued_ms),
-        "deliveryCount": slot.deliveries,
-        "state": _STATES[kind_of(slot.state)],
-        "isHeld": slot.lock != 0,
+        "enqueuedSequenceNumber": first or number - message.count + origin,
+        "enqueuedTime": time_text(message.enqueued_ms),
+        "deliveryCount": message.deliveries,
+        "state": _STATES[kind_of(message.state)],
+        "isHeld": message.lock != 0,
         "reason": None if metadata is None else metadata.reason,
         "description": None if metadata is None else metadata.description,
         "deadLetterSource": None if metadata is None else metadata.dead_letter_source,
     }
     if not plan.only_heads:
-        found["message"] = form_of(slot.payload, metadata)
+        found["message"] = form_of(message.payload, metadata)
     if plan.is_dry and plan.action not in (LIST, PURGE):
         try:
-            bare, after = resendable(slot.payload, metadata, plan.repair, keeps_reason=plan.keeps_reason)
+            bare, after = resendable(message.payload, metadata, plan.repair, keeps_reason=plan.keeps_reason)
             found["repaired"] = form_of(bare, after)
         except ArgumentInvalid as error:
             found["refused"] = str(error)

@@ -158,8 +158,8 @@ class Messages:
             give_back(queue, batch)
             # Nobody reads it.
             return web.Response(status=204)
-        slot = batch.slots[0]
-        size = len(slot.payload)
+        message = batch.messages[0]
+        size = len(message.payload)
         self._meter(queue.namespace, queue.path, RECEIVE, 1, size, operations_of(size), key)
         return _shown(batch, queue, address, place, removing=removing)
 
@@ -172,8 +172,8 @@ class Messages:
             raise ArgumentInvalid("The lock token in the address is no GUID.") from None
         handle, prefix, lock = queue.find_lock(token.bytes_le)
         fragment, _ = handle.present()
-        slot = fragment.sources[queue.source_no].locks.get(lock) if fragment.prefix == prefix else None
-        if slot is None or not _is_named(call.message, sequence_number(handle, slot), altered(slot)):
+        message = fragment.sources[queue.source_no].locks.get(lock) if fragment.prefix == prefix else None
+        if message is None or not _is_named(call.message, sequence_number(handle, message), altered(message)):
             raise lock_lost()
         if call.kind == routes.RENEW:
             if queue.description.requires_session:
@@ -216,14 +216,14 @@ def timeout_of(query: Mapping[str, str]) -> float:
 def _shown(
     batch: DeliveryBatch, queue: Queue, address: Address, place: RequestOrigin, *, removing: bool
 ) -> web.Response:
-    slot, handle = batch.slots[0], batch.fragment
+    message, handle = batch.messages[0], batch.fragment
     token = None
     if not removing:
         token = uuid.UUID(bytes_le=tag_of(batch.prefix, batch.first_lock))
     # What is dead lives as long as it takes.
     default_ttl_ms = None if address.sub_queue else queue.description.default_message_time_to_live_ms
     received = show(
-        handle, slot, default_ttl_ms=default_ttl_ms, lock_token=token, locked_until_ms=batch.locked_until_ms
+        handle, message, default_ttl_ms=default_ttl_ms, lock_token=token, locked_until_ms=batch.locked_until_ms
     )
     response = web.Response(status=200 if removing else 201, body=received.body)
     for name, value in received.headers:
@@ -232,6 +232,6 @@ def _shown(
         response.headers["Content-Type"] = received.content_type
     if token is not None:
         path = quote("/".join(address.segments()), safe="/$")
-        number = sequence_number(handle, slot)
+        number = sequence_number(handle, message)
         response.headers["Location"] = place.url(f"{path}/messages/{number}/{token}")
     return response

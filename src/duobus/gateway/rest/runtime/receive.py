@@ -96,7 +96,7 @@ def _has_any(queue: Queue, sub_queue: int) -> bool:
 
 
 def _arrived(waiting: ResultWaiter) -> DeliveryBatch | None:
-    return next((batch for batch in waiting.ready if isinstance(batch, DeliveryBatch) and batch.slots), None)
+    return next((batch for batch in waiting.ready if isinstance(batch, DeliveryBatch) and batch.messages), None)
 
 
 async def _arrival(waiting: ResultWaiter) -> None:
@@ -110,5 +110,5 @@ async def _arrival(waiting: ResultWaiter) -> None:
 
 def give_back(queue: Queue, batch: DeliveryBatch) -> None:
     """Undo a delivery that nobody got to see: unlocked, and not counted."""
-    ranges = [(batch.first_lock, len(batch.slots))]
+    ranges = [(batch.first_lock, len(batch.messages))]
     batch.fragment.unlock(queue.source_no, batch.prefix, ranges, counted=False)

@@ -27,9 +27,9 @@ class Received(NamedTuple):
     headers: list[tuple[str, str]]
 
 
-def sequence_number(handle: FragmentHandle, slot: QueuedMessage) -> int:
+def sequence_number(handle: FragmentHandle, message: QueuedMessage) -> int:
     """The sequence number of a message."""
-    return handle.number << COUNT_BITS | slot.count
+    return handle.number << COUNT_BITS | message.count
 
 
 def message_id_text(found: Scan) -> str | None:
@@ -37,47 +37,47 @@ def message_id_text(found: Scan) -> str | None:
     return _id_text(found.message_id)
 
 
-def altered(slot: QueuedMessage) -> bytes:
+def altered(message: QueuedMessage) -> bytes:
     """The bare message, as the rule that made the copy has changed it."""
-    if slot.metadata is None or slot.metadata.changes is None:
-        return slot.payload
-    return Overlay.decode(slot.metadata.changes).apply_to(slot.payload)
+    if message.metadata is None or message.metadata.changes is None:
+        return message.payload
+    return Overlay.decode(message.metadata.changes).apply_to(message.payload)
 
 
 def show(
     handle: FragmentHandle,
-    slot: QueuedMessage,
+    message: QueuedMessage,
     *,
     default_ttl_ms: int | None,
     lock_token: uuid.UUID | None = None,
     locked_until_ms: int = 0,
 ) -> Received:
     """Return a message as a response shows it; ``lock_token`` for one that is locked."""
-    payload = altered(slot)
+    payload = altered(message)
     found = scan(payload)
-    metadata = slot.metadata or _NOTHING
+    metadata = message.metadata or _NOTHING
     body, content_type = _body_of(payload, found)
-    members = _members(handle, slot, found, default_ttl_ms)
+    members = _members(handle, message, found, default_ttl_ms)
     if lock_token is not None:
         members["LockToken"] = str(lock_token)
         members["LockedUntilUtc"] = write_date(locked_until_ms)
     headers = [("BrokerProperties", write_header(members))]
-    headers += write_properties(_properties(slot, payload, metadata))
+    headers += write_properties(_properties(message, payload, metadata))
     return Received(body, content_type, headers)
 
 
-def _members(handle: FragmentHandle, slot: QueuedMessage, found: Scan, default_ttl_ms: int | None) -> dict[str, Any]:
-    metadata = slot.metadata or _NOTHING
-    number = sequence_number(handle, slot)
-    origin = handle.number << COUNT_BITS | slot.origin if isinstance(slot, QueuedCopy) else number
+def _members(handle: FragmentHandle, message: QueuedMessage, found: Scan, default_ttl_ms: int | None) -> dict[str, Any]:
+    metadata = message.metadata or _NOTHING
+    number = sequence_number(handle, message)
+    origin = handle.number << COUNT_BITS | message.origin if isinstance(message, QueuedCopy) else number
     lives = [ttl for ttl in (default_ttl_ms, metadata.ttl_ms) if ttl is not None]
     ttl_ms = min(lives) if lives else None
     return {
         "CorrelationId": _id_text(found.correlation_id),
         "DeadLetterSource": metadata.dead_letter_source,
-        "DeliveryCount": slot.deliveries + 1,
+        "DeliveryCount": message.deliveries + 1,
         "EnqueuedSequenceNumber": metadata.enqueued_sequence_number or origin,
-        "EnqueuedTimeUtc": write_date(slot.enqueued_ms),
+        "EnqueuedTimeUtc": write_date(message.enqueued_ms),
         "Label": found.subject,
         "MessageId": _id_text(found.message_id),
         "PartitionKey": metadata.partition_key,
@@ -86,7 +86,7 @@ def _members(handle: FragmentHandle, slot: QueuedMessage, found: Scan, default_t
         "ScheduledEnqueueTimeUtc": None if metadata.scheduled_ms is None else write_date(metadata.scheduled_ms),
         "SequenceNumber": number,
         "SessionId": found.group_id,
-        "State": _STATES[kind_of(slot.state)],
+        "State": _STATES[kind_of(message.state)],
         "TimeToLive": None if ttl_ms is None else _number(ttl_ms / 1000),
         "To": found.to,
         "ViaPartitionKey": metadata.via_partition_key,
@@ -124,7 +124,7 @@ def _body_of(payload: bytes, found: Scan) -> tuple[bytes, str | None]:
     return payload[find_section(payload, DATA)[0] :], _ENCODED
 
 
-def _properties(slot: QueuedMessage, payload: bytes, metadata: MessageMetadata) -> dict[str, Any]:
+def _properties(message: QueuedMessage, payload: bytes, metadata: MessageMetadata) -> dict[str, Any]:
     try:
         properties = application_properties(payload)
     except DecodeError:
@@ -132,7 +132,7 @@ def _properties(slot: QueuedMessage, payload: bytes, metadata: MessageMetadata) 
         properties = {}
     if metadata.overlay is not None:
         properties.update(decode(metadata.overlay)[0])
-    if sub_queue_of(slot.state) == DEAD_LETTER:
+    if sub_queue_of(message.state) == DEAD_LETTER:
         for name, text in (("DeadLetterReason", metadata.reason), ("DeadLetterErrorDescription", metadata.description)):
             if text is not None:
                 properties[name] = text

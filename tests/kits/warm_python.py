@@ -1,12 +1,13 @@
 """Python processes of Spark's session in the tests begin in a fork of a process that has imported their modules.
 
-For each query Spark starts the process of its source, and for each step of planning and each task a fork of a process
-that has imported next to nothing. Each of them imports PySpark, Arrow, the SDK and duobus: half a second of processor
-time, a hundred times. Here one process has imported all that, and Spark is given a small program as its Python. That
-program passes its arguments, environment and standard streams to the process that waits, and lives as long as the fork.
+For each step of planning and each task Spark has a fork of a process that has imported next to nothing. Each of them
+imports PySpark, Arrow, the SDK and duobus: half a second of processor time, sixty times. Here one process has imported
+all that, and Spark is given a small program as its Python. That program passes its arguments, environment and standard
+streams to the process that waits, and lives as long as the fork.
 
-Whatever else is asked of that program, such as the version of Python, the real interpreter answers. Drivers that tests
-start as programs of their own use the real interpreter too.
+Whatever else is asked of that program, the real interpreter answers. The process of a stream's source is one of those:
+Spark closes its connection and ends it at once, and a fork would hear of the second a moment later, and stop its reader
+in between. Drivers that tests start as programs of their own use the real interpreter too.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ REQUEST_MAX: Final = 1 << 20
 _PROGRAM: Final = """\
 #!{python} -IS
 import os, sys
-if sys.argv[1:2] != ["-m"] or not sys.argv[2].startswith("pyspark."):
+if sys.argv[1:3] != ["-m", "pyspark.daemon"]:
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 import json, socket
 channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

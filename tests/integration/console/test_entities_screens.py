@@ -653,13 +653,19 @@ async def test_an_import_that_the_broker_refuses_stops_and_says_what_was_done() 
 
 @in_loop
 async def test_a_document_with_values_that_cannot_be_meant_stops_with_a_sentence() -> None:
+    malformed = [
+        ({"queues": [{"name": "a", "authorizationRules": [{}]}]}, "authorizationRules[0]"),
+        ({"topics": [{"name": "t", "subscriptions": [{"name": "s", "rules": [{"name": "r", "filter": 5}]}]}]}, "filter"),
+    ]
     wrong = [
-        {"queues": [{"name": "a", "authorizationRules": [{}]}]},
         {"queues": [{"name": "a", "forwardTo": 5}]},
         {"queues": [{"name": "a", "lockDuration": "x"}]},
-        {"topics": [{"name": "t", "subscriptions": [{"name": "s", "rules": [{"name": "r", "filter": 5}]}]}]},
     ]
     async with console() as client:
+        for entities, place in malformed:
+            document = {"kind": "duobus-topology", "version": 1, "queues": [], "topics": []} | entities
+            refused = await client.post("/topology/plan", uploaded(document))
+            assert (refused.status, place in refused.text) == (422, True), refused.text
         for entities in wrong:
             document = {"kind": "duobus-topology", "version": 1, "queues": [], "topics": []} | entities
             assert (await client.post("/topology/plan", uploaded(document))).status == 303

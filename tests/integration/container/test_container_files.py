@@ -56,7 +56,7 @@ def test_the_base_is_an_argument_and_no_registry_is_named() -> None:
 def test_the_image_runs_as_nobody_else_keeps_data_in_a_volume_and_offers_the_emulators_ports() -> None:
     assert one("USER") == "10001:10001"
     assert words(one("VOLUME")) == [variables()["DUOBUS_DATA"]] == ["/data"]
-    assert set(one("EXPOSE").split()) == {"5672", "5671", "5300"}
+    assert set(one("EXPOSE").split()) == {"5672", "5671", "5300", "8080"}
     assert variables()["DUOBUS_CONFIG"] == CONFIG
     assert getattr(signal, one("STOPSIGNAL")) == signal.SIGTERM
     assert words(one("HEALTHCHECK").split("CMD", 1)[1]) == [*words(one("ENTRYPOINT")), "health"]

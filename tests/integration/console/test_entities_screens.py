@@ -655,7 +655,10 @@ async def test_an_import_that_the_broker_refuses_stops_and_says_what_was_done() 
 async def test_a_document_with_values_that_cannot_be_meant_stops_with_a_sentence() -> None:
     malformed = [
         ({"queues": [{"name": "a", "authorizationRules": [{}]}]}, "authorizationRules[0]"),
-        ({"topics": [{"name": "t", "subscriptions": [{"name": "s", "rules": [{"name": "r", "filter": 5}]}]}]}, "filter"),
+        (
+            {"topics": [{"name": "t", "subscriptions": [{"name": "s", "rules": [{"name": "r", "filter": 5}]}]}]},
+            "filter",
+        ),
     ]
     wrong = [
         {"queues": [{"name": "a", "forwardTo": 5}]},

@@ -2,7 +2,7 @@
 
     python -m tools.console_load                              # all of it; some 15 minutes and 6 GB of disk
     python -m tools.console_load --part consoles --seconds 60
-    python -m tools.console_load --quick                      # all of it in small, within 20 seconds
+    python -m tools.console_load --quick                      # all of it in small; no time is judged
 
 Starts a broker and a console as processes of their own, on data that is deleted afterwards, and looks at pages as a
 browser does that runs no scripts. Every figure has the time of the answer, the console's memory (resident now, and the
@@ -103,9 +103,13 @@ class Campaign:
         console: The process of the console.
         url: Of the console.
         code: Its access code.
+
+    Attributes:
+        judges_times: Whether a bound of time that is passed is a fault.
     """
 
     def __init__(self, server: ServerProcess, console: Popen[bytes], url: str, code: str) -> None:
+        self.judges_times = True
         self.server = server
         self.console = console
         self.url = url
@@ -145,8 +149,10 @@ class Campaign:
         figure = Figure(what, round(seconds, 3), round(now_mb), round(peak_mb), probe_ms, own_ms, more)
         self.figures.append(figure)
         print(json.dumps(asdict(figure)), flush=True)
-        self.demand(seconds <= seconds_max, f"{what}: took {seconds:.1f} s, more than {seconds_max:g}.")
         self.demand(peak_mb <= mb_max, f"{what}: the console held {peak_mb:.0f} MB, more than {mb_max:g}.")
+        if not self.judges_times:
+            return figure
+        self.demand(seconds <= seconds_max, f"{what}: took {seconds:.1f} s, more than {seconds_max:g}.")
         self.demand(
             probe.longest_s <= probe_s_max,
             f"{what}: the broker took {probe.longest_s:.2f} s to answer a probe, more than {probe_s_max:g}.",
@@ -685,7 +691,7 @@ async def _run(campaign: Campaign, parts: tuple[str, ...], size: Size) -> None:
 @click.option("--entities", type=click.IntRange(100))
 @click.option("--people", type=click.IntRange(4), help="Sessions with a live page each.")
 @click.option("--seconds", type=click.FloatRange(0.5), help="Of traffic.")
-@click.option("--quick", is_flag=True, help="All of it in small.")
+@click.option("--quick", is_flag=True, help="All of it in small; no time is judged.")
 def main(parts: tuple[str, ...], *, quick: bool, **given: Any) -> None:
     """Load the console, and say what each page costs."""
     size = Size(**asdict(QUICK if quick else Size()) | {name: value for name, value in given.items() if value})
@@ -694,6 +700,8 @@ def main(parts: tuple[str, ...], *, quick: bool, **given: Any) -> None:
     faults: list[str] = []
     for some in filter(None, (tuple(n for n in names if n == "entities"), tuple(n for n in names if n != "entities"))):
         with campaign_of(some, size) as campaign:
+            # In small a time tells of the machine: the tests run beside others.
+            campaign.judges_times = not quick
             asyncio.run(_run(campaign, some, size))
             faults += campaign.faults
     for fault in faults:

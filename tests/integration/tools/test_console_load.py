@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_campaign_in_small_finds_nothing_lost_slow_or_left_open() -> None:
+def test_the_campaign_in_small_finds_nothing_lost_or_left_open() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tools.console_load", "--quick"], cwd=ROOT, capture_output=True, text=True, check=False
     )

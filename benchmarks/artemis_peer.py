@@ -16,7 +16,7 @@ from time import perf_counter, sleep
 from typing import Any, Final
 
 from benchmarks.load.link import Target
-from benchmarks.peers import LOG_TAIL, Peer, PeerError
+from benchmarks.peers import LOG_TAIL, Peer, PeerError, end_of_log, end_process
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SOURCES: Final = Path(__file__).with_name("artemis")
@@ -187,12 +187,7 @@ class ArtemisPeer(Peer):
         """Ask the broker to end, make it end if it does not, and delete its folder."""
         process, self._process = self._process, None
         if process is not None:
-            process.terminate()
-            try:
-                process.wait(self._timeout)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end_process(process, self._timeout)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -220,6 +215,4 @@ class ArtemisPeer(Peer):
 
     def log_tail(self) -> str:
         """Return the end of what the program printed."""
-        if self._folder is None:
-            return ""
-        return (self._folder / "log").read_text(errors="replace")[-LOG_TAIL:]
+        return end_of_log(self._folder)

@@ -55,6 +55,21 @@ def lay_out_log(server: PostgresServer, segments: int = LOG_SEGMENTS) -> None:
     server.execute("CHECKPOINT")
 
 
+def end_process(process: subprocess.Popen[bytes], timeout: float) -> None:
+    """Ask a process to end, and make it end if it does not within so many seconds."""
+    process.terminate()
+    try:
+        process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def end_of_log(folder: Path | None) -> str:
+    """Return the end of the file `log` in the folder of a peer; nothing when the peer does not run."""
+    return "" if folder is None else (folder / "log").read_text(errors="replace")[-LOG_TAIL:]
+
+
 class PeerError(Exception):
     """A broker did not start, or ended when it should not have; the text holds the end of its log."""
 
@@ -259,12 +274,7 @@ class DuobusPeer(Peer):
         """Ask the server to end, make it end if it does not, and delete its folder."""
         process, self._process = self._process, None
         if process is not None:
-            process.terminate()
-            try:
-                process.wait(self._timeout)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end_process(process, self._timeout)
         postgres, self._postgres = self._postgres, None
         if postgres is not None:
             postgres.remove()
@@ -335,6 +345,4 @@ class DuobusPeer(Peer):
 
     def log_tail(self) -> str:
         """Return the end of what the server printed."""
-        if self._folder is None:
-            return ""
-        return (self._folder / "log").read_text(errors="replace")[-LOG_TAIL:]
+        return end_of_log(self._folder)

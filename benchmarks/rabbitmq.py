@@ -19,7 +19,7 @@ from time import perf_counter, sleep
 
 from benchmarks.load.link import Target
 from benchmarks.load.workloads import queue_name
-from benchmarks.peers import LOG_TAIL, Peer, PeerError
+from benchmarks.peers import LOG_TAIL, Peer, PeerError, end_of_log
 
 PACKAGE = "rabbitmq-server"
 INSTALL_ROOT = Path("/usr/lib/rabbitmq/lib")
@@ -295,9 +295,7 @@ class RabbitPeer(Peer):
 
     def log_tail(self) -> str:
         """Return the end of what the node printed."""
-        if self._folder is None:
-            return ""
-        return (self._folder / "log").read_text(errors="replace")[-LOG_TAIL:]
+        return end_of_log(self._folder)
 
 
 def _epmd() -> str:

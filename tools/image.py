@@ -30,8 +30,7 @@ BASE: Final = "localhost/duobus-base"
 #: Debian's release and what the base has beside the least.
 SUITE: Final = "bookworm"
 PACKAGES: Final = "python3,python3-venv"
-#: Extras in the image; the Dockerfile's default.
-EXTRAS: Final = ("ha", "postgres")
+DOCKERFILE: Final = ROOT / "deploy" / "Dockerfile"
 PROGRAMS: Final = ("buildah", "debootstrap")
 
 
@@ -92,12 +91,18 @@ def _mirror() -> list[str]:
     return found.stdout.split()[:1] if found.returncode == 0 else []
 
 
+def extras() -> list[str]:
+    """Extras in the image: the Dockerfile's default."""
+    (line,) = (one for one in DOCKERFILE.read_text().splitlines() if one.startswith("ARG EXTRAS="))
+    return line.partition("=")[2].split(",")
+
+
 def make_packages() -> Path:
     """A folder with everything that pip installs into the image, for the Python of the base."""
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = [
         *project["project"]["dependencies"],
-        *(one for extra in EXTRAS for one in project["project"]["optional-dependencies"][extra]),
+        *(one for extra in extras() for one in project["project"]["optional-dependencies"][extra]),
         *project["build-system"]["requires"],
     ]
     constraints = ROOT / "constraints.txt"
@@ -126,7 +131,7 @@ def build() -> dict[str, Any]:
         command += ["--build-arg", argument]
     command += ["--volume", f"{packages}:/packages:ro"]
     command += ["--ignorefile", str(ROOT / "deploy" / "Dockerfile.dockerignore")]
-    command += ["--file", str(ROOT / "deploy" / "Dockerfile"), "--tag", NAME]
+    command += ["--file", str(DOCKERFILE), "--tag", NAME]
     call([*command, str(ROOT)])
     # What had this name before.
     call(buildah("rmi", "--prune"))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import Coroutine, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any, Final, NamedTuple
 
 from duobus.clock import Clock, Entropy
@@ -88,6 +88,24 @@ class Session:
         while len(self.others) > OTHERS_MAX:
             await self.others.pop(next(iter(self.others))).close()
         return kept
+
+    @contextmanager
+    def one_more(self, name: str, most: int) -> Iterator[bool]:
+        """Count something that goes on for the person, under a name in ``memory``.
+
+        Yields:
+            Whether there is room for it; False, and nothing is counted, when ``most`` go on already.
+        """
+        going_on: int = self.memory.get(name, 0)
+        if going_on >= most:
+            yield False
+            return
+        self.memory[name] = going_on + 1
+        try:
+            yield True
+        finally:
+            # The memory of a session that has ended is empty.
+            self.memory[name] = self.memory.get(name, 1) - 1
 
     def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Do something beside the requests, until it is done or the session ends."""

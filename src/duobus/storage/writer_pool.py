@@ -61,8 +61,8 @@ class PooledWriter(StoppableWriter):
         if self.is_stopped:
             pool.loop.call_soon(done, None, StoreFailed("the store's writer has been stopped"))
             return
-        if pool.bell is None and pool.has_bell:
-            pool.hang_up_bell()
+        if pool.counter is None and pool.has_counter:
+            pool.listen()
         with pool.lock:
             self.jobs.append((call, done))
             if not self.is_taken:
@@ -93,7 +93,7 @@ class _Worker:
         self.began_s = 0.0
 
 
-class _Bell:
+class _EventCounter:
     """An event counter of the kernel, to which the event loop listens: one write wakes the loop, and one read there.
 
     ``call_soon_threadsafe`` sends a byte through a pair of sockets, which takes one more read and three times as long.
@@ -102,13 +102,13 @@ class _Bell:
         number: The file's. Whoever may still write has this object, so the number is never another file's by then.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, heard: Callable[[], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, announce: Callable[[], None]) -> None:
         self._loop = loop
         self.number = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         weakref.finalize(self, os.close, self.number)
-        loop.add_reader(self.number, heard)
+        loop.add_reader(self.number, announce)
 
-    def take_down(self) -> None:
+    def close(self) -> None:
         """Listen no more; for the loop's thread."""
         self._loop.remove_reader(self.number)
 
@@ -126,8 +126,8 @@ class WriterPool:
         lock: Held for a few steps each time, never while a call runs.
         line: Stores with calls that no thread is at.
         timer: Set while a store stands in line: when the pool looks whether that store waits for a slow call.
-        bell: By which the threads report to the loop; None while no store has calls, and where there is none.
-        has_bell: Whether there can be one.
+        counter: By which the threads report to the loop; None while no store has calls, and where there is none.
+        has_counter: Whether there can be one.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str = "stores", slow_s: float = SLOW_S) -> None:
@@ -144,8 +144,8 @@ class WriterPool:
         self._number = 0
         self._outcomes: deque[tuple[_Done, Any, BaseException | None]] = deque()
         self._is_told = False
-        self.bell: _Bell | None = None
-        self.has_bell = hasattr(os, "eventfd")
+        self.counter: _EventCounter | None = None
+        self.has_counter = hasattr(os, "eventfd")
 
     def writer(self) -> PooledWriter:
         """Return the writer of one more store."""
@@ -160,22 +160,22 @@ class WriterPool:
         if self.timer is None and self.line:
             self.timer = self.loop.call_later(self._slow_s, self._check_leader)
 
-    def hang_up_bell(self) -> None:
-        """Have the threads report by a bell from now on, if the loop can listen to one."""
+    def listen(self) -> None:
+        """Have the threads report by an event counter from now on, if the loop can listen to one."""
         try:
-            self.bell = _Bell(self.loop, self._announce)
+            self.counter = _EventCounter(self.loop, self._announce)
         except NotImplementedError:
-            self.has_bell = False
+            self.has_counter = False
 
-    def _take_down_bell(self) -> None:
-        """The last store is served no more, so nobody rings; a store that has come since then keeps the bell."""
+    def _stop_listening(self) -> None:
+        """The last store has been stopped, so no thread reports; a store that has come since then keeps the counter."""
         with self.lock:
-            bell = self.bell
-            if bell is None or not all(writer.drained.is_set() for writer in self._writers):
+            counter = self.counter
+            if counter is None or not all(writer.drained.is_set() for writer in self._writers):
                 return
-            self.bell = None
-        bell.take_down()
-        # What was rung for and not heard yet.
+            self.counter = None
+        counter.close()
+        # What was reported and not announced yet.
         self._announce()
 
     def _check_leader(self) -> None:
@@ -186,9 +186,9 @@ class WriterPool:
         self.watch()
 
     def _announce(self) -> None:
-        if self.bell is not None:
+        if self.counter is not None:
             try:  # noqa: SIM105 - on the path of every commit
-                os.eventfd_read(self.bell.number)
+                os.eventfd_read(self.counter.number)
             except BlockingIOError:
                 # Called in another way than by a write.
                 pass
@@ -237,9 +237,9 @@ class WriterPool:
         if all(writer.drained.is_set() for writer in self._writers):
             while self._idle:
                 self._idle.pop().bell.put(None)
-            if self.bell is not None:
+            if self.counter is not None:
                 with suppress(RuntimeError):
-                    self.loop.call_soon_threadsafe(self._take_down_bell)
+                    self.loop.call_soon_threadsafe(self._stop_listening)
 
     # -- in a thread of the writer pool --------------------------------------------------------------------------------
 
@@ -262,9 +262,9 @@ class WriterPool:
 
     def _report(self) -> None:
         """Have the loop announce outcomes; one that is closed has nobody to tell, and what waits is written anyway."""
-        bell = self.bell
-        if bell is not None:
-            os.eventfd_write(bell.number, 1)
+        counter = self.counter
+        if counter is not None:
+            os.eventfd_write(counter.number, 1)
             return
         try:
             self.loop.call_soon_threadsafe(self._announce)

@@ -245,14 +245,14 @@ def test_who_works_for_one_store_leads_until_its_call_is_slow() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "eventfd"), reason="the system has no event counters")
-def test_outcomes_come_by_a_bell_that_is_taken_down_with_the_last_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outcomes_come_by_an_event_counter_that_is_closed_with_the_last_store(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
         pool = WriterPool(loop)
         one, other = pool.writer(), pool.writer()
         assert await submitted(one, lambda: "first") == "first"
-        bell = pool.bell
-        assert bell is not None
+        counter = pool.counter
+        assert counter is not None
         woken: list[object] = []
         monkeypatch.setattr(loop, "call_soon_threadsafe", lambda call, *_: woken.append(call))
         assert await submitted(one, lambda: "rung for") == "rung for"
@@ -260,12 +260,12 @@ def test_outcomes_come_by_a_bell_that_is_taken_down_with_the_last_store(monkeypa
         monkeypatch.undo()
         await stopped(one)
         assert await submitted(other, lambda: "still there") == "still there"
-        assert pool.bell is bell
+        assert pool.counter is counter
         await stopped(other)
         await asyncio.sleep(0)
-        assert pool.bell is None
-        number = weakref.ref(bell), bell.number
-        del bell
+        assert pool.counter is None
+        number = weakref.ref(counter), counter.number
+        del counter
         gc.collect()
         assert number[0]() is None
         with pytest.raises(OSError, match="Bad file descriptor"):
@@ -274,14 +274,14 @@ def test_outcomes_come_by_a_bell_that_is_taken_down_with_the_last_store(monkeypa
     asyncio.run(run())
 
 
-def test_what_was_done_before_the_last_store_was_stopped_is_told_after_the_bell_is_gone() -> None:
+def test_what_was_done_before_the_last_store_was_stopped_is_told_after_the_event_counter_is_gone() -> None:
     async def run() -> None:
         pool = WriterPool(asyncio.get_running_loop())
         writer = pool.writer()
         future = submitted(writer, lambda: "told")
         # The loop hears nothing until the thread has ended.
         assert writer.stop()
-        pool._take_down_bell()
+        pool._stop_listening()
         assert future.done()
         assert await future == "told"
 
@@ -296,12 +296,12 @@ def test_a_store_that_comes_after_the_last_one_went_is_served_and_heard() -> Non
             assert await submitted(writer, lambda: "told") == "told"
             await stopped(writer)
             await asyncio.sleep(0)
-            assert pool.bell is None
+            assert pool.counter is None
 
     asyncio.run(run())
 
 
-def test_where_the_loop_cannot_listen_to_a_bell_it_is_called_as_from_any_thread() -> None:
+def test_where_the_loop_cannot_listen_to_an_event_counter_it_is_called_as_from_any_thread() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
 
@@ -312,7 +312,7 @@ def test_where_the_loop_cannot_listen_to_a_bell_it_is_called_as_from_any_thread(
         pool = WriterPool(loop)
         writer = pool.writer()
         assert await submitted(writer, lambda: "told") == "told"
-        assert pool.bell is None
+        assert pool.counter is None
         await stopped(writer)
 
     asyncio.run(run())

@@ -132,12 +132,10 @@ async def _looking(
     visit: Visit, entity: MessageEntity, data: dict[str, Any], kept: Mapping[str, str | None]
 ) -> AsyncIterator[Event]:
     """A search that goes on step by step until the page is full, the messages end, or somebody stops it."""
-    memory = visit.session.memory
-    if memory.get(_SEARCHES, 0) >= SEARCHES_MAX:
-        yield Event("failed", {"text": f"At most {SEARCHES_MAX} searches go on at a time. Stop another one first."})
-        return
-    memory[_SEARCHES] = memory.get(_SEARCHES, 0) + 1
-    try:
+    with visit.session.one_more(_SEARCHES, SEARCHES_MAX) as has_room:
+        if not has_room:
+            yield Event("failed", {"text": f"At most {SEARCHES_MAX} searches go on at a time. Stop another one first."})
+            return
         data["of_about"] = await _number_in(visit, entity, data["place"])
         query, columns = search.Query(**data["query"]), data["columns"]
         following: int | None = data["from"]
@@ -157,8 +155,6 @@ async def _looking(
                 if is_over:
                     break
         yield Event("done", {"looked": data["looked"], "found": len(data["rows"])})
-    finally:
-        memory[_SEARCHES] -= 1
 
 
 async def _number_in(visit: Visit, entity: MessageEntity, place: str) -> int | None:

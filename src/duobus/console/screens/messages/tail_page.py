@@ -65,12 +65,12 @@ async def show(visit: Visit) -> View | web.StreamResponse:
 
 
 async def _events(visit: Visit, path: str, wanted: search.Wanted, url: str) -> AsyncIterator[Event]:
-    memory = visit.session.memory
-    if memory.get(_COUNT, 0) >= TAILS_MAX:
-        yield Event("failed", {"text": f"At most {TAILS_MAX} live pages are open at a time. Close another one first."})
-        return
-    memory[_COUNT] = memory.get(_COUNT, 0) + 1
-    try:
+    with visit.session.one_more(_COUNT, TAILS_MAX) as has_room:
+        if not has_room:
+            yield Event(
+                "failed", {"text": f"At most {TAILS_MAX} live pages are open at a time. Close another one first."}
+            )
+            return
         async with own_node(visit.session, path) as node:
             tail = Tail(node)
             await tail.begin()
@@ -94,8 +94,6 @@ async def _events(visit: Visit, path: str, wanted: search.Wanted, url: str) -> A
                     yield Event("html", {"target": "#tail-rows", "swap": "afterbegin", "html": html})
                 yield Event("looked", {"seen": len(found), "shown": min(len(chosen), BURST_MAX), "all": len(chosen)})
                 await asyncio.sleep(_LOOK_S)
-    finally:
-        memory[_COUNT] = memory.get(_COUNT, 1) - 1
 
 
 class Tail:

@@ -136,10 +136,10 @@ async def test_the_keyboard_opens_screens_the_list_of_keys_and_the_content(clien
     await expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
     await page.keyboard.press("Escape")
     await expect(page.get_by_role("dialog", name="Keys")).to_be_hidden()
-    last = await page.locator("nav.screens a").count()
-    await page.keyboard.press("g")
-    await page.keyboard.press(str(min(last, 9)))
-    await expect(page.locator("nav.screens a[aria-current=page]")).to_have_attribute("data-key", str(min(last, 9)))
+    key = str(min(await page.locator("nav.screens a").count(), 9))
+    # In one call: the page waits 1.5 s for the second key, which is short for a test beside others.
+    await page.keyboard.type(f"g{key}")
+    await expect(page.locator("nav.screens a[aria-current=page]")).to_have_attribute("data-key", key)
 
 
 @in_browser

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duobus.codec import Symbol, Timestamp, UInt, ULong, build_message, decode, scan, timed_front
@@ -67,6 +67,7 @@ def test_an_expiry_beyond_the_year_9999_is_told_as_its_end() -> None:
     assert properties_of(with_times(build_message(["id"], data=b""), CREATED, 1 << 62))[8] == 253_402_300_799_999
 
 
+@settings(deadline=None)
 @given(
     st.binary(max_size=60),
     st.sampled_from([b"", b"\x00\x53\x73\xc0", b"\x00\x53\x73\xd0", b"\x00\x53\x73\xc0\x09\x0a"]),

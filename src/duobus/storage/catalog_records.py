@@ -2,9 +2,9 @@
 
 A record is a row of the catalog under a key, in JSON. Those of an entity are in the stores that have its fragments, all
 others, and those of relays, in every store. They are written with commits that a store makes anyway
-(``catalog_identity.py``): a fragment is never there without the record of its entity. What changes without that (properties, rules, keys) is written soon after,
-in a commit of its own. Each record has the revision of the catalog at which it was written: of two that differ, the
-later one holds.
+(``catalog_identity.py``): a fragment is never there without the record of its entity. What changes without that
+(properties, rules, keys) is written soon after, in a commit of its own. Each record has the revision of the catalog at
+which it was written: of two that differ, the later one holds.
 """
 
 from __future__ import annotations

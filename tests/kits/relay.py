@@ -26,7 +26,12 @@ async def relaying(*relays: HybridConnectionDescription, **options: Any) -> Asyn
         for relay in relays or (HybridConnectionDescription(name=PATH),):
             server.unit.relays.create("ns", relay)
         async with ClientSession() as session:
-            yield Parties(server, session)
+            parties = Parties(server, session)
+            try:
+                yield parties
+            finally:
+                for socket in parties.sockets:
+                    socket._response.close()
 
 
 class Parties:
@@ -35,6 +40,7 @@ class Parties:
     def __init__(self, server: Server, session: ClientSession) -> None:
         self.server = server
         self.session = session
+        self.sockets: list[ClientWebSocketResponse] = []
         self.host = f"127.0.0.1:{server.port('http')}"
 
     @property
@@ -47,16 +53,32 @@ class Parties:
     async def listen(self, path: str = PATH, **options: Any) -> Listener:
         """A control channel."""
         headers = {"ServiceBusAuthorization": token(path, host="127.0.0.1")} | options.pop("headers", {})
-        socket = await self.session.ws_connect(
-            self.url(f"$hc/{path}?sb-hc-action=listen"), headers=headers, max_msg_size=0, **options
-        )
-        return Listener(self, socket)
+        return Listener(self, await self.open(self.url(f"$hc/{path}?sb-hc-action=listen"), headers=headers, **options))
+
+    async def open(self, url: URL, **options: Any) -> ClientWebSocketResponse:
+        """A WebSocket that lives until it is closed, or the test is over."""
+        socket = await self.session.ws_connect(url, max_msg_size=0, **options)
+        self.sockets.append(socket)
+        return socket
 
     async def connect(self, path: str = PATH, query: str = "", **options: Any) -> ClientWebSocketResponse:
         """A sender's WebSocket."""
         headers = {"ServiceBusAuthorization": token(PATH, host="127.0.0.1")} | options.pop("headers", {})
         target = f"$hc/{path}?sb-hc-action=connect{query}"
-        return await self.session.ws_connect(self.url(target), headers=headers, max_msg_size=0, **options)
+        return await self.open(self.url(target), headers=headers, **options)
+
+    async def refusal(self, path: str = PATH, action: str = "connect", **headers: str) -> tuple[int, str]:
+        """Status and reason phrase of a handshake that is refused; clients of WebSockets tell nothing else."""
+        own = {"ServiceBusAuthorization": token(PATH, host="127.0.0.1")}
+        own |= {
+            "Upgrade": "websocket",
+            "Connection": "Upgrade",
+            "Sec-WebSocket-Key": "x",
+            "Sec-WebSocket-Version": "13",
+        }
+        target = self.url(f"$hc/{path}?sb-hc-action={action}")
+        async with self.session.get(target, headers=own | headers) as answer:
+            return answer.status, answer.reason or ""
 
     async def ask(self, method: str, target: str = PATH, **options: Any) -> tuple[ClientResponse, bytes]:
         """An HTTP request and its answer with the body."""
@@ -91,7 +113,7 @@ class Listener:
 
     async def open(self, address: str, **options: Any) -> ClientWebSocketResponse:
         """Open a rendezvous."""
-        return await self.parties.session.ws_connect(URL(address, encoded=True), max_msg_size=0, **options)
+        return await self.parties.open(URL(address, encoded=True), **options)
 
     async def respond(
         self, members: dict[str, Any], status: Any = 200, body: bytes | None = b"", socket: Any = None, **more: Any

@@ -22,6 +22,7 @@ from duobus.gateway.amqp.server import AmqpServer
 from duobus.gateway.listener import Listener, TlsSource
 from duobus.gateway.protocol_switch import ProtocolFactory
 from duobus.model.descriptions import ALL_RIGHTS, AccessRule, QueueDescription, Right, TopicDescription
+from duobus.model.relay.description import HybridConnectionDescription
 from duobus.model.tiers import EMULATOR
 from duobus.model.topology.config_file import NamespaceConfig
 from duobus.server.access.connection_strings import renew
@@ -29,7 +30,7 @@ from duobus.server.access.metrics_token import MetricsToken
 from duobus.server.access.rules import ServerRules
 from duobus.server.clock_record import ClockRecord, read_record
 from duobus.server.monitoring.key_skew import SkewWatch
-from duobus.server.monitoring.metric_samples import running_version, samples, samples_of_process
+from duobus.server.monitoring.metric_samples import running_version, samples, samples_of_process, samples_of_relays
 from duobus.server.monitoring.overview import ServerOverview
 from duobus.server.operations.audit import AuditReader
 from duobus.server.operations.events import EventFeed, ReportingTrail
@@ -267,6 +268,7 @@ class Server:
     def _samples(self, started_ms: int) -> Iterator[Sample]:
         yield from samples(self.unit, self.amqp, started_ms, self._skew.skews, self._numbers_of_cluster())
         yield from samples_of_process(self.rest, self.certificates)
+        yield from samples_of_relays(self.relays.hub)
         yield Sample("duobus_clock_ahead_seconds", (), self._time.ahead_ms / 1000)
 
     def _numbers_of_cluster(self) -> Iterable[tuple[str, float]]:
@@ -518,6 +520,16 @@ class Server:
         await self._create_queues(home, missing)
         for topic in config.topics:
             await self._create_topic(home, topic)
+        for relay in config.relays:
+            self._create_relay(home, relay)
+
+    def _create_relay(self, home: Namespace, asked: HybridConnectionDescription) -> None:
+        kept = home.relays.get(asked.name.lower())
+        try:
+            if kept is None:
+                self.unit.relays.create(home.name, asked)
+        except ServiceBusError as error:
+            self.log.error("relay not created", relay=asked.name, reason=str(error))
 
     def _report(self, entity: Queue, kept: msgspec.Struct, asked: msgspec.Struct) -> None:
         if self._configured.leaves_alone:

@@ -18,6 +18,7 @@ import msgspec
 
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, ConfigurationError
 from duobus.model.descriptions import (
+    ACTIVE,
     DEFAULT_RULE,
     AccessRule,
     QueueDescription,
@@ -31,6 +32,7 @@ from duobus.model.descriptions import (
 )
 from duobus.model.durations import parse_duration
 from duobus.model.properties import QUEUE, SUBSCRIPTION, TOPIC, Form, Surface, properties_of
+from duobus.model.relay.description import ANY, HybridConnectionDescription, check_relay
 from duobus.model.tiers import ALL, EMULATOR
 
 # JSON with comments and trailing commas, as the emulator's sample file has them (the emulator's documentation).
@@ -110,6 +112,7 @@ class NamespaceConfig(msgspec.Struct, frozen=True, kw_only=True):
         rules: Access rules that the file gives; the default rule is made by the server where it is not among them.
         queues: What the file describes; those that ask for more than this version does are among them.
         topics: Kept whole, with subscriptions and rules.
+        relays: Those of a section that the emulator does not have.
         messages_per_second: What its clients may send and receive together, or None for no bound.
     """
 
@@ -118,6 +121,7 @@ class NamespaceConfig(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[AccessRule, ...] = ()
     queues: tuple[QueueDescription, ...] = ()
     topics: tuple[TopicDescription, ...] = ()
+    relays: tuple[HybridConnectionDescription, ...] = ()
     messages_per_second: int | None = None
 
 
@@ -271,8 +275,9 @@ def _namespace(node: _Node) -> NamespaceConfig:
     queue_nodes = node.children("Queues")
     queues = [_queue(queue) for queue in queue_nodes]
     topics = [_topic(topic) for topic in node.children("Topics")]
+    relays = [_relay(relay) for relay in node.children("Relays")]
     taken: set[str] = set()
-    for entity_name in [queue.name for queue in queues] + [topic.name for topic in topics]:
+    for entity_name in [one.name for one in (*queues, *topics, *relays)]:
         if entity_name.lower() in taken:
             raise node.error(f"two entities are called {entity_name!r}; case makes no difference")
         taken.add(entity_name.lower())
@@ -290,6 +295,7 @@ def _namespace(node: _Node) -> NamespaceConfig:
         rules=rules,
         queues=tuple(queues),
         topics=tuple(topics),
+        relays=tuple(relays),
         messages_per_second=rate,
     )
 
@@ -303,6 +309,21 @@ def _queue(node: _Node) -> QueueDescription:
     node.finish()
     node.checked(lambda queue: check_queue(queue, EMULATOR), queue)
     return queue
+
+
+def _relay(node: _Node) -> HybridConnectionDescription:
+    properties = node.child("Properties")
+    relay = HybridConnectionDescription(
+        name=node.take("Name", str),
+        requires_client_authorization=properties.take("RequiresClientAuthorization", bool, True),
+        user_metadata=properties.optional_text("UserMetadata"),
+        status=properties.take("Status", str, ACTIVE),
+        senders=properties.take("Senders", str, ANY),
+        authorization_rules=_access_rules(properties) if properties.has("AuthorizationRules") else (),
+    )
+    properties.finish()
+    node.finish()
+    return node.checked(check_relay, relay)
 
 
 def _topic(node: _Node) -> TopicDescription:

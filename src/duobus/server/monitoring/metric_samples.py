@@ -17,6 +17,7 @@ from duobus.telemetry.metrics import Sample
 
 if TYPE_CHECKING:
     from duobus.gateway.certificates import Certificates
+    from duobus.gateway.relay.hub import RelayHub
     from duobus.gateway.rest.server import RestServer
 
 #: Where Linux tells how many pages a process has, and how many of them are in memory.
@@ -90,6 +91,20 @@ def samples_of_process(rest: RestServer, certificates: Certificates | None) -> I
     end_ms = None if certificates is None else certificates.end_ms
     if end_ms is not None:
         yield Sample("duobus_certificate_end_seconds", (), end_ms / 1000)
+
+
+def samples_of_relays(hub: RelayHub) -> Iterator[Sample]:
+    """Yield what there is to tell of relays."""
+    for relay, use in hub.uses():
+        where = (relay.namespace, relay.path)
+        yield Sample("duobus_relay_listeners", where, len(use.listeners))
+        yield Sample("duobus_relay_rendezvous", where, len(use.joined) // 2)
+        yield Sample("duobus_relay_waiting", where, len(use.visits))
+    for status, number in list(hub.statuses.items()):
+        yield Sample("duobus_relay_requests", (str(status),), number)
+    for status, number in list(hub.refusals.items()):
+        yield Sample("duobus_relay_refusals", (str(status),), number)
+    yield Sample("duobus_relay_bytes", (), hub.handed_on)
 
 
 def running_version() -> str:

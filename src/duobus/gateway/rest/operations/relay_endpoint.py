@@ -69,10 +69,13 @@ class RelayEndpoint:
             case "PUT", True:
                 who = self._guard.demand_at(request, segments, namespace, Right.MANAGE)
                 form = json_object(await read_json(request, RELAY_BYTES_MAX, self._room), "The body is an object.")
-                must_be = "there" if request.headers.get("If-Match") == "*" else ""
-                must_be = "new" if request.headers.get("If-None-Match") == "*" else must_be
                 found, is_new = self._relays.put(
-                    namespace.name, path, form, must_be=must_be, who=who, origin=request.remote or ""
+                    namespace.name,
+                    path,
+                    form,
+                    must_be=target.query.get("must", ""),
+                    who=who,
+                    origin=request.remote or "",
                 )
                 return json_response(found, 201 if is_new else 200)
             case "DELETE", True:

@@ -86,15 +86,26 @@ def test_a_missing_entity_or_right_is_told_within_two_seconds(
     assert max(error["seconds"] for error in found.values()) < 2, found
 
 
+def frames_of_the_receiver(trace: str, queue: str) -> list[tuple[str, str]]:
+    """The frames on the channel of the receiver of a queue, up to its detach, as the trace of rhea has them."""
+    lines = [line.partition("rhea:frames [connection-1]:")[2] for line in trace.splitlines()]
+    (attach,) = (line for line in lines if " -> attach#12 " in line and f'"{queue}"' in line)
+    channel = attach.partition(" ")[0]
+    ours = [line.partition(" ")[2] for line in lines if line.startswith(f"{channel} ")]
+    end = next(index for index, line in enumerate(ours) if line.startswith("-> detach#16"))
+    return [(line[:2], line[3:]) for line in ours[:end]]
+
+
 def test_an_empty_queue_is_read_three_times_on_the_same_link(
     node: Node, node_bus: NodeBus, route: dict[str, Any]
 ) -> None:
     queue = node_bus.queue()
     found, trace = node.run_traced("empty", debug="rhea:frames", queue=queue, **route)
     assert found["counts"] == [0, 0, 0]
-    assert all(0.45 < took < 1.2 for took in found["took"]), found
-    attaches = [line for line in trace.splitlines() if "-> attach#12" in line and f'"{queue}"' in line]
-    assert len(attaches) == 1, attaches
+    # No read ends before its time. How much longer one takes is the machine's; the frames show that none was let down.
+    assert all(took > 0.45 for took in found["took"]), found
+    drains = [way for way, frame in frames_of_the_receiver(trace, queue) if '"drain":true' in frame]
+    assert drains == ["->", "<-"] * 3, trace
 
 
 @pytest.mark.parametrize("mode", ["peekLock", "receiveAndDelete"])

@@ -185,7 +185,7 @@ async def away(server: ServerProcess) -> AsyncIterator[None]:
 
 
 async def until(heard: AsyncIterator[Any], words: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async for data in heard:
             if words in str(data):
                 return

@@ -32,7 +32,7 @@ from duobus.testing.server import ServerProcess
 from kits.pair import Bus, body
 
 ROOT = Path(__file__).resolve().parents[3]
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 real = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),

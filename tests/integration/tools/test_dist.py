@@ -76,7 +76,7 @@ class Bare:
                 yield
             finally:
                 process.terminate()
-            assert process.wait(30) == 0
+            assert process.wait(60) == 0
 
 
 @pytest.fixture(scope="module")

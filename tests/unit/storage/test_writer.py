@@ -31,7 +31,7 @@ class Announced:
             self._complete.set()
 
     async def all(self) -> list[tuple[Any, BaseException | None]]:
-        await asyncio.wait_for(self._complete.wait(), 10)
+        await asyncio.wait_for(self._complete.wait(), 60)
         return self.outcomes
 
 
@@ -113,7 +113,7 @@ def test_between_two_calls_nothing_of_the_first_is_held(make: Make) -> None:
         await done.all()
         done.outcomes.clear()
         try:
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(60):
                 while any(ref() is not None for ref in held):  # noqa: ASYNC110 - the thread lets go after announcing
                     await asyncio.sleep(0.001)
         finally:

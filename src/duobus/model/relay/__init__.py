@@ -1,0 +1,1 @@
+"""The wire of relays (Azure: Hybrid Connections protocol): what relay, listener and sender write to each other."""

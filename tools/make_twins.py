@@ -1,8 +1,8 @@
 """Write the synchronous twins of the client side (docs/decisions/0016-generated-synchronous-form.md).
 
 Every module of ``src/duobus/ha/aio`` becomes one of the same name in ``src/duobus/ha/sync``, but for those that are
-written by hand on both sides; and so for ``src/duobus/relay``. The text is edited at the places that the syntax tree names, so that comments and
-docstrings come along; then ruff removes imports that nobody needs any more, and formats.
+written by hand on both sides; and so for ``src/duobus/relay``. The text is edited at the places that the syntax tree
+names, so that comments and docstrings come along; then ruff removes imports that nobody needs any more, and formats.
 
     make twins                                   write them
     python tools/make_twins.py --check           only tell whether they are up to date

@@ -89,9 +89,7 @@ class RelayEndpoint:
         resource = quote(self.audience, safe="")
         digest = hmac.digest(self.key.encode(), f"{resource}\n{expires_s}".encode(), hashlib.sha256)
         signature = quote(base64.b64encode(digest).decode(), safe="")
-        return (
-            f"SharedAccessSignature sr={resource}&sig={signature}&se={expires_s}&skn={quote(self.key_name, safe='')}"
-        )
+        return f"SharedAccessSignature sr={resource}&sig={signature}&se={expires_s}&skn={quote(self.key_name, safe='')}"
 
     def listen_address(self, identifier: str) -> str:
         """The address of the control channel; the identifier is in the relay's logs."""

@@ -146,3 +146,15 @@ _ADVICE: Final = {
     404: ". Check the path, and that a listener runs.",
     429: ". Try again later.",
 }
+
+
+class AnswerTooLarge(RelayError):
+    """The answer has more bytes than the caller allows. Ask for less, or allow more with ``body_max``."""
+
+    is_outage = False
+
+
+class ConnectionTaken(RelayError):
+    """The pending connection was accepted or rejected before: its address works once."""
+
+    is_outage = False

@@ -75,7 +75,6 @@ class RelayResponse:
         return self.body.decode("utf-8", "replace")
 
 
-
 def is_repeatable(method: str) -> bool:
     """Whether a request may be sent again though the first one may have been executed."""
     return method.upper() in REPEATABLE_METHODS

@@ -68,6 +68,7 @@ PENDING_DEFAULT: Final = 128
 RENEW_RETRY_S: Final = 15.0
 END_S: Final = 10.0
 _UNAUTHORIZED: Final = 401
+_TO_BE_MENDED: Final = frozenset({400, 401, 403, 404})
 
 Handler = Callable[[RelayRequest], RelayResponse]
 
@@ -225,6 +226,12 @@ class RelayListener:
         """Whether the listener is registered with its relay."""
         return self._channel is not None
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the relay knows the listener and refuses it, so that somebody has to mend the configuration."""
+        error = self.last_error
+        return isinstance(error, RelayRefused) and error.status in _TO_BE_MENDED
+
     def start(self) -> None:
         """Begin to connect; returns at once."""
         if self._runner is None:
@@ -234,13 +241,13 @@ class RelayListener:
         """Wait until the listener is registered.
 
         Raises:
-            RelayError: It could not register in time; this is why. The listener goes on trying.
+            RelayError: It could not register in time, or was refused; this is why. The listener goes on trying.
         """
         end = tasks.now() + timeout
         while not self.is_online:
             left = end - tasks.now()
             self._changed.clear()
-            if left <= 0 or not self._changed.wait(left):
+            if self.is_refused or left <= 0 or not self._changed.wait(left):
                 raise self.last_error or RelayTimeout("the listener did not register in time", self.endpoint.name)
 
     def accept(self) -> PendingConnection:
@@ -521,13 +528,14 @@ class PairListener:
         """Wait until one endpoint has registered the service.
 
         Raises:
-            RelayError: Neither endpoint did in time; the error of the first one, with ``second``.
+            RelayError: Neither endpoint did in time, or both refuse; the error of the first one, with ``second``.
         """
         end = tasks.now() + timeout
         while not self.is_up:
             left = end - tasks.now()
             self._changed.clear()
-            if left <= 0 or not self._changed.wait(left):
+            is_refused = all(listener.is_refused for listener in self.listeners)
+            if is_refused or left <= 0 or not self._changed.wait(left):
                 first, second = (listener.last_error for listener in self.listeners)
                 error = first or second or RelayTimeout("no endpoint registered the service in time")
                 error.second = second if error is first else None

@@ -31,6 +31,7 @@ from duobus.relay.aio import (
     RelayPair,
     RelaySender,
     connect,
+    connections,
     request,
 )
 from duobus.relay.errors import ConnectionTaken
@@ -437,6 +438,18 @@ def test_a_pair_of_one_endpoint_is_refused() -> None:
         RelayPair([RelayEndpoint("one", "p"), RelayEndpoint("ONE", "p")])
     with pytest.raises(ValueError, match="two endpoints"):
         RelayPair([RelayEndpoint("one", "p")])
+
+
+def test_a_pair_that_fails_over_on_an_answer_of_the_service_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "has_via", lambda headers, host: False)
+    with pytest.raises((AssertionError, RelayRefused)):
+        test_an_answer_of_the_service_changes_nothing(503)
+
+
+def test_a_listener_that_opens_an_address_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PendingConnection, "_take", lambda self: None)
+    with pytest.raises(RelayRefused, match="used before"):
+        test_an_address_of_a_rendezvous_is_opened_once_however_often_it_is_accepted()
 
 
 # -- with threads ----------------------------------------------------------------------------------------------------

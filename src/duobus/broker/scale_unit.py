@@ -27,6 +27,7 @@ from duobus.broker.entities.destination import check_targets
 from duobus.broker.entities.idle_tracking import IdleDeletion
 from duobus.broker.entities.namespace import Namespace
 from duobus.broker.entities.queue import COUNT_BITS, Queue
+from duobus.broker.entities.relay import RelayLife
 from duobus.broker.entities.topic import Subscription, Topic
 from duobus.broker.entities.topic_management import TopicLife
 from duobus.broker.forwarding.service import ForwardingService
@@ -59,6 +60,7 @@ from duobus.model.descriptions import (
     to_json,
 )
 from duobus.model.quotas import Quotas
+from duobus.model.relay.description import RELAY
 from duobus.model.tiers import CLOUD, Profile
 from duobus.storage import catalog_identity as belonging
 from duobus.storage.catalog_rows import LIVE, CatalogContents, EntityRow, SlotRow
@@ -87,6 +89,7 @@ class ScaleUnit:
         idle_watch: Finds those that nobody uses.
         moves: Of fragments from one store to another.
         topics: Makes, changes and deletes topics and what belongs to them.
+        relays: Makes, changes and deletes relays.
         new_id: Gives ``newid()`` of rules its values.
         message_ids: For messages that come without one.
         partitions: Fragments of a partitioned entity that is created from now on.
@@ -118,6 +121,7 @@ class ScaleUnit:
         self.idle_watch = IdleDeletion(self._queues, lambda: self.time, self._delete_idle)
         self.moves = FragmentMoves(self)
         self.topics = TopicLife(self)
+        self.relays = RelayLife(self)
         self._records = RecordKeeping(catalog, self.brokers)
         self.new_id: Callable[[], uuid.UUID] = new_id or Entropy().uuid
         self.message_ids = MessageIds(self.new_id)
@@ -143,8 +147,9 @@ class ScaleUnit:
         entities = [row for row in contents.entities if row.kind == QUEUE]
         self.topics.found(contents.entities)
         for row in contents.entities:
-            if row.kind not in (QUEUE, TOPIC, SUBSCRIPTION):
+            if row.kind not in (QUEUE, TOPIC, SUBSCRIPTION, RELAY):
                 self.namespace(row.namespace).unbuilt[row.path.lower()] = row.kind
+        self.relays.found(contents.entities)
         for row in entities:
             if row.state in (LIVE, "intent"):
                 self._add_queue(row)
@@ -215,6 +220,8 @@ class ScaleUnit:
             await self.delete_queue(home.name, path)
         for path in list(home.topics):
             await self.topics.delete_topic(home.name, path)
+        for path in list(home.relays):
+            self.relays.delete(home.name, path)
         del self.namespaces[name.lower()]
 
     async def time_moved(self) -> None:
@@ -390,13 +397,14 @@ class ScaleUnit:
                 self.store_events(store_id, "left out", why)
 
     def _demand_room(self, home: Namespace, name: str, *, is_partitioned: bool) -> None:
-        kinds, limit, kind = len(home.queues) + len(home.topics) + len(home.unbuilt), self.quotas.entities, "entities"
+        others = len(home.relays) + len(home.unbuilt)
+        kinds, limit, kind = len(home.queues) + len(home.topics) + others, self.quotas.entities, "entities"
         are_few = is_partitioned and self.partitions == FRAGMENTS_STANDARD
         if kinds < (min(limit, self.quotas.partitioned_entities) if are_few else limit):
             # To look at each of thousands for each that is created would take longer than to create it.
             return
         entities = [one for one in (*home.queues.values(), *home.topics.values()) if sharded_queue_of(one.path) is None]
-        number = len(entities) + len(home.unbuilt)
+        number = len(entities) + others
         # Where every entity is partitioned, they are counted as entities (Azure: quotas).
         if number < limit and are_few:
             number = sum(entity.is_partitioned for entity in entities)

@@ -229,6 +229,8 @@ class ClusteredScaleUnit(ScaleUnit):
         # What other servers have created, this one may be about to make in its stores.
         self.catalog.mark.see(directory.contents)
         self.seen(directory)
+        # Every server has all relays.
+        self.relays.refresh(row for row in directory.contents.entities if row.state == LIVE)
         async with self._adopting:
             await self.sharded_entities.see(directory)
 

@@ -36,6 +36,7 @@ from duobus.server.operations.events import EventFeed, ReportingTrail
 from duobus.server.operations.history import History
 from duobus.server.operations.inspection import Inspection
 from duobus.server.operations.metering import MeteringReader
+from duobus.server.operations.relays import ServerRelays
 from duobus.server.operations.rule_trials import RuleTrials
 from duobus.server.server_record import ServerRecord, managing_rule
 from duobus.server.settings import EMULATOR_KEY, Settings, ready_members
@@ -554,6 +555,8 @@ class Server:
     async def _open_listeners(self, authorizer: Authorizer) -> None:
         settings = self.settings
         tls = self.certificates = self._certificates()
+        from duobus.gateway.relay.hub import RelayHub
+        from duobus.gateway.relay.server import RelayServer
         from duobus.gateway.rest.api import HttpApi
         from duobus.gateway.rest.operations.registry import Operations
         from duobus.gateway.rest.server import RestServer
@@ -564,6 +567,7 @@ class Server:
         started_ms = self._clock.now_ms()
         metrics = Metrics(lambda: self._samples(started_ms))
         websocket = WebSocketServer(self.amqp, self._own_hosts(), Log("websocket"))
+        relay_hub = RelayHub(self.unit, authorizer, self._clock, self._entropy, Log("relay"))
         api = HttpApi(
             self.unit,
             authorizer,
@@ -605,10 +609,12 @@ class Server:
                 history=self._history,
                 events=self._events,
                 metering=MeteringReader(None if settings.ephemeral else settings.data, self._clock),
+                relays=ServerRelays(self.unit, relay_hub, self.audit, self._clock.now_ms),
             ),
             **self._sends(),
         )
         self.amqp.audit = self.audit
+        self.relays = RelayServer(relay_hub)
         self.rest = RestServer(
             self.unit,
             metrics,
@@ -619,6 +625,7 @@ class Server:
             is_draining=lambda: self.is_draining,
             probes=self._probes,
             may_read_metrics=self._may_read_metrics,
+            relays=self.relays,
         )
         http = await self.rest.open()
         # Every port serves everything; the names say what clients look for there.

@@ -1,10 +1,10 @@
 """What stores keep of their catalog, so that it can be made again from them (``duobus store adopt``).
 
 A record is a row of the catalog under a key, in JSON. Those of an entity are in the stores that have its fragments, all
-others in every store. They are written with commits that a store makes anyway (``catalog_identity.py``): a fragment is
-never there without the record of its entity. What changes without that (properties, rules, keys) is written soon after,
-in a commit of its own. Each record has the revision of the catalog at which it was written: of two that differ, the
-later one holds.
+others, and those of relays, in every store. They are written with commits that a store makes anyway
+(``catalog_identity.py``): a fragment is never there without the record of its entity. What changes without that
+(properties, rules, keys) is written soon after, in a commit of its own. Each record has the revision of the catalog at
+which it was written: of two that differ, the later one holds.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from duobus.model.descriptions import SUBSCRIPTION, AccessRule
+from duobus.model.relay.description import RELAY
 from duobus.storage.catalog_rows import CatalogContents, EntityRow, MoveRow, NamespaceRow, SlotRow, StoreRow
 
 #: Kinds of records, the first part of their keys.
@@ -119,6 +120,9 @@ def records_of(contents: CatalogContents) -> Iterable[Record]:
     for entity in contents.entities:
         own = homes[entity.namespace.lower(), entity.path.lower()]
         stores = homes.get(topic_key(entity)) if entity.kind == SUBSCRIPTION else own
+        if entity.kind == RELAY:
+            # It has nothing in any store, so each of them keeps its record.
+            stores = None
         yield Record(key_of(ENTITY, entity.entity_id), entity_record(entity), stores)
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from duobus.errors import StoreFailed
 from duobus.model.descriptions import QUEUE, TOPIC, AccessRule, QueueDescription, TopicDescription, from_json
+from duobus.model.relay.description import RELAY, HybridConnectionDescription
 
 #: Name of the rule that every namespace has (Azure: shared access signatures).
 DEFAULT_RULE_NAME = "RootManageSharedAccessKey"
@@ -44,7 +45,7 @@ class EntityRow(msgspec.Struct, frozen=True):
     Attributes:
         entity_id: Given by the catalog, never reused.
         namespace: Name of its namespace.
-        kind: ``queue`` or ``topic``.
+        kind: ``queue``, ``topic``, ``subscription`` or ``relay``; a version that does not know a kind leaves it alone.
         path: Name in the spelling of its creator; unique without regard to case.
         description: JSON of its description; opaque here.
         state: INTENT, LIVE or DELETING.
@@ -63,9 +64,11 @@ class EntityRow(msgspec.Struct, frozen=True):
 
 
 def rules_of_entity(row: EntityRow) -> tuple[AccessRule, ...]:
-    """The access rules of a queue or topic; of anything else none."""
+    """The access rules of a queue, topic or relay; of anything else none."""
     if row.kind == QUEUE:
         return from_json(row.description, QueueDescription).authorization_rules
+    if row.kind == RELAY:
+        return from_json(row.description, HybridConnectionDescription).authorization_rules
     return from_json(row.description, TopicDescription).authorization_rules if row.kind == TOPIC else ()
 
 

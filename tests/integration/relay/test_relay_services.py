@@ -14,7 +14,7 @@ from duobus.relay import ListenerRejected
 from duobus.relay.aio import RelayListener, RelaySender, connect, request
 from duobus.relay.asgi import AsgiService, LifespanFailed
 from duobus.relay.tunnel import LocalPort, expose
-from kits.relay import StandInRelay
+from kits.stand_in_relay import StandInRelay
 
 # -- ASGI -------------------------------------------------------------------------------------------------------------
 

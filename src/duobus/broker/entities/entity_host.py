@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from duobus.broker.forwarding.service import ForwardingService
     from duobus.broker.message_broker import MessageBroker
     from duobus.model.descriptions import QueueDescription
+    from duobus.model.quotas import Quotas
     from duobus.storage.catalog.interface import Catalog
     from duobus.storage.catalog_rows import EntityRow, SlotRow
 
@@ -27,6 +28,8 @@ class EntityHost(Protocol):
 
     brokers: dict[int, MessageBroker]
     catalog: Catalog
+    namespaces: dict[str, Namespace]
+    quotas: Quotas
     forwarding: ForwardingService
     idle_watch: IdleDeletion
     new_id: Callable[[], uuid.UUID]

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 from duobus.broker.admission import Throttle
 from duobus.broker.entities.queue import Queue
 from duobus.broker.entities.topic import Topic
-from duobus.errors import NotImplementedYet
+from duobus.errors import NotAllowed, NotImplementedYet
 from duobus.model.address import Address, not_found
 from duobus.model.descriptions import AccessRule
 
 if TYPE_CHECKING:
     from duobus.broker.entities.destination import Destination
+    from duobus.broker.entities.relay import HybridConnection
     from duobus.fragment.forward_dedup import Origin
 
 
@@ -50,18 +51,20 @@ class Namespace:
         name: Its name, as configured.
         queues: Lower-case path to queue.
         topics: Lower-case path to topic.
+        relays: Lower-case path to relay.
         unbuilt: Lower-case path to what this version stores and does not serve (a topic, say).
         throttle: Its rate, or None when it has no bound.
         is_shared: Other servers have entities of it, too.
         remote_entities: Finds these, where there are any.
     """
 
-    __slots__ = ("is_shared", "name", "queues", "remote_entities", "throttle", "topics", "unbuilt")
+    __slots__ = ("is_shared", "name", "queues", "relays", "remote_entities", "throttle", "topics", "unbuilt")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.queues: dict[str, Queue] = {}
         self.topics: dict[str, Topic] = {}
+        self.relays: dict[str, HybridConnection] = {}
         self.unbuilt: dict[str, str] = {}
         self.throttle: Throttle | None = None
         self.is_shared = False
@@ -72,7 +75,7 @@ class Namespace:
         for length in range(1, len(segments) + 1):
             path = tuple(segments[:length])
             key = "/".join(path)
-            entity = self.queues.get(key) or self.topics.get(key)
+            entity = self.queues.get(key) or self.topics.get(key) or self.relays.get(key)
             for rule in () if entity is None else entity.description.authorization_rules:
                 yield path, rule
 
@@ -81,10 +84,13 @@ class Namespace:
 
         Raises:
             EntityNotFound: There is none.
+            NotAllowed: A relay has this address.
             NotImplementedYet: The entity is stored, but this version cannot serve it.
         """
         queue = self._find(address)
         if queue is None:
+            if address.key in self.relays:
+                raise NotAllowed(f"'{address.path}' is a relay: it is reached by HTTP and WebSocket, and not by AMQP.")
             kind = self.unbuilt.get(address.key)
             if kind is not None:
                 raise NotImplementedYet(f"'{address.path}' is a {kind}, which this version of duobus stores only.")
@@ -99,13 +105,26 @@ class Namespace:
         return self._find(address) is not None or (address.subscription is None and address.key in self.unbuilt)
 
     def is_taken(self, path: str) -> bool:
-        """Whether an entity has this name; queues and topics share one name space."""
+        """Whether an entity has this name; queues, topics and relays share one name space."""
         key = path.lower()
-        return key in self.queues or key in self.topics or key in self.unbuilt
+        return key in self.queues or key in self.topics or key in self.relays or key in self.unbuilt
 
     def has(self, path: str) -> bool:
         """Whether there is an entity of this name, here or at another server."""
         return self.is_taken(path) or (self.remote_entities is not None and self.remote_entities.knows(self.name, path))
+
+    def relay_of(self, segments: Sequence[str]) -> HybridConnection | None:
+        """The relay that serves a path: its name begins the path, and that of no entity does so with more segments."""
+        if not self.relays:
+            return None
+        lower = [segment.lower() for segment in segments]
+        for length in range(len(lower), 0, -1):
+            key = "/".join(lower[:length])
+            if key in self.queues or key in self.topics:
+                return None
+            if key in self.relays:
+                return self.relays[key]
+        return None
 
     def topic(self, path: str) -> Topic:
         """The topic of this name.

@@ -8,7 +8,7 @@ of HTTP stand in one place only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from aiohttp import web
@@ -36,6 +36,7 @@ class FastSendServer:
 
     Attributes:
         is_open: Whether requests are taken here; if not, all are the general server's.
+        is_relayed: Whether a host and a path are those of a relay, whose requests are the general server's.
 
     Args:
         server: Makes the protocols of the general server.
@@ -48,6 +49,7 @@ class FastSendServer:
         self.server = server
         self.sends = sends
         self.is_open = True
+        self.is_relayed: Callable[[str, str], bool] = lambda host, path: False
         self._clock = clock
         self._sweeps_max = keep_alive_s / SWEEP_S
         self._open: set[FastSendConnection] = set()
@@ -211,7 +213,7 @@ class FastSendConnection(asyncio.Protocol, Mailbox):
             self._wait_for_more() if len(data) < HEAD_BYTES_MAX else self._hand_over()
             return
         head = read_head(data[:begin]) if self._fast_sends.is_open else None
-        if head is None:
+        if head is None or self._fast_sends.is_relayed(head.host, head.path):
             self._hand_over()
         elif len(data) < begin + head.length:
             self._wait_for_more()

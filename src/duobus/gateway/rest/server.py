@@ -55,6 +55,19 @@ class RequestRouter(Protocol):
         """Close the connections to the others."""
 
 
+class Relays(Protocol):
+    """Answers what comes for relays; see ``gateway/relay/server.py``."""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse | None:
+        """The answer; None when the request is for no relay."""
+
+    def is_relayed(self, host: str, text: str) -> bool:
+        """Whether a host and the target of a request are those of a relay."""
+
+    def close(self) -> None:
+        """The server stops."""
+
+
 def is_of_browser(request: web.Request) -> bool:
     """Whether a browser asks for the start page: a browser names the kinds of answers that people read."""
     return request.method == "GET" and request.raw_path == "/" and "text/html" in request.headers.get("Accept", "")
@@ -81,6 +94,7 @@ class RestServer:
         is_draining: Callable[[], bool] = lambda: False,
         probes: StoreProbes | None = None,
         may_read_metrics: Callable[[str], bool] = lambda authorization: True,
+        relays: Relays | None = None,
     ) -> None:
         """``may_read_metrics``: whether the metrics are for who sends this text in the header Authorization."""
         self.health = Health(unit, is_ready, is_draining, probes)
@@ -89,6 +103,7 @@ class RestServer:
         self._api = api
         self._tokens = tokens
         self._may_read_metrics = may_read_metrics
+        self._relays = relays
         self._log = ServerLog(BoundedLog(Log("http"), Clock().monotonic_ms if api is None else api.clock.monotonic_ms))
         self._runner: web.AppRunner | None = None
         self._heads: LimitedHeads | None = None
@@ -138,10 +153,14 @@ class RestServer:
         if self._api is None:
             return bounded(server)
         fast_sends = self.fast_sends = FastSendServer(server, self._api.sends, self._api.clock, KEEP_ALIVE_S)
+        if self._relays is not None:
+            fast_sends.is_relayed = self._relays.is_relayed
         return bounded(fast_sends)
 
     async def close(self) -> None:
         """Close what is open."""
+        if self._relays is not None:
+            self._relays.close()
         if self._router is not None:
             await self._router.close()
         if self.fast_sends is not None:
@@ -162,7 +181,9 @@ class RestServer:
         assert self._api is not None
         if is_of_browser(request) and (url := self.console_url()) is not None:
             return web.Response(status=302, headers={"Location": url, "Cache-Control": "no-store"})
-        answer = None if self._router is None else await self._router.answer(request)
+        answer = None if self._relays is None else await self._relays.answer(request)
+        if answer is None and self._router is not None:
+            answer = await self._router.answer(request)
         return answer or await self._api.serve(request)
 
     async def _metrics_page(self, request: web.Request) -> web.Response:

@@ -16,6 +16,7 @@ import msgspec
 
 from duobus.errors import StoreFailed
 from duobus.model.descriptions import AccessRule
+from duobus.model.relay.description import RELAY
 from duobus.storage.catalog.interface import Catalog, RulesChange, exists_already, unknown_entity, unknown_namespace
 from duobus.storage.catalog_records import Record, move_record, namespace_record, store_record
 from duobus.storage.catalog_rows import (
@@ -261,8 +262,8 @@ class SqlCatalog(Catalog):
                 "UPDATE entities SET path = ?, description = ?, state = ?, key = ?, sum = ? WHERE entity_id = ?",
                 (*new, new[0].lower(), check, entity_id),
             )
-            # A new state is told with the fragments that come or go for it.
-            self._touch(entity_id, is_urgent=description is not None)
+            # A new state is told with the fragments that come or go for it; a relay has none.
+            self._touch(entity_id, is_urgent=description is not None or kind == RELAY)
 
     @guarded
     def finish_delete(self, entity_id: int) -> None:

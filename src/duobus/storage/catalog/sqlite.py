@@ -14,6 +14,7 @@ import msgspec
 from duobus.errors import StoreFailed, StoreTooNew
 from duobus.file_sync import SQLITE_SETTINGS
 from duobus.model.descriptions import SUBSCRIPTION
+from duobus.model.relay.description import RELAY
 from duobus.storage.catalog.sql import FRAGMENT_GAP, IDENTITY, LOST_STORES, MOVES, REVISION, SEEN, SqlCatalog, guarded
 from duobus.storage.catalog.sqlite_connection import CatalogConnection
 from duobus.storage.catalog_identity import CatalogMark
@@ -167,6 +168,8 @@ class SqliteCatalog(SqlCatalog):
         ((namespace, kind, path, text, state, count),) = found
         slots = self._slots(entity_id)
         entity = EntityRow(entity_id, namespace, kind, path, text.encode(), state, count, slots)
+        if kind == RELAY:
+            return Record(key, entity_record(entity))
         if kind == SUBSCRIPTION:
             topic = self._run("SELECT entity_id FROM entities WHERE namespace = ? AND key = ?", topic_key(entity))
             slots = self._slots(topic[0][0]) if topic else ()

@@ -1,0 +1,1 @@
+"""The relay: listeners hold a control channel, senders come by WebSocket or HTTP, and the relay joins the two."""

@@ -1,0 +1,150 @@
+"""The control channel of one listener: what the relay asks of it, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from duobus.auth.authorizer import Grant
+from duobus.gateway.relay.frames import TEXT, Piece
+from duobus.gateway.relay.limits import CHANNEL_UNREAD_BYTES_MAX
+from duobus.gateway.relay.listeners import Vigil
+from duobus.gateway.relay.websocket_end import WebSocketEnd
+from duobus.model.relay.limits import CHANNEL_BODY_BYTES_MAX, CLOSE_ERROR, CLOSE_TOO_LARGE, MESSAGE_BYTES_MAX
+from duobus.model.relay.messages import Accept, MalformedMessage, Rendezvous, RenewToken, Request, Response, to_relay
+
+#: A response and its body; None for a response that HTTP does not allow.
+Answer = tuple[Response, bytes] | None
+
+
+class ChannelOwner(Protocol):
+    """Who keeps control channels."""
+
+    def renewed(self, channel: ControlChannel, token: str) -> None:
+        """A listener shows a fresh token."""
+
+    def lost(self, channel: ControlChannel) -> None:
+        """A listener has closed its channel, or is gone."""
+
+
+class ControlChannel:
+    """One listener.
+
+    Attributes:
+        grant: What its token allows; renewed by itself.
+        base: Scheme and host by which it has come, for addresses of rendezvous.
+        tracking_id: For the log.
+    """
+
+    __slots__ = ("_body", "_expected", "_owner", "_text", "_waiting", "base", "end", "grant", "tracking_id", "vigil")
+
+    def __init__(
+        self, end: WebSocketEnd, owner: ChannelOwner, grant: Grant, base: str, tracking_id: str, now_ms: int
+    ) -> None:
+        self.end = end
+        self.grant = grant
+        self.base = base
+        self.tracking_id = tracking_id
+        self.vigil = Vigil(now_ms)
+        self._owner = owner
+        self._text = bytearray()
+        # The response whose body is the next binary message, and what has come of that.
+        self._expected: Response | None = None
+        self._body = bytearray()
+        self._waiting: dict[str, Callable[[Answer], None]] = {}
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether a sender may be sent to it."""
+        return self.end.is_open and self.end.unsent_bytes < CHANNEL_UNREAD_BYTES_MAX
+
+    # -- what the relay asks ----------------------------------------------------------------------------------------
+
+    def send(self, message: Accept | Request | Rendezvous, body: bytes = b"") -> None:
+        """Send a message, and its body right behind it."""
+        self.end.send_text(message.to_json())
+        if isinstance(message, Request) and message.has_body:
+            self.end.send_bytes(body)
+        if self.end.unsent_bytes > CHANNEL_UNREAD_BYTES_MAX:
+            # It does not read; what was sent to it is lost, as it would be anyway.
+            self.end.abort()
+            self._owner.lost(self)
+
+    def expect(self, request_id: str, answered: Callable[[Answer], None]) -> None:
+        """Have ``answered`` called with the answer to a request."""
+        self._waiting[request_id] = answered
+
+    def forget(self, request_id: str) -> None:
+        """Nobody waits for this answer any more."""
+        self._waiting.pop(request_id, None)
+
+    # -- Receiver ---------------------------------------------------------------------------------------------------
+
+    def received(self, piece: Piece) -> None:
+        """See Receiver."""
+        self.vigil.ponged()
+        if piece.opcode == TEXT:
+            self._take_text(piece)
+        elif self._expected is None:
+            # hyco-https sends an empty message after a response that has no body.
+            if piece.data:
+                self._refuse(CLOSE_ERROR, "A body came without its response.")
+        else:
+            self._body += piece.data
+            if len(self._body) > CHANNEL_BODY_BYTES_MAX:
+                self._refuse(CLOSE_TOO_LARGE, "The body is too large for the control channel; use the rendezvous.")
+            elif piece.is_last:
+                response, self._expected = self._expected, None
+                body = bytes(self._body)
+                self._body.clear()
+                self._answer(response.request_id, (response, body))
+
+    def _take_text(self, piece: Piece) -> None:
+        self._text += piece.data
+        if len(self._text) > MESSAGE_BYTES_MAX:
+            self._refuse(CLOSE_TOO_LARGE, "The message is too long.")
+            return
+        if not piece.is_last:
+            return
+        data = bytes(self._text)
+        self._text.clear()
+        try:
+            found = to_relay(data.decode())
+        except UnicodeDecodeError:
+            self._refuse(CLOSE_ERROR, "The message is not UTF-8.")
+            return
+        except MalformedMessage as error:
+            if error.request_id:
+                self._answer(error.request_id, None)
+            else:
+                self._refuse(CLOSE_ERROR, str(error))
+            return
+        if isinstance(found, RenewToken):
+            self._owner.renewed(self, found.token)
+        elif isinstance(found, Response):
+            if self._expected is not None:
+                self._answer(self._expected.request_id, None)
+                self._expected = None
+                self._body.clear()
+            if found.has_body:
+                self._expected = found
+            else:
+                self._answer(found.request_id, (found, b""))
+
+    def _answer(self, request_id: str, answer: Answer) -> None:
+        self.vigil.answered()
+        answered = self._waiting.pop(request_id, None)
+        if answered is not None:
+            answered(answer)
+
+    def _refuse(self, code: int, text: str) -> None:
+        self.end.close(code, text)
+        self._owner.lost(self)
+
+    def ponged(self) -> None:
+        """See Receiver."""
+        self.vigil.ponged()
+
+    def ended(self, code: int, reason: str) -> None:
+        """See Receiver."""
+        self._owner.lost(self)

@@ -1,0 +1,68 @@
+"""The relay of one server: tells handshakes, requests and questions about relays apart, and answers what is refused."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from duobus.auth.authorizer import NamespaceRules
+from duobus.gateway.relay.handshakes import Handshakes
+from duobus.gateway.relay.http_requests import HttpRequests
+from duobus.gateway.relay.hub import RelayHub
+from duobus.gateway.relay.refusals import Rejected, RelayRefusal
+from duobus.model.relay.addresses import RelayTarget, parse_handshake, parse_request
+from duobus.model.relay.headers import MANAGEMENT_HEADER, description_of
+from duobus.model.relay.limits import DESCRIPTION_LENGTH_MAX
+
+
+class RelayServer:
+    """Answers what comes for relays.
+
+    Attributes:
+        hub: The relays and who uses them.
+    """
+
+    def __init__(self, hub: RelayHub) -> None:
+        self.hub = hub
+        self._handshakes = Handshakes(hub)
+        self._requests = HttpRequests(hub)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse | None:
+        """Answer a request; None when it is for no relay."""
+        text = request.raw_path
+        handshake = parse_handshake(text)
+        if handshake is not None:
+            return await self._answered(request, handshake, self.hub.namespace_of(request), is_handshake=True)
+        if not self.hub.has_relays():
+            return None
+        namespace = self.hub.namespace_of(request)
+        target = parse_request(text)
+        if self.hub.relay_of(namespace.name, target.segments) is None or MANAGEMENT_HEADER in request.headers:
+            return None
+        return await self._answered(request, target, namespace, is_handshake=False)
+
+    def is_relayed(self, host: str, text: str) -> bool:
+        """Whether the target of a request is served by a relay."""
+        if not self.hub.has_relays():
+            return False
+        namespace = self.hub.namespace_of_host(host)
+        return self.hub.relay_of(namespace.name, parse_request(text).segments) is not None
+
+    async def _answered(
+        self, request: web.Request, target: RelayTarget, namespace: NamespaceRules, *, is_handshake: bool
+    ) -> web.StreamResponse:
+        tracking_id = self.hub.new_tracking_id()
+        door = self._handshakes if is_handshake else self._requests
+        try:
+            return await door.answer(request, target, namespace, tracking_id)
+        except Rejected as rejected:
+            # The listener's own words, and nothing of the relay's.
+            reason = description_of(rejected.text, DESCRIPTION_LENGTH_MAX)
+            return web.Response(status=rejected.status, reason=reason, text=rejected.text)
+        except RelayRefusal as refusal:
+            if not is_handshake:
+                self.hub.statuses[refusal.status] += 1
+            return self.hub.answer_of(refusal, request, tracking_id)
+
+    def close(self) -> None:
+        """The server stops."""
+        self.hub.close()

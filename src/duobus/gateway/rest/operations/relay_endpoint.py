@@ -1,0 +1,82 @@
+"""``/$duobus/relays``: the relays of a namespace, which are made, changed and deleted here.
+
+The .NET client asks the relay itself for what it is (``X-PROCESS-AT: ServiceBus``); that answer is made here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from aiohttp import web
+
+from duobus.auth.authorizer import NamespaceRules
+from duobus.errors import EntityNotFound
+from duobus.gateway.rest.authorization import Guard
+from duobus.gateway.rest.operations.json_bodies import json_object, json_response, read_json
+from duobus.gateway.rest.request_bodies import BodyBudget
+from duobus.gateway.rest.request_target import Target
+from duobus.model.descriptions import Right
+
+#: Bytes of one description in JSON.
+RELAY_BYTES_MAX: Final = 64 << 10
+RELAYS: Final = "relays"
+
+
+class Relays(Protocol):
+    """The relays of a server; see ``duobus.server.operations.relays``."""
+
+    def listed(self, namespace: str) -> list[dict[str, Any]]:
+        """All of a namespace, by name."""
+
+    def shown(self, namespace: str, path: str) -> dict[str, Any]:
+        """One of them."""
+
+    def put(
+        self, namespace: str, path: str, form: Mapping[str, Any], *, must_be: str, who: str, origin: str
+    ) -> tuple[dict[str, Any], bool]:
+        """Create or change one; return it, and whether it is new. ``must_be``: new, there, or empty for either."""
+
+    def delete(self, namespace: str, path: str, *, who: str, origin: str) -> None:
+        """Delete one."""
+
+
+class RelayEndpoint:
+    """Serves these requests for one server."""
+
+    def __init__(self, relays: Relays, guard: Guard, room: BodyBudget) -> None:
+        self._relays = relays
+        self._guard = guard
+        self._room = room
+
+    async def answer(self, request: web.Request, target: Target, namespace: NamespaceRules) -> web.Response | None:
+        """Answer one request; None when it asks for something else.
+
+        Raises:
+            ServiceBusError: It is refused; the caller says so.
+        """
+        if target.lower[1:2] != (RELAYS,):
+            return None
+        path = "/".join(target.segments[2:])
+        segments = tuple(path.lower().split("/")) if path else ()
+        match request.method, bool(path):
+            case "GET", False:
+                self._guard.demand_at(request, target.lower, namespace, Right.MANAGE)
+                return json_response(self._relays.listed(namespace.name))
+            case "GET", True:
+                self._guard.demand_at(request, segments, namespace, Right.MANAGE)
+                return json_response(self._relays.shown(namespace.name, path))
+            case "PUT", True:
+                who = self._guard.demand_at(request, segments, namespace, Right.MANAGE)
+                form = json_object(await read_json(request, RELAY_BYTES_MAX, self._room), "The body is an object.")
+                must_be = "there" if request.headers.get("If-Match") == "*" else ""
+                must_be = "new" if request.headers.get("If-None-Match") == "*" else must_be
+                found, is_new = self._relays.put(
+                    namespace.name, path, form, must_be=must_be, who=who, origin=request.remote or ""
+                )
+                return json_response(found, 201 if is_new else 200)
+            case "DELETE", True:
+                who = self._guard.demand_at(request, segments, namespace, Right.MANAGE)
+                self._relays.delete(namespace.name, path, who=who, origin=request.remote or "")
+                return json_response({})
+        raise EntityNotFound("GET, PUT and DELETE /$duobus/relays/<path>, and GET /$duobus/relays, are what there is.")

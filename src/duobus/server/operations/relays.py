@@ -1,0 +1,89 @@
+"""The relays of a server as management sees them: listed, created, changed and deleted, and told in the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from duobus.broker import ScaleUnit
+from duobus.broker.entities.relay import HybridConnection
+from duobus.errors import EntityAlreadyExists, EntityNotFound, ServiceBusError
+from duobus.model.relay.description import RELAY, HybridConnectionDescription, relay_form, relay_of_form
+from duobus.telemetry.audit_log import CREATE, DELETE, DONE, UPDATE, AuditTrail, Change, differences
+from duobus.telemetry.logs import timestamp
+
+
+class ListenerCounts(Protocol):
+    """Tells who listens."""
+
+    def listeners_of(self, relay: HybridConnection) -> int:
+        """How many listeners a relay has at this server."""
+
+
+class ServerRelays:
+    """See ``Relays`` of the endpoint."""
+
+    def __init__(self, unit: ScaleUnit, counts: ListenerCounts, audit: AuditTrail, now_ms: Callable[[], int]) -> None:
+        self._unit = unit
+        self._counts = counts
+        self._audit = audit
+        self._now_ms = now_ms
+
+    def listed(self, namespace: str) -> list[dict[str, Any]]:
+        """All of a namespace, by name."""
+        relays = self._unit.namespace(namespace).relays
+        return [self._form(relays[key]) for key in sorted(relays)]
+
+    def shown(self, namespace: str, path: str) -> dict[str, Any]:
+        """One of them; raises EntityNotFound."""
+        return self._form(self._unit.relays.find(namespace, path))
+
+    def _form(self, relay: HybridConnection) -> dict[str, Any]:
+        about = relay.description
+        return relay_form(about) | {
+            "listeners": self._counts.listeners_of(relay),
+            "createdAt": timestamp(about.created_at_ms),
+            "updatedAt": timestamp(about.updated_at_ms),
+        }
+
+    def put(
+        self, namespace: str, path: str, form: Mapping[str, Any], *, must_be: str, who: str, origin: str
+    ) -> tuple[dict[str, Any], bool]:
+        """Create or change one; see Relays."""
+        relays = self._unit.relays
+        kept = self._unit.namespace(namespace).relays.get(path.lower())
+        if must_be == "new" and kept is not None:
+            raise EntityAlreadyExists(f"The entity '{path}' exists already. Choose another name.")
+        if must_be == "there" and kept is None:
+            raise EntityNotFound(f"There is no relay '{path}' in the namespace '{namespace}'. Create it first.")
+        wanted = relay_of_form(path, dict(form), None if kept is None else kept.description)
+        change = self._change(CREATE if kept is None else UPDATE, namespace, path, who, origin)
+        made = self._told(change, lambda: relays.put(namespace, wanted), None if kept is None else kept.description)
+        return self._form(made), kept is None
+
+    def delete(self, namespace: str, path: str, *, who: str, origin: str) -> None:
+        """Delete one."""
+        self._unit.relays.find(namespace, path)
+
+        def delete() -> None:
+            self._unit.relays.delete(namespace, path)
+
+        self._told(self._change(DELETE, namespace, path, who, origin), delete, None)
+
+    def _change(self, operation: str, namespace: str, path: str, who: str, origin: str) -> Change:
+        return Change(operation, RELAY, namespace, path, who=who, origin=origin, interface="http")
+
+    def _told(self, change: Change, work: Callable[[], Any], before: HybridConnectionDescription | None) -> Any:
+        self._audit.begin(change, self._now_ms())
+        outcome = DONE
+        changes: Mapping[str, Any] | None = None
+        try:
+            made = work()
+            if isinstance(made, HybridConnection) and before is not None:
+                changes = differences(before, made.description)
+            return made
+        except ServiceBusError as error:
+            outcome = str(error)
+            raise
+        finally:
+            self._audit.end(change, self._now_ms(), outcome, changes)

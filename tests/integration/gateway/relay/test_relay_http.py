@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import ClientPayloadError, WSMsgType
 
+from duobus.model.descriptions import QueueDescription
 from duobus.model.relay.description import HybridConnectionDescription
 from duobus.model.relay.headers import has_via
 from kits.gateway import in_loop
+from kits.http_client import token
 from kits.relay import PATH, relaying
 
 
@@ -149,6 +151,24 @@ async def test_a_request_whose_listener_goes_gets_502_at_once() -> None:
 @in_loop
 async def test_a_queue_below_a_relay_stays_a_queue_and_a_relay_named_like_messages_is_no_queue() -> None:
     async with relaying(HybridConnectionDescription(name="r")) as parties:
+        await parties.server.unit.create_queue("ns", QueueDescription(name="r/q"))
+        listener = await parties.listen("r")
+        everything = token(host="127.0.0.1")
+        sent, _ = await parties.ask("POST", "r/q/messages", data=b"m", headers={"Authorization": everything})
+        assert (sent.status, "Via" in sent.headers) == (201, False)
+        asking = asyncio.ensure_future(
+            parties.ask("POST", "r/messages", data=b"m", headers={"ServiceBusAuthorization": everything})
+        )
+        _, members = await listener.next()
+        assert await listener.body() == b"m"
+        await listener.respond(members)
+        answer, _ = await asking
+        assert (answer.status, has_via(answer.headers, parties.host)) == (200, True)
+
+
+@in_loop
+async def test_a_response_that_breaks_off_ends_the_connection_of_the_sender() -> None:
+    async with relaying() as parties:
         listener = await parties.listen()
         asking = asyncio.ensure_future(parties.ask("GET"))
         _, members = await listener.next()

@@ -209,7 +209,7 @@ class _SocketExchange:
         elif kind == "websocket.send" and self._connection is not None:
             text, data = message.get("text"), message.get("bytes")
             try:
-                await self._connection.send(data if text is None else text)
+                await self._connection.send(bytes(data or b"") if text is None else str(text))
             except RelayError as error:
                 # As the specification has it for a connection that has ended.
                 raise OSError(str(error)) from error

@@ -17,12 +17,12 @@ from duobus.errors import Unauthorized
 from duobus.gateway.relay.control_channel import ControlChannel
 from duobus.gateway.relay.limits import CONNECTIONS_MAX, PENDING_MAX, SWEEP_S
 from duobus.gateway.relay.listeners import HandshakeRates, Listeners
-from duobus.gateway.relay.refusals import Rejected, RelayRefusal, disabled, no_listener, no_relay
+from duobus.gateway.relay.refusals import RelayRefusal, disabled, no_listener, no_relay
 from duobus.gateway.relay.rendezvous import Rendezvous
 from duobus.gateway.relay.websocket_end import WebSocketEnd
 from duobus.model.descriptions import Right
 from duobus.model.relay.addresses import RelayTarget
-from duobus.model.relay.headers import AUTHORIZATION, TOKEN_HEADER, VIA
+from duobus.model.relay.headers import AUTHORIZATION, TOKEN_HEADER
 from duobus.model.relay.limits import (
     CLOSE_ERROR,
     CLOSE_GONE,
@@ -216,20 +216,14 @@ class RelayHub:
         return new_tracking_id(self._entropy)
 
     def answer_of(self, refusal: RelayRefusal, request: web.Request, tracking_id: str = "") -> web.Response:
-        """The answer to a handshake or a request that is refused.
-
-        The relay's own answer has no Via. An answer that a listener chose has one, so that a sender with two relays does
-        not take the choice of the service for an outage of the relay.
-        """
+        """The answer to a handshake or a request that is refused; it has no Via, as it is the relay's own."""
         tracking_id = tracking_id or self.new_tracking_id()
         self.refusals[refusal.status] += 1
         path = request.path[:256]
         self.log.info("relay refused", tracking_id=tracking_id, status=refusal.status, path=path, reason=refusal.text)
         suffix = tracking_suffix(tracking_id, "G0", request.host, path, self.clock.now_ms())
         response = web.Response(status=refusal.status, reason=refusal.reason + suffix, text=refusal.text + suffix)
-        if isinstance(refusal, Rejected):
-            response.headers[VIA] = f"1.1 {request.host}"
-        elif refusal.status == 401:
+        if refusal.status == 401:
             response.headers["WWW-Authenticate"] = "SharedAccessSignature"
         return response
 

@@ -27,7 +27,7 @@ from duobus.ha.sync import (
     PassiveReplicationSender,
     ReplicatedReceiver,
 )
-from duobus.ha.sync import concurrency as tasks
+from duobus.concurrency import sync as tasks
 from duobus.testing.server import ServerProcess
 from kits.pair import Bus, body
 
@@ -67,16 +67,21 @@ def test_the_twins_are_what_make_twins_writes(tool: ModuleType) -> None:
 
 def test_no_twin_awaits_anything(tool: ModuleType) -> None:
     asynchronous = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
-    for path in tool.TARGET.glob("*.py"):
+    for path in files(tool):
         tree = ast.parse(path.read_text())
         assert [node for node in ast.walk(tree) if isinstance(node, asynchronous)] == [], path.name
 
 
 def test_a_twin_has_the_names_of_its_source(tool: ModuleType) -> None:
-    for path in tool.TARGET.glob("*.py"):
+    for path in files(tool):
         if path.name != "__init__.py":
-            source, twin = (importlib.import_module(f"duobus.ha.{side}.{path.stem}") for side in ("aio", "sync"))
+            package = f"duobus.{path.parents[1].name}"
+            source, twin = (importlib.import_module(f"{package}.{side}.{path.stem}") for side in ("aio", "sync"))
             assert public(source) == public(twin), path.name
+
+
+def files(tool: ModuleType) -> list[Path]:
+    return [path for package in tool.PACKAGES for path in sorted(tool.target_of(package).glob("*.py"))]
 
 
 def public(module: ModuleType) -> set[str]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from duobus.ha.aio import concurrency
+from duobus.concurrency import aio as concurrency
 from kits.pair import bounded
 
 

@@ -14,7 +14,7 @@ from duobus.console.observation.observer import Observer, observer_of
 from duobus.console.observation.readings import Reading
 from duobus.console.visits import Screen, View, Visit
 
-screen: Final = Screen("overview", label="Overview", order=10, tells_of_one_server=True)
+screen: Final = Screen("overview", label="Overview", key="o", order=10, tells_of_one_server=True)
 
 #: Entities that the page names as busy.
 _BUSY_MAX: Final = 10

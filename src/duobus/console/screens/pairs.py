@@ -35,7 +35,7 @@ from duobus.ha.sdk_errors import explained
 if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusClient
 
-screen: Final = Screen("pairs", label="Pairs", order=75)
+screen: Final = Screen("pairs", label="Pairs", key="p", order=75)
 
 #: Messages of each backlog queue that are looked at, queues that are, and how many of these at a time.
 _PEEKED_MAX: Final = 100

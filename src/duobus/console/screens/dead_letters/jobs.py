@@ -42,8 +42,10 @@ _PAUSE_S: Final = 1.0
 _SAVE_MS: Final = 1_000
 #: How long the end of the console waits for runs to come to the end of a chunk, in seconds.
 _CLOSE_S: Final = 10.0
-#: Longest line of an uploaded file, in bytes.
-LINE_BYTES_MAX: Final = 16 << 20
+#: Longest line of an uploaded file, in bytes: of a duobus, whose dead-letter service takes orders of 8 MiB, and of
+#: other namespaces, to which the SDK sends the messages.
+LINE_BYTES_MAX: Final = (8 << 20) - (64 << 10)
+CLIENT_LINE_BYTES_MAX: Final = 136 << 20
 #: Statuses of a namespace that is away for a while.
 _AWAY: Final = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
 
@@ -112,7 +114,7 @@ class Job:
 
     def lines(self) -> Iterator[bytes]:
         """The lines of the uploaded file."""
-        return iter(()) if self.source is None else self.source.lines(LINE_BYTES_MAX)
+        return iter(()) if self.source is None else self.source.lines(line_bytes_max(self.namespace.is_duobus))
 
     # -- what its thread does ---------------------------------------------------------------------------------------
 
@@ -467,6 +469,11 @@ def _gated(job: Job, items: Iterator[dict[str, Any]], totals: Totals) -> Iterato
         yield item
 
 
+def line_bytes_max(is_duobus: bool) -> int:
+    """The most bytes of a line of an uploaded file, which holds one message."""
+    return LINE_BYTES_MAX if is_duobus else CLIENT_LINE_BYTES_MAX
+
+
 def messages_of(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """The messages of an uploaded file, which has one a line.
 
@@ -476,8 +483,6 @@ def messages_of(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        if len(line) > LINE_BYTES_MAX:
-            raise DeadLetterError(f"Line {number} is longer than {LINE_BYTES_MAX} bytes.")
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):

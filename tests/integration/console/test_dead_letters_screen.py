@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -356,7 +357,7 @@ async def test_a_line_as_long_as_the_limit_is_brought_and_a_longer_one_is_refuse
 
         async def uploaded(*lines: str, **fields: str) -> Page:
             form = FormData({"path": "again"} | fields)
-            form.add_field("file", "\n".join(lines).encode(), filename="messages.jsonl")
+            form.add_field("file", io.BytesIO("\n".join(lines).encode()), filename="messages.jsonl")
             return await client.post("/dead-letter-files", form)
 
         answer = await uploaded(line(400), line(LINE_BYTES_MAX), line(400))

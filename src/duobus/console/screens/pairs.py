@@ -321,6 +321,8 @@ async def begin(visit: Visit) -> Redirect:
         text = f"{secondary.name} has no backlog queues of {other.primary_name}."
         raise Refusal(HTTPStatus.CONFLICT, text)
     waiting = sum(queue.waiting for queue in queues)
+    # Another tab may have started the syphon while the queues were listed.
+    _demand_no_run(visit)
     run = SyphonRun(primary.name, secondary.name, [queue.path for queue in queues], waiting, visit.clock)
     visit.session.memory["syphon"] = run
     visit.session.start(_carry(run, primary.messaging, secondary.messaging), "console-syphon")

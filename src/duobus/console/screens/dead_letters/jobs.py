@@ -42,6 +42,8 @@ _PAUSE_S: Final = 1.0
 _SAVE_MS: Final = 1_000
 #: How long the end of the console waits for runs to come to the end of a chunk, in seconds.
 _CLOSE_S: Final = 10.0
+#: For so long the same file is not brought to the same place again.
+AGAIN_MS: Final = 10_000
 #: Longest line of an uploaded file, in bytes: of a duobus, whose dead-letter service takes orders of 8 MiB, and of
 #: other namespaces, to which the SDK sends the messages.
 LINE_BYTES_MAX: Final = (8 << 20) - (64 << 10)
@@ -257,6 +259,8 @@ class Jobs:
         self._clock = clock
         self._records = files.load(clock.now_ms())
         self._jobs: dict[str, Job] = {}
+        #: When which file was admitted to which place.
+        self._imports: dict[tuple[str, str, str, bytes], int] = {}
         self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="console-dead-letters")
         #: For looks that a page waits for.
         self.lookers = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="console-look")
@@ -296,6 +300,19 @@ class Jobs:
         """Changes whenever what is known of the run does."""
         job = self._jobs.get(identifier)
         return -1 if job is None else job.version
+
+    def admit_import(self, what: tuple[str, str, str, bytes]) -> bool:
+        """Whether a file is to be brought, which was not admitted a moment ago: a form that two tabs send counts once.
+
+        Args:
+            what: The namespace, the action, the path of the entity and a digest of the file.
+        """
+        now_ms = self._clock.monotonic_ms()
+        self._imports = {one: at for one, at in self._imports.items() if now_ms - at < AGAIN_MS}
+        if what in self._imports:
+            return False
+        self._imports[what] = now_ms
+        return True
 
     def start(self, record: JobRecord, namespace: WorkNamespace, source: Upload | None = None) -> None:
         """Begin a run.

@@ -15,6 +15,7 @@ from azure.servicebus import ServiceBusMessage
 
 from duobus.console.screens import connections
 from duobus.console.screens import stores as stores_screen
+from duobus.console.screens.entities import topology
 from duobus.console.screens.messages import tail_page
 from duobus.ha.transfer import to_backlog
 from duobus.model.descriptions import QueueDescription
@@ -172,6 +173,30 @@ async def test_of_two_tabs_that_apply_the_same_plan_the_second_is_told_and_each_
         told = await told_until(client, "/topology", lambda data: data["plan"]["state"] not in {"planned", "running"})
         plan = told["plan"]
         assert (plan["state"], plan["counts"]) == ("done", {"create": 20})
+
+
+@in_loop
+async def test_a_second_tab_that_sees_what_the_import_of_the_first_has_made_does_not_take_it_for_a_change_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queues = [{"name": f"q{number}"} for number in range(5)]
+    document = json.dumps({"kind": "duobus-topology", "version": 1, "queues": queues, "topics": []})
+    steps_of, asked = topology._steps, 0
+
+    async def steps(*given: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            await told_until(client, "/topology", lambda data: data["plan"]["state"] == "done")
+        return await steps_of(*given)
+
+    monkeypatch.setattr(topology, "_steps", steps)
+    async with console() as client:
+        await client.post("/topology/plan", {"text": document})
+        begun, refused = await both(client, "/topology/apply", {})
+        assert (begun.status, refused.status) == (303, 409), refused
+        plan = (await client.data("/topology"))["plan"]
+        assert (plan["state"], len(plan["steps"])) == ("done", 5)
 
 
 @in_loop

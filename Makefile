@@ -82,6 +82,10 @@ demo-spark: $(STAMP) ## Capture to Parquet with the driver of Spark killed, reco
 demo-cluster: $(STAMP) ## Three servers over one PostgreSQL, each of them killed under traffic
 	$(BIN)/duobus demo --part cluster --seconds-limit 600 $(ARGS)
 
+.PHONY: relay-proof
+relay-proof: $(STAMP) ## 10,000 requests over two relays, each killed and stopped, and 1 GB through a tunnel (ARGS=--quick)
+	$(BIN)/python tools/relay_proof.py $(ARGS)
+
 serve: $(STAMP) ## Run a broker on this machine with the emulator's key (ARGS='...' for other options)
 	$(BIN)/duobus serve $(or $(ARGS),--data .build/bus --emulator --tls-self-signed)
 

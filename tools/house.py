@@ -31,8 +31,8 @@ LINES_OF_SMALL: Final = 40
 RING: Final = 2
 
 #: The client's side, which meets the server on the wire only, and which rooms of the server it may use all the same.
-CLIENT: Final = frozenset({"ha", "spark", "console", "dead_letters"})
-CLIENT_MAY_USE: Final = CLIENT | {"model", "telemetry", "clock", "errors", "file_sync"}
+CLIENT: Final = frozenset({"ha", "relay", "spark", "console", "dead_letters"})
+CLIENT_MAY_USE: Final = CLIENT | {"model", "telemetry", "concurrency", "clock", "errors", "file_sync"}
 #: Work on dead letters follows the server's language of filters, and writes values in the form of the wire.
 DEAD_LETTERS_MAY_USE: Final = frozenset({"rules", "codec"})
 #: The one module of the server that a client may use beside these: it signs tokens, which the SDK does for itself only.
@@ -78,8 +78,8 @@ _ABSENT: Final = re.compile(
     r"\b(?:contract,? (?:chapters? )?[A-F0-9]\.?[0-9]|design,? (?:decisions? )?\d|reliability,? [A-Z]?\d"
     r"|spark-pipeline[ ,.]|performance document)"
 )
-#: What `ha/aio` has with asyncio, `ha/sync` has with threads, under the same names.
-_TWIN: Final = re.compile(r"src/duobus/ha/sync/")
+#: What `aio` has with asyncio, `sync` has with threads, under the same names.
+_TWIN: Final = re.compile(r"src/duobus/(?:(?:ha|relay)/sync/|concurrency/sync\.py)")
 _GENERATED: Final = re.compile(r"\A# Generated from ")
 _THROUGH_HANDLE: Final = re.compile(r"\b(?:handle|fragment|home|part|place|one|batch\.fragment)\.broker\.\w+")
 _WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")

@@ -1,8 +1,8 @@
-"""Write the synchronous twins of ``duobus.ha.aio`` (docs/decisions/0016-generated-synchronous-form.md).
+"""Write the synchronous twins of the client side (docs/decisions/0016-generated-synchronous-form.md).
 
 Every module of ``src/duobus/ha/aio`` becomes one of the same name in ``src/duobus/ha/sync``, but for those that are
-written by hand on both sides. The text is edited at the places that the syntax tree names, so that comments and
-docstrings come along; then ruff removes imports that nobody needs any more, and formats.
+written by hand on both sides; and so for ``src/duobus/relay``. The text is edited at the places that the syntax tree
+names, so that comments and docstrings come along; then ruff removes imports that nobody needs any more, and formats.
 
     make twins                                   write them
     python tools/make_twins.py --check           only tell whether they are up to date
@@ -19,23 +19,30 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-SOURCE: Final = ROOT / "src" / "duobus" / "ha" / "aio"
-TARGET: Final = ROOT / "src" / "duobus" / "ha" / "sync"
+#: Packages of the client side whose folder ``aio`` has a twin ``sync``.
+PACKAGES: Final = ("ha", "relay")
 #: What has no counterpart in the other world, and is written by hand on both sides.
-BY_HAND: Final = frozenset({"__init__.py", "concurrency.py"})
+BY_HAND: Final = frozenset({"__init__.py", "connections.py"})
 
 #: Whole identifiers, in code.
 NAMES: Final = {
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
+    "AsyncIterable": "Iterable",
+    "AsyncIterator": "Iterator",
     "AsyncTokenCredential": "TokenCredential",
+    "__aiter__": "__iter__",
+    "__anext__": "__next__",
+    "StopAsyncIteration": "StopIteration",
 }
 #: Names of modules, in imports; longest first.
 MODULES: Final = (
     ("azure.core.credentials_async", "azure.core.credentials"),
     ("azure.servicebus.aio.management", "azure.servicebus.management"),
     ("azure.servicebus.aio", "azure.servicebus"),
+    ("duobus.concurrency import aio", "duobus.concurrency import sync"),
     ("duobus.ha.aio", "duobus.ha.sync"),
+    ("duobus.relay.aio", "duobus.relay.sync"),
 )
 #: Words of docstrings and comments.
 WORDS: Final = (
@@ -44,7 +51,7 @@ WORDS: Final = (
     (r"for one task(\s+)at a time", r"for one thread\1at a time"),
     (r"as the SDK's are for one task", "as the SDK's are for one thread"),
 )
-HEAD: Final = "# Generated from duobus/ha/aio/{name} by `make twins`; change that one.\n"
+HEAD: Final = "# Generated from duobus/{package}/aio/{name} by `make twins`; change that one.\n"
 _DECLARED: Final = ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith
 
 
@@ -60,7 +67,7 @@ class TwinError(Exception):
     """The source holds something that has no synchronous form."""
 
 
-def twin_of(source: str, name: str) -> str:
+def twin_of(source: str, name: str, package: str = "ha") -> str:
     """Return the synchronous form of a module, before ruff.
 
     Raises:
@@ -71,7 +78,7 @@ def twin_of(source: str, name: str) -> str:
     for line in raw.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     edits = [edit for node in ast.walk(ast.parse(source)) for edit in _edits(node, raw, starts, name)]
-    return HEAD.format(name=name) + _words(_applied(raw, edits).decode())
+    return HEAD.format(name=name, package=package) + _words(_applied(raw, edits).decode())
 
 
 def _edits(node: ast.AST, raw: bytes, starts: list[int], name: str) -> list[Edit]:
@@ -84,7 +91,7 @@ def _edits(node: ast.AST, raw: bytes, starts: list[int], name: str) -> list[Edit
         start, end = span(node)
         text = raw[start:end].decode()
         if re.search(r"\basyncio\b", text):
-            raise TwinError(f"{name}:{node.lineno}: asyncio has no twin; use duobus.ha.aio.concurrency")
+            raise TwinError(f"{name}:{node.lineno}: asyncio has no twin; use duobus.concurrency.aio")
         return _modules(text, start)
     if isinstance(node, ast.Await):
         return [Edit(span(node)[0], span(node.value)[0], b"")]
@@ -135,22 +142,32 @@ def _tidied(text: str, path: Path) -> str:
     return text
 
 
+def target_of(package: str) -> Path:
+    """The folder of a package's twins."""
+    return ROOT / "src" / "duobus" / package / "sync"
+
+
 def twins() -> dict[Path, str]:
     """Return every twin with its text."""
     found = {}
-    for source in sorted(SOURCE.glob("*.py")):
-        if source.name not in BY_HAND:
-            path = TARGET / source.name
-            found[path] = _tidied(twin_of(source.read_text(), source.name), path)
+    for package in PACKAGES:
+        target = target_of(package)
+        for source in sorted(target.with_name("aio").glob("*.py")):
+            if source.name not in BY_HAND:
+                path = target / source.name
+                found[path] = _tidied(twin_of(source.read_text(), source.name, package), path)
     return found
 
 
 def stale() -> list[str]:
     """Return the names of twins that are not what they would be if they were written now."""
     there = twins()
-    known = {path.name for path in there} | BY_HAND
     found = [path.name for path, text in there.items() if not path.exists() or path.read_text() != text]
-    return found + [path.name for path in TARGET.glob("*.py") if path.name not in known]
+    for package in PACKAGES:
+        target = target_of(package)
+        known = {path.name for path in there if path.parent == target} | BY_HAND
+        found += [path.name for path in target.glob("*.py") if path.name not in known]
+    return found
 
 
 def main() -> int:
@@ -161,8 +178,8 @@ def main() -> int:
         names = stale()
         print(f"stale, run make twins: {', '.join(names)}" if names else "all twins are up to date")
         return bool(names)
-    TARGET.mkdir(exist_ok=True)
     for path, text in twins().items():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text)
         print(path.relative_to(ROOT))
     return 0

@@ -30,6 +30,7 @@ PARTS = {
 EXTRA_PARTS = {
     "spark": "duobus_demo.scenarios.spark",
     "cluster": "duobus_demo.scenarios.cluster",
+    "relay": "duobus_demo.scenarios.relay",
 }
 
 

@@ -23,7 +23,7 @@ from duobus.testing.server import ServerProcess, queues_config
 SICK: Final = 2
 SUBSCRIPTION: Final = "all"
 #: How long a store may take to be back, in seconds.
-BACK_S: Final = 30.0
+BACK_S: Final = 60.0
 _PAUSE_S: Final = 0.02
 #: In the year 2096.
 _TOKEN_ENDS_S: Final = 4_000_000_000

@@ -33,7 +33,7 @@ from duobus.server.settings import EMULATOR_KEY, NamespaceConfig, Settings, load
 
 RULE = "RootManageSharedAccessKey"
 #: Longest time that anything in these tests may take, unless it moves hundreds of megabytes.
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 EventT = TypeVar("EventT", bound=Event)
 

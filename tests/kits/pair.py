@@ -22,7 +22,7 @@ from duobus.ha.sdk import prompt_client
 from duobus.testing.server import ServerProcess
 
 #: A hang is a failure.
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 BACKLOGS = 3
 SHORT = timedelta(milliseconds=300)
 SECOND = timedelta(seconds=1)

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from duobus.amqp import (
     Connection,
@@ -37,6 +37,10 @@ def token(entity: str, life_s: float = 600, rule: str = RULE, key: str = EMULATO
     return sign_token(f"sb://localhost/{entity}", rule, key, int(time.time() + life_s))
 
 
+#: A wait that has taken this long will not end.
+HANG_S: Final = 60.0
+
+
 class Refused(Exception):
     """A link was refused; ``error`` says why."""
 
@@ -58,7 +62,7 @@ class RawClient:
         tls: ssl.SSLContext | None = None,
         hostname: str = "localhost",
     ) -> None:
-        self.socket: socket.socket = socket.create_connection(("127.0.0.1", port), timeout=5)
+        self.socket: socket.socket = socket.create_connection(("127.0.0.1", port), timeout=HANG_S)
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         settings = ConnectionSettings(
@@ -111,7 +115,7 @@ class RawClient:
         return True
 
     def wait(
-        self, kind: type[_EventT], limit_s: float = 5.0, where: Callable[[_EventT], bool] = lambda event: True
+        self, kind: type[_EventT], limit_s: float = HANG_S, where: Callable[[_EventT], bool] = lambda event: True
     ) -> _EventT:
         """Take the first event of a kind, waiting for it."""
         deadline = time.monotonic() + limit_s
@@ -132,7 +136,7 @@ class RawClient:
             self.pump(left)
         return not any(isinstance(event, kind) for event in self.events)
 
-    def until_eof(self, limit_s: float = 5.0) -> None:
+    def until_eof(self, limit_s: float = HANG_S) -> None:
         """Wait until the broker closes the connection."""
         deadline = time.monotonic() + limit_s
         while not self.is_eof:
@@ -175,7 +179,7 @@ class RawClient:
 
     def credited(self, link: Link) -> Link:
         """Wait until a link may be sent on."""
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + HANG_S
         while not link.sendable():
             assert time.monotonic() < deadline, "no credit came"
             self.pump(0.1)
@@ -189,7 +193,7 @@ class RawClient:
         self.flush()
         return first
 
-    def receive(self, link: Link, number: int, limit_s: float = 5.0) -> list[tuple[int, bytes]]:
+    def receive(self, link: Link, number: int, limit_s: float = HANG_S) -> list[tuple[int, bytes]]:
         """(delivery id, message) of ``number`` deliveries; credit is the caller's business."""
         found: list[tuple[int, bytes]] = []
         while len(found) < number:

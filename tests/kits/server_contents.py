@@ -140,7 +140,7 @@ class AdminEndpoint:
         address = f"{self._url}/{path}{'&' if '?' in path else '?'}api-version=2021-05"
         request = urllib.request.Request(address, body, headers, method=method)
         request.add_header("Authorization", token(self._url))
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             found: bytes = answer.read()
             return found
 

@@ -34,7 +34,7 @@ def heal_after_a_refusal(server: ServerProcess) -> None:
     address = f"http://localhost:{server.ready['http_port']}/metrics"
     end_s = time.monotonic() + FIRST_SEND_S
     while time.monotonic() < end_s:
-        with urllib.request.urlopen(address, timeout=5) as answer:
+        with urllib.request.urlopen(address, timeout=60) as answer:
             if b'duobus_errors_total{condition="com.microsoft:server-busy"' in answer.read():
                 break
         time.sleep(0.1)

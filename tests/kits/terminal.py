@@ -152,7 +152,7 @@ class Terminal:
             at = self.shown
             if not at.endswith(PYTHON_PROMPTS):
                 os.write(self._side, b"\x03")
-                at = self._until(SHELL_PROMPT, *PYTHON_PROMPTS, limit_s=30)
+                at = self._until(SHELL_PROMPT, *PYTHON_PROMPTS, limit_s=60)
             # At its prompt, Python does not hear Ctrl-C where the tests run in the background of a shell.
             if at.endswith(PYTHON_PROMPTS):
                 self.leave_python()
@@ -163,7 +163,7 @@ class Terminal:
         self._reader.join()
         os.close(self._side)
         try:
-            self._process.wait(timeout=30)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

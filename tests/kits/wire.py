@@ -26,7 +26,7 @@ from duobus.codec import build_message
 
 #: The emulator's well-known key.
 KEY: Final = "SAS_KEY_VALUE"
-LIMIT_S: Final = 20.0
+LIMIT_S: Final = 60.0
 
 EventT = TypeVar("EventT", bound=Event)
 

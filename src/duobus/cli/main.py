@@ -40,7 +40,10 @@ _COMMANDS = {
         "Tell what a pair of namespaces has in its backlog queues, and what it costs.",
     ),
     "queue": ("duobus.cli.commands.entities:queue", "Create, show, list, update, purge and delete queues."),
-    "relay": ("duobus.cli.commands.relay:command", "Create, list, show, update and delete relays."),
+    "relay": (
+        "duobus.cli.commands.relay:command",
+        "Create, list, update and delete relays; serve applications and ports behind them.",
+    ),
     "restore": ("duobus.cli.commands.backup:restore", "Make a data folder from a backup."),
     "rule": ("duobus.cli.commands.entities:rule", "Create, show, list, update and delete rules."),
     "subscription": (

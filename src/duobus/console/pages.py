@@ -54,6 +54,7 @@ class NavigationEntry(NamedTuple):
     name: str
     label: str
     url: str
+    key: str
 
 
 class Failure(NamedTuple):
@@ -162,7 +163,7 @@ class Pages:
             if screen.label is None or route is None:
                 continue
             if session.namespace.rights.has(route.right) and (session.namespace.is_duobus or not route.only_duobus):
-                found.append(NavigationEntry(screen.name, screen.label, route.path))
+                found.append(NavigationEntry(screen.name, screen.label, route.path, screen.key))
         return found
 
     def _static_url(self, name: str) -> str:

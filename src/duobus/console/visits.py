@@ -250,17 +250,25 @@ class Screen:
     Args:
         name: One word, for the folder of its templates and for the mark of the current page in the navigation.
         label: In the navigation; None for a screen that is reached from others.
+        key: The letter that opens the screen after ``g``; empty for a screen that is not in the navigation.
         order: Place in the navigation, from low to high.
         tells_of_one_server: Whether the screen has its numbers from duobus's own requests, which each of several
             servers answers for itself alone; pages then say of which server they tell.
     """
 
     def __init__(
-        self, name: str, *, label: str | None = None, order: int = 100, tells_of_one_server: bool = False
+        self,
+        name: str,
+        *,
+        label: str | None = None,
+        key: str = "",
+        order: int = 100,
+        tells_of_one_server: bool = False,
     ) -> None:
         self.tells_of_one_server = tells_of_one_server
         self.name = name
         self.label = label
+        self.key = key
         self.order = order
         self.routes: list[Route] = []
 

@@ -63,8 +63,13 @@ def _chunks(records: Iterator[dict[str, Any]], number: int) -> Iterator[list[dic
     chunk: list[dict[str, Any]] = []
     size = 0
     for record in records:
+        added = len(json.dumps(record["message"]))
+        # A large message goes alone: together with others it may be more than a server takes in one order.
+        if chunk and size + added > _ORDER_BYTES:
+            yield chunk
+            chunk, size = [], 0
         chunk.append(record)
-        size += len(json.dumps(record["message"]))
+        size += added
         if len(chunk) >= number or size >= _ORDER_BYTES:
             yield chunk
             chunk, size = [], 0

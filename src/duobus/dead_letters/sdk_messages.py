@@ -36,8 +36,8 @@ _FIELDS: Final = {
 }
 _TEXTS: Final = frozenset(_FIELDS) - {"messageId", "userId", "correlationId"}
 #: Annotations that are no sender's, or that a form has a member for.
-_KNOWN: Final = {"x-opt-partition-key": "partitionKey", "x-opt-via-partition-key": "viaPartitionKey"}
-_BROKERS: Final = frozenset(
+KNOWN_ANNOTATIONS: Final = {"x-opt-partition-key": "partitionKey", "x-opt-via-partition-key": "viaPartitionKey"}
+BROKER_ANNOTATIONS: Final = frozenset(
     {
         "x-opt-enqueued-time",
         "x-opt-sequence-number",
@@ -98,9 +98,9 @@ def form_of_sdk(message: ServiceBusReceivedMessage) -> dict[str, Any]:
     annotations: dict[str, Any] = {}
     for key, value in (raw.annotations or {}).items():
         name = _plain(key)
-        if name in _KNOWN:
-            form[_KNOWN[name]] = _plain(value)
-        elif name not in _BROKERS and value is not None:
+        if name in KNOWN_ANNOTATIONS:
+            form[KNOWN_ANNOTATIONS[name]] = _plain(value)
+        elif name not in BROKER_ANNOTATIONS and value is not None:
             annotations[str(name)] = _typed(value)
     form["annotations"] = annotations
     if raw.properties is not None:
@@ -191,7 +191,7 @@ def sdk_message(form: dict[str, Any], data: bytes | None = None) -> Any:
         options["value_body"] = _for_sdk(body["value"])
     fields = {_FIELDS[name]: _field(name, value) for name, value in (form.get("properties") or {}).items()}
     annotations = {name: _for_sdk(value) for name, value in (form.get("annotations") or {}).items()}
-    for annotation, member in _KNOWN.items():
+    for annotation, member in KNOWN_ANNOTATIONS.items():
         if form.get(member) is not None:
             annotations[annotation] = form[member]
     if metadata.scheduled_ms is not None:

@@ -13,6 +13,8 @@ import ssl
 from collections.abc import Callable
 
 from duobus.gateway.protocol_switch import ProtocolFactory, ProtocolSwitch
+from duobus.gateway.tls_engine import TlsBuffers
+from duobus.gateway.tls_transport import TlsTransport
 from duobus.telemetry.logs import Log
 
 #: First byte of a TLS record that carries a handshake.
@@ -73,6 +75,7 @@ class Listener:
         self._silent: dict[asyncio.Task[None], None] = {}
         self._undetermined: dict[ProtocolSwitch, None] = {}
         self._http = http
+        self._buffers = TlsBuffers()
 
     async def open(self, host: str, port: int) -> None:
         """Listen on all addresses of ``host``; with port 0 on one port that the system picks.
@@ -184,9 +187,7 @@ class Listener:
             loop = asyncio.get_running_loop()
             if first == TLS_HANDSHAKE:
                 assert self._tls is not None
-                await loop.connect_accepted_socket(
-                    self._make, sock, ssl=self._tls(), ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S
-                )
+                await self._shake_hands(sock, self._tls())
             else:
                 await loop.connect_accepted_socket(self._make, sock)
         except (OSError, TimeoutError) as error:
@@ -195,6 +196,18 @@ class Listener:
             sock.close()
         except asyncio.CancelledError:
             sock.close()
+            raise
+
+    async def _shake_hands(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+        """Start TLS on a connection; the protocol behind it is made when the handshake is done."""
+        transport = TlsTransport(context, self._buffers, self._make())
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: transport, sock)
+            async with asyncio.timeout(TLS_HANDSHAKE_TIMEOUT_S):
+                await transport.opened
+        except BaseException:
+            transport.opened.cancel()
+            transport.abort()
             raise
 
     def _make(self) -> asyncio.Protocol:

@@ -145,7 +145,5 @@ PINGS_WAITING_MAX: Final = 12
 SYPHON_HELD_MAX: Final = 1_000
 #: Destinations whose links a syphon keeps open.
 SYPHON_SENDERS_MAX: Final = 100
-#: Calls of the SDK that have not returned and for which a program without asyncio no longer waits.
-LEFT_MAX: Final = 100
 #: Sets of scopes whose tokens a ``LastingCredential`` keeps.
 SCOPES_MAX: Final = 16

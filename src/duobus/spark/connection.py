@@ -342,7 +342,7 @@ class Kept:
 KEPT: Final = Kept(Clock())
 
 
-def client(place: Place) -> ServiceBusClient:
-    """Return the client that this process keeps for a namespace; the caller must not close it."""
-    made: ServiceBusClient = KEPT.get(("client", place), lambda: new_client(place))
+def client(place: Place, kept: Kept = KEPT) -> ServiceBusClient:
+    """Return the client that is kept for a namespace, by default by this process; the caller must not close it."""
+    made: ServiceBusClient = kept.get(("client", place), lambda: new_client(place))
     return made

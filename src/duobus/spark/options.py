@@ -210,6 +210,13 @@ SOURCE_OPTIONS: Final = (
     Option("startingOffsets", TEXT, "earliest", "earliest, latest or JSON", modes=("browse",)),
     Option("endingOffsets", TEXT, "latest", "latest or JSON; of batch reads", modes=("browse",)),
     Option("startingTimestamp", TEXT, None, "ISO 8601 time; messages enqueued from then on", modes=("browse",)),
+    Option(
+        "endingTimestamp",
+        TEXT,
+        None,
+        "ISO 8601 time; messages enqueued before it, of batch reads",
+        modes=("browse",),
+    ),
     Option("failOnDataLoss", SWITCH, "true", "fail when planned messages are gone, or go on with a warning"),
     Option(
         "minPartitions",

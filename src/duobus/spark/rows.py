@@ -159,20 +159,20 @@ class Rows:
     """Makes Arrow batches of messages, with the columns of a schema and no others.
 
     Args:
-        schema: The columns that Spark asks for.
+        schema: The columns that are asked for, with the types of ``schema.arrow_schema``.
         include_body: If false, the body is null and is not read.
+        batch_rows: Rows of a batch at most.
     """
 
-    def __init__(self, schema: StructType, *, include_body: bool = True) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        self._arrow = to_arrow_schema(schema, timezone="UTC")
-        self._names = [item.name for item in schema.fields]
+    def __init__(self, schema: pa.Schema, *, include_body: bool = True, batch_rows: int = BATCH_ROWS) -> None:
+        self._arrow = schema
+        self._names = list(schema.names)
+        self._batch_rows = batch_rows
         self._with_body = include_body and bool({"body", "body_type"} & set(self._names))
         self._with_properties = bool({"application_properties", "application_property_types"} & set(self._names))
 
     def batches(self, source: Source, messages: Iterable[Any]) -> Iterator[Any]:
-        """Yield Arrow batches of about a thousand messages, fewer when they are large.
+        """Yield Arrow batches of about a thousand messages unless told otherwise, fewer when they are large.
 
         Args:
             source: The values that all messages have in common.
@@ -183,7 +183,7 @@ class Rows:
         for message in messages:
             page.append(message)
             size += size_of(message) if self._with_body else 0
-            if len(page) >= BATCH_ROWS or size >= BATCH_BYTES:
+            if len(page) >= self._batch_rows or size >= BATCH_BYTES:
                 yield self._batch(source, page)
                 page, size = [], 0
         if page:
@@ -213,6 +213,13 @@ class Rows:
         columns["namespace"] = [source.namespace] * len(page)
         columns["entity"] = [source.entity] * len(page)
         return pyarrow.RecordBatch.from_pydict({name: columns[name] for name in self._names}, schema=self._arrow)
+
+
+def rows_of(schema: StructType, *, include_body: bool = True) -> Rows:
+    """The ``Rows`` of the columns that Spark asks for, with Spark's own Arrow types of them."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return Rows(to_arrow_schema(schema, timezone="UTC"), include_body=include_body)
 
 
 def _column(name: str, page: list[Any]) -> list[Any]:

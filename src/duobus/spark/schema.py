@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Name and Spark type of every column, in order. The names are those of the Python SDK.
 COLUMNS: Final = (
@@ -43,3 +47,22 @@ BODY_TYPES: Final = ("data", "value", "sequence")
 
 #: The schema as Spark reads it.
 DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS)
+
+
+def arrow_schema(names: Iterable[str] = NAMES) -> pa.Schema:
+    """The Arrow types of some columns: those that Spark itself has for its types of the columns.
+
+    Args:
+        names: Names of columns, in the order of the result.
+    """
+    import pyarrow as pa
+
+    types = {
+        "binary": pa.binary(),
+        "string": pa.string(),
+        "bigint": pa.int64(),
+        "int": pa.int32(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "map<string,string>": pa.map_(pa.string(), pa.string()),
+    }
+    return pa.schema([(name, types[TYPES[name]]) for name in names])

@@ -135,7 +135,7 @@ class Bus:
 
     def get(self, path: str) -> tuple[int, str]:
         """GET on the HTTP port."""
-        connection = HTTPConnection("127.0.0.1", int(self.process.ready["http_port"]), timeout=5)
+        connection = HTTPConnection("127.0.0.1", int(self.process.ready["http_port"]), timeout=60)
         try:
             connection.request("GET", path)
             response = connection.getresponse()
@@ -152,7 +152,7 @@ class Bus:
         return 0.0
 
 
-def until(what: Callable[[], bool], limit_s: float = 5.0) -> None:
+def until(what: Callable[[], bool], limit_s: float = 60.0) -> None:
     """Wait for something that another process does, in bounded time."""
     deadline = time.monotonic() + limit_s
     while not what():

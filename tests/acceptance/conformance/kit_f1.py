@@ -99,7 +99,7 @@ def ask(
     admin: Admin, method: str, target: str, body: bytes = b"", headers: dict[str, str] | None = None
 ) -> tuple[int, list[tuple[str, str]], bytes]:
     """One request of the runtime API; headers keep the case of the wire."""
-    connection = HTTPConnection("localhost", int(admin.bus.process.ready["http_port"]), timeout=15)
+    connection = HTTPConnection("localhost", int(admin.bus.process.ready["http_port"]), timeout=60)
     try:
         connection.request(method, target, body, {"Authorization": signature(admin), **(headers or {})})
         reply = connection.getresponse()

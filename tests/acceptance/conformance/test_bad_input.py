@@ -30,8 +30,6 @@ from duobus.fragment.sessions.states import STATE_BYTES_MAX
 from duobus.gateway.amqp.mapping import SCHEDULED_MS_MAX
 from kits.raw_client import RawClient
 
-pytestmark = pytest.mark.timeout(60)
-
 INVALID, OUT_OF_RANGE = "com.microsoft:argument-error", "com.microsoft:argument-out-of-range"
 NOT_ALLOWED = "amqp:not-allowed"
 QUOTA = "amqp:resource-limit-exceeded"

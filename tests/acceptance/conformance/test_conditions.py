@@ -14,8 +14,6 @@ from duobus.broker import Queue
 from duobus.codec import Int
 from kits.raw_client import Refused
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def closed_with(place: Place, data: bytes) -> str:
     """The condition with which the broker closes a connection that says this."""

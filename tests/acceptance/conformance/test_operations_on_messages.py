@@ -28,8 +28,6 @@ from kit_place import (
 from duobus.amqp import ACCEPTED, Modified, TransactionalState
 from duobus.codec import Array, Int, Symbol, Timestamp, UInt, ULong, scan
 
-pytestmark = pytest.mark.timeout(60)
-
 LOCK_LOST = (410, "com.microsoft:message-lock-lost")
 NOT_FOUND = (404, "com.microsoft:message-not-found")
 EVERYTHING = {"from-sequence-number": 0, "message-count": Int(100)}

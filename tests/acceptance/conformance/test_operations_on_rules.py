@@ -10,8 +10,6 @@ from kit_place import Place, Reply, ask, message, outcome, refusal
 from duobus.codec import Int, build_message
 from kits.raw_client import RawClient
 
-pytestmark = pytest.mark.timeout(60)
-
 SUBSCRIPTION = "t/Subscriptions/s"
 RULE, SQL_FILTER, TRUE_FILTER, CORRELATION_FILTER = (
     0x0000013700000004,

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
 from kit_place import Place, accept, ask, hold, send, settle
 
 from duobus.amqp import ACCEPTED
 from duobus.codec import Array, Timestamp
 from duobus.fragment.sessions.sessions import GRACE_MS
-
-pytestmark = pytest.mark.timeout(60)
 
 LOCK_LOST = (410, "com.microsoft:session-lock-lost")
 WITH_MESSAGES = Timestamp(253_402_300_800_000)

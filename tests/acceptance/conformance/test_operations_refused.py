@@ -14,8 +14,6 @@ from duobus.broker import Queue
 from duobus.codec import UInt
 from kits.raw_client import RawClient, Refused, token
 
-pytestmark = pytest.mark.timeout(60)
-
 #: The operations with the right that each needs.
 RIGHTS = {
     "renew-lock": "Listen",

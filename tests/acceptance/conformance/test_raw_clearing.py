@@ -16,8 +16,6 @@ from duobus.auth.sas_tokens import sign_token
 from duobus.codec import Int, Timestamp
 from kits.raw_client import RawClient, token
 
-pytestmark = pytest.mark.timeout(60)
-
 KINDS = pytest.mark.parametrize("kind", ["plain", "partitioned"])
 
 

@@ -14,8 +14,6 @@ from duobus.amqp import ACCEPTED, RELEASED, Dispositions, Link, LinkFlow, Modifi
 from duobus.codec import Array, Int, Symbol, Timestamp, UInt, build_message, scan
 from kits.raw_client import RawClient, Refused, frames, tags, token
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def message(body: bytes, **properties: Any) -> bytes:
     """An ordinary message."""

@@ -67,5 +67,5 @@ async def test_properties_that_are_too_large_are_refused_for_good(bus: Bus, sdk:
             with pytest.raises(ServiceBusError, match=text):
                 await sender.send_messages(ServiceBusMessage("refused", application_properties=properties))
         async with client.receiver(queue) as receiver:
-            (found,) = await receiver.receive_messages(max_wait_time=5)
+            (found,) = await receiver.receive_messages(max_wait_time=20)
             assert len(found.application_properties) == 2

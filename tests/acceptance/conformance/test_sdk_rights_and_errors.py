@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import Any
 
 import pytest
@@ -19,8 +18,6 @@ from kit_sdk import Sdk, bodies, within_the_limit
 
 from duobus.ha.outage import token_refusal
 
-pytestmark = pytest.mark.timeout(60)
-
 #: ServiceBusMessage checks the length by itself; the general message does not.
 TOO_LONG = AmqpAnnotatedMessage(data_body=b"m", properties=AmqpMessageProperties(message_id="i" * 129))
 
@@ -34,6 +31,11 @@ def tracked(bus: Bus, error: BaseException) -> dict[str, Any]:
     lines = [line for line in bus.log_lines() if line.get("tracking_id") == found[1]]
     assert len(lines) == 1, f"{found[1]} is {len(lines)} times in the log"
     return lines[0]
+
+
+def refusals(bus: Bus, queue: str) -> list[dict[str, Any]]:
+    """The log lines of refusals on a queue that no other test has touched."""
+    return [line for line in bus.log_lines() if line.get("tracking_id") and line.get("path", "").endswith(queue)]
 
 
 @pytest.mark.parametrize("name", ["missing", "topic.1/Subscriptions/none"])
@@ -67,12 +69,12 @@ async def test_a_rule_opens_only_the_side_that_it_has_the_right_for(
         allowed, refused = (client.sender, client.receiver) if may_send else (client.receiver, client.sender)
         async with allowed(queue):
             pass
-        started = time.monotonic()
         with pytest.raises(ServiceBusAuthorizationError) as caught:
             async with refused(queue):
                 pytest.fail("the link was attached")
-        assert time.monotonic() - started < 2
         line = tracked(bus, caught.value)
+        # Told once: the SDK may try again, and does not.
+        assert refusals(bus, queue) == [line]
         assert (line["condition"], line["path"].rpartition("/")[2]) == ("amqp:unauthorized-access", queue)
 
 
@@ -89,11 +91,10 @@ async def test_a_wrong_key_or_rule_is_an_authentication_error(bus: Bus, sdk: Sdk
 async def test_too_long_an_identifier_is_refused_without_a_retry(bus: Bus, sdk: Sdk) -> None:
     queue = bus.queue()
     async with sdk.client(bus.connection_string, retry_total=3) as client, client.sender(queue) as sender:
-        started = time.monotonic()
         with pytest.raises(ServiceBusError, match="128") as caught:
             await sender.send_messages(TOO_LONG)
-        assert time.monotonic() - started < 2
         line = tracked(bus, caught.value)
+        assert refusals(bus, queue) == [line]
         assert (line["condition"], line["path"]) == ("com.microsoft:argument-error", queue)
 
 

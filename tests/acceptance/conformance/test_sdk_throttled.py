@@ -18,8 +18,6 @@ from duobus.codec import Int, Timestamp
 from duobus.testing.server import ServerProcess
 from kits.raw_client import RawClient, token
 
-pytestmark = pytest.mark.timeout(60)
-
 #: Of these sends may have 7, so that 3 are left for receivers.
 RATE = 10
 

@@ -15,8 +15,6 @@ from kit_sdk import Sdk, bodies, opened, within_the_limit
 
 from duobus.testing.server import ServerProcess
 
-pytestmark = pytest.mark.timeout(60)
-
 SUBSCRIPTIONS: list[dict[str, Any]] = [
     {"Name": "all", "Properties": {}},
     {"Name": "others", "Properties": {"MaxDeliveryCount": 1}},
@@ -119,10 +117,10 @@ async def test_dead_letters_of_one_subscription_are_its_own(topics: TopicBus, sd
         async with publisher(client, topic) as sender:
             await sender.send_messages(ServiceBusMessage(b"bad", application_properties={"k": "v"}))
         async with subscriber(client, topic, "all") as receiver:
-            (message,) = await receiver.receive_messages(max_wait_time=2)
+            (message,) = await receiver.receive_messages(max_wait_time=20)
             await receiver.dead_letter_message(message, reason="why", error_description="because")
         async with subscriber(client, topic, "all", sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
-            (message,) = await receiver.receive_messages(max_wait_time=2)
+            (message,) = await receiver.receive_messages(max_wait_time=20)
             assert (message.dead_letter_reason, message.dead_letter_error_description) == ("why", "because")
             await receiver.complete_message(message)
         async with subscriber(client, topic, "others") as receiver:
@@ -139,9 +137,9 @@ async def test_abandon_defer_peek_renew_and_removing_work_as_on_a_queue(topics: 
             for body in (b"one", b"two", b"three"):
                 await sender.send_messages(ServiceBusMessage(body))
         async with subscriber(client, topic, "all") as receiver:
-            (message,) = await receiver.receive_messages(max_wait_time=2)
+            (message,) = await receiver.receive_messages(max_wait_time=20)
             await receiver.abandon_message(message)
-            (message,) = await receiver.receive_messages(max_wait_time=2)
+            (message,) = await receiver.receive_messages(max_wait_time=20)
             assert (message.sequence_number, message.enqueued_sequence_number) == (1, 1)
             assert message.delivery_count == 1
             assert await receiver.renew_message_lock(message) > datetime.datetime.now(datetime.UTC)
@@ -169,7 +167,7 @@ async def test_scheduled_messages_come_when_they_are_due_unless_cancelled(topics
             await sender.cancel_scheduled_messages([first])
         for name in ("all", "others"):
             async with subscriber(client, topic, name) as receiver:
-                (message,) = await receiver.receive_messages(max_wait_time=5)
+                (message,) = await receiver.receive_messages(max_wait_time=20)
                 assert b"".join(message.body) == b"kept"
                 assert message.enqueued_sequence_number == second
                 assert message.enqueued_time_utc >= due - datetime.timedelta(milliseconds=5)
@@ -188,7 +186,7 @@ async def test_sessions_are_those_of_a_subscription(topics: TopicBus, sdk: Sdk) 
             assert await bodies(receiver, 3) == [b"0", b"1", b"2"]
             assert await settled(receiver.session.get_state()) == b"kept"
         async with subscriber(client, topic, "grouped", sub_queue="deadletter") as receiver:
-            (message,) = await receiver.receive_messages(max_wait_time=2)
+            (message,) = await receiver.receive_messages(max_wait_time=20)
             assert message.dead_letter_reason == "SessionIdIsNull"
         async with subscriber(client, topic, "all") as receiver:
             assert await bodies(receiver, 4) == [b"alone", b"0", b"1", b"2"]

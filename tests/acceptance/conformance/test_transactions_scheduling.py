@@ -27,8 +27,6 @@ from duobus.amqp import ACCEPTED, DeliveryState, TransactionalState
 from duobus.codec import Array, Symbol, Timestamp, build_message, scan
 from kits.raw_client import RawClient, opened_reply
 
-pytestmark = pytest.mark.timeout(60)
-
 NOT_FOUND = "com.microsoft:message-not-found"
 ROLLED_BACK = "amqp:transaction:rollback"
 

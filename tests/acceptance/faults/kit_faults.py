@@ -55,7 +55,7 @@ class Rig:
 
     def metric(self, name: str, *labels: str) -> float:
         """The sum of the samples whose lines hold all of ``labels``."""
-        connection = HTTPConnection("127.0.0.1", int(self.process.ready["http_port"]), timeout=5)
+        connection = HTTPConnection("127.0.0.1", int(self.process.ready["http_port"]), timeout=60)
         try:
             connection.request("GET", "/metrics")
             page = connection.getresponse().read().decode()
@@ -129,7 +129,7 @@ class Outcomes:
         assert not self.refused & set(self.completed), "a refused message was stored"
 
 
-def until(what: Callable[[], bool], limit_s: float = 15.0) -> None:
+def until(what: Callable[[], bool], limit_s: float = 60.0) -> None:
     """Wait for something that another process does, in bounded time."""
     deadline = time.monotonic() + limit_s
     while not what():

@@ -57,7 +57,7 @@ class Wire:
                 found.shutdown(socket.SHUT_RDWR)
             found.close()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(60)
 
     def _start(self, work: object, *arguments: object) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]

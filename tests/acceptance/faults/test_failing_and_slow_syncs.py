@@ -62,7 +62,7 @@ def test_nothing_is_acknowledged_while_syncs_fail(tmp_path: Path, syncs: Syncs) 
         receiver = client.get_queue_receiver(FAULTY)
         for _ in range(3):
             assert all(outcomes.send(sender) for sender in senders.values())
-        (message,) = receiver.receive_messages(max_wait_time=2)
+        (message,) = receiver.receive_messages(max_wait_time=20)
         syncs.order("fail")
         with pytest.raises(Exception, match=r"(?i)not available|lock"):
             receiver.complete_message(message)

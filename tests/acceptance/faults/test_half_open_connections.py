@@ -54,7 +54,7 @@ class Stage:
         """Receive and complete the message; returns its delivery count."""
         client = ServiceBusClient.from_connection_string(self.namespace.connection_string)
         with client, client.get_queue_receiver(QUEUE) as receiver:
-            (message,) = receiver.receive_messages(max_wait_time=5)
+            (message,) = receiver.receive_messages(max_wait_time=20)
             receiver.complete_message(message)
             return int(message.delivery_count or 0)
 

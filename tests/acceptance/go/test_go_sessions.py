@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kit_go import BUILD_LIMIT_S, Go, GoBus
 
-from kits.programs import LIMIT_S
+from kits.programs import LIMIT_S, PROMPT_S
 
 pytestmark = pytest.mark.timeout(2 * BUILD_LIMIT_S + LIMIT_S)
 
@@ -37,8 +37,8 @@ def test_the_next_session_is_one_that_waits_and_none_is_told_in_time(
     assert found["accepted"] == [["a", "1", "3"], ["b", "2"]]
     # The broker's answer comes before the client's own timer ends.
     assert found["none"]["code"] == "timeout", found
-    assert 1.5 < found["none"]["seconds"] < 2.1, found
-    assert found["late"] < 0.5, found
+    assert found["none"]["seconds"] > 1.5, found
+    assert found["late"] < PROMPT_S, found
 
 
 def test_a_session_has_one_receiver_until_it_closes_or_its_lock_ends(
@@ -46,7 +46,7 @@ def test_a_session_has_one_receiver_until_it_closes_or_its_lock_ends(
 ) -> None:
     found = go.run("held", queue=go_bus.queue("session"), **tcp)
     assert found["refused"]["code"] == "com.microsoft:session-cannot-be-locked", found
-    assert found["refused"]["seconds"] < 1
+    assert found["refused"]["seconds"] < PROMPT_S
     assert found["free"]["code"] == "none", found
     assert found["heir"] == ["2", "3"]
     assert found["renewal"]["code"] == "locklost", found

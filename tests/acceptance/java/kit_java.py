@@ -22,7 +22,7 @@ BUILD_LIMIT_S = 400.0
 JVM_OPTIONS = ("-XX:TieredStopAtLevel=1",)
 #: A trust store without a password is read as one without certificates.
 STORE_PASSWORD = "changeit"
-STORE_LIMIT_S = 30.0
+STORE_LIMIT_S = 60.0
 
 POOL: Pool = {"plain": (8, {}), "session": (1, {"RequiresSession": True})}
 TOPIC = {

@@ -85,7 +85,7 @@ class NodeBus(ProgramBus):
             "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
             "Sec-WebSocket-Protocol: AMQPWSB10\r\n\r\n"
         )
-        with socket.create_connection(("127.0.0.1", self.http_port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", self.http_port), timeout=60) as connection:
             connection.sendall(request.encode())
             return connection.recv(64).startswith(b"HTTP/1.1 101")
 

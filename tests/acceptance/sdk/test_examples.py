@@ -22,7 +22,7 @@ def run_example(
         env={**os.environ, "SERVICEBUS_CONNECTION_STRING": connection_string, **environment},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
 

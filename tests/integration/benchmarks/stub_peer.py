@@ -115,7 +115,7 @@ class StubPeer:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stopper.send(b"x")
-        self._thread.join(10)
+        self._thread.join(60)
         for sock in [self._stop, self._stopper, self._listener, *(peer.sock for peer in self._peers)]:
             sock.close()
         self._selector.close()

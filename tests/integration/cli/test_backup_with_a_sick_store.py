@@ -22,7 +22,7 @@ from duobus.testing.server import ServerProcess, queues_config
 
 CONFIG = queues_config({"one": {}, "two": {}})
 OPTIONS = ("--emulator", "--stores", "2", "--allow-drills")
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture

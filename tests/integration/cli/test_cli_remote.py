@@ -350,7 +350,7 @@ def test_a_server_that_goes_away_before_its_answer_does_not_answer(shell: Shell)
             assert f"127.0.0.1:{port} does not answer" in shell.run(*words, status=6).stderr
         # Wakes the thread.
         listener.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+        thread.join(60)
 
 
 def test_the_endpoint_of_the_management_may_be_another(server: ServerProcess, shell: Shell) -> None:

@@ -27,18 +27,18 @@ def server(tmp_path: Any) -> Iterator[ServerProcess]:
 
 
 def ask(server: ServerProcess, path: str) -> tuple[int, dict[str, Any]]:
-    answer = requests.get(f"http://localhost:{server.ready['http_port']}{path}", timeout=30)
+    answer = requests.get(f"http://localhost:{server.ready['http_port']}{path}", timeout=60)
     return answer.status_code, json.loads(answer.text)
 
 
 def send(server: ServerProcess) -> int:
     base = f"http://localhost:{server.ready['http_port']}"
     token = sign_token(base, "RootManageSharedAccessKey", "SAS_KEY_VALUE", Clock().now_ms() // 1000 + 300)
-    return requests.post(f"{base}/q/messages", "m", headers={"Authorization": token}, timeout=30).status_code
+    return requests.post(f"{base}/q/messages", "m", headers={"Authorization": token}, timeout=60).status_code
 
 
 def until(server: ServerProcess, path: str, status: int) -> dict[str, Any]:
-    end_s = time.monotonic() + 20
+    end_s = time.monotonic() + 60
     while (found := ask(server, path))[0] != status:
         assert time.monotonic() < end_s, found
         time.sleep(0.05)
@@ -52,7 +52,7 @@ def test_a_drill_without_traffic_shows_and_a_stop_leaves_time_to_be_taken_out(se
     for drill, states in (("stall", ("late", "stalled")), ("fail", ("failed",))):
         assert CliRunner().invoke(main, ["store", drill, "2"], env=environment).exit_code == 0
         # News are a second old at most; then the first who asks hears of it.
-        end_s = time.monotonic() + 5
+        end_s = time.monotonic() + 60
         while (found := ask(server, "/health"))[1]["status"] == "healthy":
             assert time.monotonic() < end_s
             time.sleep(0.05)
@@ -61,7 +61,7 @@ def test_a_drill_without_traffic_shows_and_a_stop_leaves_time_to_be_taken_out(se
         assert told["stores"]["2"] in states
         assert "messaging store 2 is" in told["message"]
         assert CliRunner().invoke(main, ["store", "heal", "2"], env=environment).exit_code == 0
-        end_s = time.monotonic() + 20
+        end_s = time.monotonic() + 60
         while ask(server, "/health")[1]["status"] != "healthy":
             assert time.monotonic() < end_s
             time.sleep(0.05)

@@ -21,7 +21,7 @@ def lines_at_a_terminal(folder: Path, number: int) -> list[str]:
             return [shown.readline().decode().rstrip("\r\n") for _ in range(number)]
     finally:
         process.terminate()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(60) == 0
 
 
 def test_a_terminal_gets_three_lines_at_the_first_start_and_at_later_ones(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_what_is_no_terminal_gets_one_line_at_the_first_start_and_none_later(tmp
         while "ready" not in process.stderr.readline():
             pass
         process.terminate()
-        output, _errors = process.communicate(timeout=30)
+        output, _errors = process.communicate(timeout=60)
         assert process.returncode == 0
         printed.append(output)
     assert printed == [f"Connection string written to {tmp_path / 'connection-string'}\n", ""]

@@ -62,7 +62,7 @@ def looked_at(server: ServerProcess, *words: str) -> dict[str, dict[str, str]]:
     return {finding["subject"]: finding for finding in json.loads(result.stdout)}
 
 
-def until(is_so: Any, limit_s: float = 30) -> None:
+def until(is_so: Any, limit_s: float = 60) -> None:
     end_s = time.monotonic() + limit_s
     while not is_so():
         assert time.monotonic() < end_s
@@ -140,7 +140,7 @@ def test_two_tops_go_on_over_a_restart_of_the_broker_with_rates_and_end_with_ctr
                 top.send_signal(2)
             statuses = []
             for top in tops:
-                top.communicate(timeout=20)
+                top.communicate(timeout=60)
                 statuses.append(top.returncode)
         assert statuses == [0, 0]
 
@@ -178,7 +178,7 @@ def test_top_on_a_terminal_shows_a_screen_and_ends_with_ctrl_c(server: ServerPro
         with suppress(OSError):
             while os.read(control, 65_536):
                 pass
-        assert top.wait(20) == 0
+        assert top.wait(60) == 0
     finally:
         os.close(control)
 

@@ -121,7 +121,7 @@ class Cluster:
         found = {}
         for number in servers or self.servers:
             try:
-                with urllib.request.urlopen(f"{self.http(number)}/health", timeout=5) as answer:
+                with urllib.request.urlopen(f"{self.http(number)}/health", timeout=60) as answer:
                     stores = json.load(answer)["stores"]
             except OSError:
                 # It says that it can serve nothing now.
@@ -151,7 +151,7 @@ class Cluster:
         """Stop in good order; return the seconds that it took."""
         begun = time.monotonic()
         self._processes[number].terminate()
-        assert self._processes[number].wait(30) == 0, self.log_of(number)
+        assert self._processes[number].wait(60) == 0, self.log_of(number)
         return time.monotonic() - begun
 
     def close(self) -> None:

@@ -233,7 +233,7 @@ def test_what_a_process_that_is_gone_has_left_is_removed_with_its_processes() ->
         finally:
             # The process may not have been in the namespace yet when what is in there was killed.
             sleeper.kill()
-        assert sleeper.wait(10) == -signal.SIGKILL
+        assert sleeper.wait(60) == -signal.SIGKILL
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def _owner_of(cluster: Cluster, name: str) -> int:
     """The server that lists the fragment of a queue as its own."""
     for number in cluster.servers:
-        with urllib.request.urlopen(f"{cluster.http(number)}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"{cluster.http(number)}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         if any(line.startswith("duobus_fragment_available") and f'entity="{name}"' in line for line in lines):
             return number

@@ -39,7 +39,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def _receive(receiver: object, number: int) -> list[object]:
     found: list[object] = []
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while len(found) < number and time.monotonic() < end:
         found += receiver.receive_messages(number - len(found), max_wait_time=2)  # type: ignore[attr-defined]
     return found
@@ -86,7 +86,7 @@ def _http(pair: Cluster, server: int, method: str, path: str, body: bytes | None
     token = sign_token(pair.http(server), "RootManageSharedAccessKey", "SAS_KEY_VALUE", int(time.time()) + 600)
     url = f"{pair.http(server)}/{path}"
     asked = urllib.request.Request(url, body, {"Authorization": token, **headers}, method=method)
-    with urllib.request.urlopen(asked, timeout=30) as answer:
+    with urllib.request.urlopen(asked, timeout=60) as answer:
         return answer.status, answer.headers, answer.read()
 
 
@@ -127,7 +127,7 @@ def test_a_spread_queue_is_managed_at_every_server(pair: Cluster) -> None:
         assert first.get_queue_runtime_properties("managed").active_message_count == 6
         about.max_delivery_count = 3
         second.update_queue(about)
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while first.get_queue("managed").max_delivery_count != 3:
             assert time.monotonic() < end
             time.sleep(0.1)

@@ -136,10 +136,31 @@ async def test_the_keyboard_opens_screens_the_list_of_keys_and_the_content(clien
     await expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
     await page.keyboard.press("Escape")
     await expect(page.get_by_role("dialog", name="Keys")).to_be_hidden()
-    key = str(min(await page.locator("nav.screens a").count(), 9))
-    # In one call: the page waits 1.5 s for the second key, which is short for a test beside others.
-    await page.keyboard.type(f"g{key}")
-    await expect(page.locator("nav.screens a[aria-current=page]")).to_have_attribute("data-key", key)
+    await page.keyboard.type("g9")
+    await expect(page.locator("nav.screens a[aria-current=page]")).to_have_attribute("data-index", "9")
+
+
+@in_browser
+async def test_each_entry_of_the_navigation_has_a_letter_that_the_list_of_keys_names(
+    client: ConsoleClient, page: Any
+) -> None:
+    from playwright.async_api import expect
+
+    await sign_in(client, page)
+    entries = await page.locator("nav.screens a").evaluate_all(
+        "links => links.map(link => [link.dataset.key, link.textContent.trim()])"
+    )
+    assert len(entries) == 11
+    assert len({key for key, _ in entries}) == len(entries)
+    # The page on which a person is comes last, so that each key has a page to leave.
+    for key, label in [*entries[1:], entries[0]]:
+        # In one call: the page waits 1.5 s for the second key, which is short for a test beside others.
+        await page.keyboard.type(f"g{key}")
+        await expect(page.locator("nav.screens a[aria-current=page]")).to_have_text(label)
+    await page.keyboard.press("?")
+    listed = page.get_by_role("dialog", name="Keys").locator("dl > div")
+    for key, label in entries:
+        await expect(listed.filter(has_text=label).locator("kbd")).to_have_text(["g", key])
 
 
 @in_browser

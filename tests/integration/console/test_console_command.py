@@ -53,13 +53,13 @@ def test_it_writes_where_it_is_for_its_owner_alone_and_leaves_nothing_behind(tmp
         assert sorted(told) == ["code", "pid", "port", "url"]
         assert json.loads(ready.read_text()) == told
         assert stat.S_IMODE(ready.stat().st_mode) == 0o600
-        with urllib.request.urlopen(told["url"] + "sign-in", timeout=10) as page:
+        with urllib.request.urlopen(told["url"] + "sign-in", timeout=60) as page:
             text = page.read().decode()
         assert "localhost" in text
         assert "secret-key" not in text
         assert told["code"] not in text
         console.process.terminate()
-        assert console.process.wait(20) == 0
+        assert console.process.wait(60) == 0
         assert not ready.exists()
 
 
@@ -70,7 +70,7 @@ def test_it_prints_an_address_that_signs_in_and_ends_with_its_standard_input(tmp
         assert "/sign-in#code=" in console.first
         assert console.process.stdin is not None
         console.process.stdin.close()
-        assert console.process.wait(20) == 0
+        assert console.process.wait(60) == 0
 
 
 @pytest.mark.slow
@@ -78,10 +78,10 @@ def test_without_a_namespace_there_is_nothing_that_a_code_could_open() -> None:
     with Running() as console:
         assert "#" not in console.first
         url = console.first.split()[-1]
-        with urllib.request.urlopen(url + "sign-in", timeout=10) as page:
+        with urllib.request.urlopen(url + "sign-in", timeout=60) as page:
             assert b"Connection string" in page.read()
         with pytest.raises(urllib.error.HTTPError, match="421"):
-            urllib.request.urlopen(urllib.request.Request(url, headers={"Host": "evil.example"}), timeout=10)
+            urllib.request.urlopen(urllib.request.Request(url, headers={"Host": "evil.example"}), timeout=60)
 
 
 def refused(*arguments: str) -> str:
@@ -116,7 +116,7 @@ def test_what_cannot_be_is_refused_in_a_sentence_without_the_key(arguments: tupl
 
 def test_where_the_packages_are_missing_the_command_says_what_to_install() -> None:
     program = "import sys; sys.modules['jinja2'] = None; from duobus.cli.main import main; main(['console'])"
-    said = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, timeout=30)
+    said = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, timeout=60)
     assert said.returncode == 1
     assert "pip install 'duobus[console]'" in said.stderr
 
@@ -133,6 +133,6 @@ try:
 except RuntimeError:
     logging.getLogger("duobus.console").exception("failed")
 """
-    said = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, timeout=30).stderr
+    said = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, timeout=60).stderr
     assert "broken screen" in said
     assert "noise of the SDK" not in said

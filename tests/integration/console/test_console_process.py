@@ -134,20 +134,20 @@ def test_a_served_console_answers_and_ends_with_the_server(tmp_path: Path) -> No
             if "console ready" in line:
                 url = next(value for value in told.values() if str(value).startswith("http://"))
                 break
-        with urllib.request.urlopen(f"{url}sign-in", timeout=10) as page:
+        with urllib.request.urlopen(f"{url}sign-in", timeout=60) as page:
             assert b"With an access rule" in page.read()
         request = urllib.request.Request(
             json.loads(ready.read_text())["admin_url"] + "/", headers={"Accept": "text/html"}
         )
-        with urllib.request.urlopen(request, timeout=10) as page:
+        with urllib.request.urlopen(request, timeout=60) as page:
             assert page.url.startswith(url)
         # Without a word to the console: the pipe tells it.
         broker.kill()
         broker.wait()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             try:
-                urllib.request.urlopen(url, timeout=5).close()
+                urllib.request.urlopen(url, timeout=60).close()
             except OSError:
                 break
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,9 +14,10 @@ from aiohttp import FormData
 from azure.servicebus import ServiceBusMessage
 
 from duobus.console.screens.dead_letters.job_files import JobFiles
+from duobus.console.screens.dead_letters.jobs import LINE_BYTES_MAX
 from duobus.model.descriptions import AccessRule, QueueDescription, Right, SubscriptionDescription, TopicDescription
 from duobus.model.options import HttpOptions
-from kits.console import ConsoleClient, broker, console, console_of
+from kits.console import ConsoleClient, Page, broker, console, console_of
 from kits.gateway import in_loop
 from kits.hostile_texts import HOSTILE
 
@@ -341,6 +343,35 @@ async def test_a_download_comes_back_by_an_upload(tmp_path: Path) -> None:
         assert [json.loads(line)["message"] for line in again] == [line["message"] for line in lines]
         broken = await uploaded(file.text.splitlines()[0] + "\nnonsense\n")
         assert (broken["state"], broken["note"].startswith("Line 2 is no exported message.")) == ("failed", True)
+
+
+@in_loop
+async def test_a_line_as_long_as_the_limit_is_brought_and_a_longer_one_is_refused_before_anything_is(
+    tmp_path: Path,
+) -> None:
+    async with console(
+        QueueDescription(name="again", max_message_size_bytes=100 << 20), profiles=tmp_path / "p"
+    ) as client:
+
+        def line(length: int) -> str:
+            empty = json.dumps({"message": {"body": {"data": [""]}}})
+            return json.dumps({"message": {"body": {"data": ["A" * ((length - len(empty)) // 4 * 4)]}}})
+
+        async def uploaded(*lines: str, **fields: str) -> Page:
+            form = FormData({"path": "again"} | fields)
+            form.add_field("file", io.BytesIO("\n".join(lines).encode()), filename="messages.jsonl")
+            return await client.post("/dead-letter-files", form)
+
+        answer = await uploaded(line(400), line(LINE_BYTES_MAX), line(400))
+        run = await ended(client, str(answer.headers["Location"]))
+        assert (run["state"], run["done"], run["note"]) == ("done", 3, "")
+        assert await counts(client, "again") == (3, 0)
+        refused = await uploaded(line(400), line(LINE_BYTES_MAX + 8))
+        assert refused.status == 413
+        assert "Line 2 of the file has more than 7.938 MiB" in refused.words
+        assert "Nothing was brought. The page Send" in refused.words
+        assert await counts(client, "again") == (3, 0)
+        assert "A line has at most 7.9 MiB" in (await client.get("/dead-letters/again")).words
 
 
 async def dead_letter_by_sdk(client: ConsoleClient, items: list[dict[str, Any]]) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import FormData
 from azure.servicebus import ServiceBusMessage
 
 from duobus.console.screens import connections
 from duobus.console.screens import stores as stores_screen
+from duobus.console.screens.entities import topology
 from duobus.console.screens.messages import tail_page
+from duobus.ha.transfer import to_backlog
 from duobus.model.descriptions import QueueDescription
 from duobus.testing.server import ServerProcess, queues_config
 from kits.console import ConsoleClient, Page, broker, connection_string, console, console_at, stream_of
@@ -82,6 +86,16 @@ async def both(client: ConsoleClient, path: str, fields: dict[str, Any]) -> list
     return sorted(pages, key=lambda page: page.status)
 
 
+async def told_until(client: ConsoleClient, path: str, is_enough: Callable[[Any], bool]) -> Any:
+    """What a page tells as soon as that is enough."""
+    async with asyncio.timeout(20):
+        while True:
+            data = await client.data(path)
+            if is_enough(data):
+                return data
+            await asyncio.sleep(0.02)
+
+
 @in_loop
 async def test_of_two_tabs_that_create_or_delete_the_same_entity_the_second_is_told() -> None:
     async with console() as client:
@@ -120,6 +134,109 @@ async def test_of_two_tabs_that_run_the_same_dry_run_the_second_is_told(tmp_path
         assert (begun.status, refused.status) == (303, 409), refused
         assert "This is being done already" in refused.words
         await client.post(f"{begun.headers['Location']}/stop", {})
+
+
+@in_loop
+async def test_of_two_tabs_that_move_the_same_fragment_the_second_is_told_and_the_fragment_is_moved_once() -> None:
+    async with console(QUEUE) as client:
+        (fragment,) = (await client.data("/stores/fragments/orders"))["fragments"]
+        form = {"fragment": "0", "to": str(3 - fragment["store"])}
+        begun, refused = await both(client, "/stores/moves/orders", form)
+        assert (begun.status, refused.status) == (303, 503), refused
+        assert "move" in refused.words
+        told = await told_until(client, "/stores/fragments/orders", lambda data: data["moves"][0]["state"] != "running")
+        assert [move["state"] for move in told["moves"]] == ["done"]
+        assert told["fragments"][0]["store"] == 3 - fragment["store"]
+
+
+@in_loop
+async def test_of_two_tabs_that_begin_a_backup_the_second_is_told_and_one_backup_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    options = {"ephemeral": False, "data": tmp_path / "data", "backup_to": folder}
+    async with console(QUEUE, options=options) as client:
+        begun, refused = await both(client, "/stores/backup", {})
+        assert (begun.status, refused.status) == (303, 503), refused
+        assert "backup" in refused.words
+        told = await told_until(client, "/stores", lambda data: data["backup"]["state"] != "running")
+        assert told["backup"]["state"] == "done"
+        assert len(list(folder.iterdir())) == 1
+
+
+@in_loop
+async def test_of_two_tabs_that_apply_the_same_plan_the_second_is_told_and_each_entity_is_made_once() -> None:
+    queues = [{"name": f"q{number}"} for number in range(20)]
+    document = json.dumps({"kind": "duobus-topology", "version": 1, "queues": queues, "topics": []})
+    async with console() as client:
+        assert (await client.post("/topology/plan", {"text": document})).status == 303
+        begun, refused = await both(client, "/topology/apply", {})
+        assert (begun.status, refused.status) == (303, 409), refused
+        told = await told_until(client, "/topology", lambda data: data["plan"]["state"] not in {"planned", "running"})
+        plan = told["plan"]
+        assert (plan["state"], plan["counts"]) == ("done", {"create": 20})
+
+
+@in_loop
+async def test_a_second_tab_that_sees_what_the_import_of_the_first_has_made_does_not_take_it_for_a_change_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queues = [{"name": f"q{number}"} for number in range(5)]
+    document = json.dumps({"kind": "duobus-topology", "version": 1, "queues": queues, "topics": []})
+    steps_of, asked = topology._steps, 0
+
+    async def steps(*given: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            await told_until(client, "/topology", lambda data: data["plan"]["state"] == "done")
+        return await steps_of(*given)
+
+    monkeypatch.setattr(topology, "_steps", steps)
+    async with console() as client:
+        await client.post("/topology/plan", {"text": document})
+        begun, refused = await both(client, "/topology/apply", {})
+        assert (begun.status, refused.status) == (303, 409), refused
+        plan = (await client.data("/topology"))["plan"]
+        assert (plan["state"], len(plan["steps"])) == ("done", 5)
+
+
+@in_loop
+async def test_of_two_tabs_that_upload_the_same_dead_letters_the_second_is_told_and_none_is_doubled(
+    tmp_path: Path,
+) -> None:
+    async with console(QUEUE, profiles=tmp_path / "p") as client:
+        line = json.dumps({"message": {"body": {"data": ["eA=="]}}}).encode()
+
+        def form(action: str) -> FormData:
+            form = FormData({"path": "orders", "as": action})
+            form.add_field("file", b"\n".join([line] * 7), filename="messages.jsonl")
+            return form
+
+        for action in ("dead", "send"):
+            pages = await asyncio.gather(*(client.post("/dead-letter-files", form(action)) for _ in range(2)))
+            begun, refused = sorted(pages, key=lambda page: page.status)
+            assert (begun.status, refused.status) == (303, 409), refused
+            assert "The same file was given a moment ago" in refused.words
+            await ended(client, begun.headers["Location"])
+        (row,) = await client.console.sessions.all()[0].namespace.operation("GET", "/$duobus/entities")
+        assert (row["active"], row["deadLetter"]) == (7, 7)
+
+
+@in_loop
+async def test_of_two_tabs_that_run_the_syphon_the_second_is_told_and_no_message_is_doubled() -> None:
+    backlog = "localhost/x-servicebus-transfer/0"
+    async with broker(QueueDescription(name=backlog)) as secondary, console(QUEUE) as client:
+        await client.post("/pairs/other", {"connection_string": connection_string(secondary)})
+        (session,) = client.console.sessions.all()
+        (other,) = session.others.values()
+        async with other.messaging.get_queue_sender(backlog) as sender:
+            await sender.send_messages([to_backlog(ServiceBusMessage(f"{n}"), "orders", 1) for n in range(9)])
+        begun, refused = await both(client, "/pairs/syphon", {})
+        assert (begun.status, refused.status) == (303, 409), refused
+        assert "The syphon is running" in refused.words
+        run = (await told_until(client, "/pairs", lambda data: bool(data["run"]["is_over"])))["run"]
+        assert (run["carried"], run["dead"], run["failures"]) == (9, 0, {})
+        (row,) = await session.namespace.operation("GET", "/$duobus/entities")
+        assert row["active"] == 9
 
 
 async def ended(client: ConsoleClient, url: str) -> None:
@@ -185,7 +302,7 @@ async def away(server: ServerProcess) -> AsyncIterator[None]:
 
 
 async def until(heard: AsyncIterator[Any], words: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async for data in heard:
             if words in str(data):
                 return

@@ -558,7 +558,7 @@ def uploaded(document: Any, **fields: str) -> FormData:
 
 async def finished(client: ConsoleClient) -> dict[str, Any]:
     """What the page of an import tells when the import has ended."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             told: dict[str, Any] = (await client.data("/topology"))["plan"]
             if told["state"] != "running":

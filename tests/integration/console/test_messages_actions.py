@@ -12,6 +12,7 @@ import pytest
 from aiohttp import FormData
 from azure.servicebus import ServiceBusMessage
 
+from duobus.clock import Clock
 from duobus.console.screens.messages import purge_page
 from duobus.model.descriptions import QueueDescription
 from kits.console import ConsoleClient, Page, console, console_of
@@ -263,6 +264,27 @@ async def test_a_session_is_accepted_its_state_is_edited_and_its_messages_are_se
             taken = await other.post("/receive/visits", {"do": "accept", "session": "c-1", "wait": "1"})
             assert "c-1" in await told(other, taken)
             assert await held(other, "visits") == []
+
+
+class SlowClock(Clock):
+    """The clock of a machine that is behind; the signatures of requests are still good."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() - 200_000
+
+
+@pytest.mark.parametrize("entity", ["", "orders"])
+@in_loop
+async def test_a_purge_goes_by_the_clock_of_the_namespace(entity: str) -> None:
+    async with console(ORDERS, clock=SlowClock()) as client:
+        session = session_of(client)
+        # A key for one entity only is told the time by the date of an answer.
+        session.namespace.entity = entity
+        await sent(client, ServiceBusMessage("a"), ServiceBusMessage("b"))
+        await client.post("/purge/orders", {"what": "active", "confirm": "orders"})
+        purges: list[purge_page.Purge] = session.memory["messages-purges"]
+        await settled(lambda: purges[-1].state != "running")
+        assert (purges[-1].state, purges[-1].removed) == ("done", 2)
 
 
 @in_loop

@@ -286,3 +286,53 @@ async def events_of(client: ConsoleClient, path: str) -> AsyncIterator[Any]:
     async with stream_of(client, path) as heard:
         async for data in heard:
             yield data
+
+
+@in_loop
+async def test_messages_of_the_stores_that_are_there_are_shown_while_another_store_is_away() -> None:
+    queue = QueueDescription(name="orders", enable_partitioning=True)
+    async with console(queue, options={"stores": 2, "allow_drills": True}) as client:
+        (session,) = client.console.sessions.all()
+        async with session.namespace.messaging.get_queue_sender("orders") as sender:
+            for number in range(60):
+                await sender.send_messages(ServiceBusMessage(f"{number}", partition_key=f"k{number}"))
+        operation = session.namespace.operation
+        whole = await client.data("/messages/orders?count=200")
+        assert (len(whole["rows"]), whole["missing"]) == (60, None)
+        await operation("POST", "/$duobus/stores/2/fail")
+        fragments: list[dict[str, Any]] = []
+        while all(one["available"] for one in fragments):
+            # Who asks how the server is has it look at stores that have nothing to do.
+            await operation("GET", "/health")
+            fragments = await operation("GET", "/$duobus/fragments", query={"entity": "orders"})
+        away = [{"fragment": one["fragment"], "store": 2} for one in fragments if not one["available"]]
+        lost = {one["fragment"] for one in away}
+        readable = [row["number"] for row in whole["rows"] if row["number"] >> 48 not in lost]
+        assert 0 < len(readable) < 60
+
+        # To the end, which the broker answers with an error, by pages, and by a search.
+        found = await client.data("/messages/orders?count=200")
+        assert ([row["number"] for row in found["rows"]], found["next"]) == (readable, None)
+        assert found["missing"]["fragments"] == away
+        first = await client.data("/messages/orders?count=1")
+        assert (len(first["rows"]), first["missing"]["fragments"]) == (1, away)
+        searched = await client.data("/messages/orders?count=200&text=5")
+        assert (searched["looked"], searched["missing"]["fragments"]) == (len(readable), away)
+        page = await client.get("/messages/orders?count=200")
+        assert f"fragment {away[0]['fragment']} in store 2" in page.words
+        assert "this is the end of what can be read" in page.words
+        nothing = await client.get(f"/messages/orders?from={16 << 48}")
+        assert nothing.status == 200
+        for place in ("deadletter", "scheduled", "deferred"):
+            empty = await client.data(f"/messages/orders?place={place}")
+            assert (empty["rows"], empty["missing"]["fragments"]) == ([], away), place
+        gone = next(row["number"] for row in whole["rows"] if row["number"] >> 48 in lost)
+        one = await client.get(f"/messages/orders?number={gone}")
+        assert (one.status, "Store 2 is away, which holds message" in one.words) == (503, True)
+
+        # Without the right to be told which parts are away, the look itself tells that some are.
+        async with console_of(client.server, right="listen") as listener:
+            told = await listener.data("/messages/orders?count=200")
+            assert (len(told["rows"]), told["missing"]["fragments"]) == (len(readable), [])
+            assert "StoreUnavailable" in told["missing"]["text"]
+        await operation("POST", "/$duobus/stores/2/heal")

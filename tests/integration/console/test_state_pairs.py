@@ -157,6 +157,23 @@ async def test_clients_that_report_tell_the_state_of_entities_and_are_told_that_
             assert states["entities"] == [{"entity": "orders", "fragment": "", "failed_over": 1, "suspect": 0}]
             page = await client.get("/pairs")
             assert "failed over 1 of 1 0 of 1 Mark healthy" in page.words
+            # The overview names the failover first, for the primary with the pair open, and for the secondary itself.
+            await client.post("/pairs/close")
+            await client.post("/pairs/other", {"connection_string": key})
+            while True:
+                if failovers := (await client.data("/"))["failovers"]:
+                    break
+                await asyncio.sleep(0.02)
+            assert failovers == [{"primary": "localhost", "states": states, "failure": ""}]
+            async with console_of(secondary) as there:
+                assert [pair["states"]["entities"] for pair in (await there.data("/"))["failovers"]] == [
+                    states["entities"]
+                ]
+                for one in (client, there):
+                    first = (await one.data("/"))["findings"][0]
+                    assert (first["kind"], first["title"]) == ("bad", "Entities of localhost have failed over")
+                    assert first["text"].endswith("backlog queues in place of localhost: orders (1 of 1 clients).")
+                    assert "orders (1 of 1 clients)" in (await one.get("/")).words
             assert (await client.post("/pairs/mark-healthy", {"entity": "orders"})).status == 303
             # The next look at the queue, which the client would take within ten seconds.
             assert paired._reports is not None

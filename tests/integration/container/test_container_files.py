@@ -150,7 +150,7 @@ class Container:
         """Send the image's stop signal; returns the exit status."""
         assert self.process is not None
         self.process.send_signal(getattr(signal, one("STOPSIGNAL")))
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def client(self, key: str = EMULATORS_KEY) -> ServiceBusClient:
         return ServiceBusClient.from_connection_string(

@@ -34,7 +34,7 @@ def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def wait_for(path: Path) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while not path.exists():
         assert time.monotonic() < until, f"{path} did not come"
         os.sched_yield()
@@ -82,7 +82,7 @@ def test_demo_that_is_ended_leaves_no_broker_behind(tmp_path: Path, number: sign
     ) as process:
         pid = broker_pid(tmp_path)
         process.send_signal(number)
-        assert process.wait(30) != 0
+        assert process.wait(60) != 0
 
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -48,7 +48,7 @@ def test_a_shop_can_be_looked_at_until_the_demonstration_is_told_to_end(tmp_path
             assert process.stdout is not None
             told = json.loads(process.stdout.readline())
             assert told["console"].startswith(told["url"] + "sign-in#code=")
-            with urllib.request.urlopen(told["url"], timeout=30) as answer:
+            with urllib.request.urlopen(told["url"], timeout=60) as answer:
                 assert "Sign in" in answer.read().decode()
             members = [
                 json.loads((tmp_path / "console" / name).read_text())

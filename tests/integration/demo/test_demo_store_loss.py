@@ -71,7 +71,8 @@ def test_a_queue_that_loses_two_stores_takes_every_send_and_loses_nothing() -> N
     counts = json.loads(done.stdout)
     assert counts["lost"] == counts["altered"] == counts["sends_unknown"] == 0
     assert counts["received"] == counts["acknowledged"] > 1_000
-    assert counts["slowest_send_seconds"] < 5
+    # The broker has answered each send before a client that waits for 16 s gives up.
+    assert counts["slowest_send_seconds"] < 15
     assert [drill["drill"] for drill in counts["drills"]] == ["stall", "fail"]
     told = [value for label, value in rows_of(counts) if label.endswith((", stall", ", fail"))]
     assert [value.partition(" ")[0] for value in told] == [str(drill["sends"]) for drill in counts["drills"]]

@@ -186,15 +186,15 @@ def test_the_probes_say_yes_of_a_server_that_was_started_as_the_pod_is(tmp_path:
             stderr=subprocess.DEVNULL,
         )
         try:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while not ready.exists():
                 assert server.poll() is None
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
             url = json.loads(ready.read_text())["admin_url"]
             for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-                with urllib.request.urlopen(url + pod[probe]["httpGet"]["path"], timeout=10) as answer:
+                with urllib.request.urlopen(url + pod[probe]["httpGet"]["path"], timeout=60) as answer:
                     assert answer.status == 200
         finally:
             server.terminate()
-            assert server.wait(30) == 0
+            assert server.wait(60) == 0

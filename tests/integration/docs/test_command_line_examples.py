@@ -70,7 +70,7 @@ def test_the_readme_starts_a_broker_and_sends_and_receives(tmp_path: Path) -> No
         assert (typed.returncode, typed.stdout) == (0, "one table\n"), typed.stderr
     finally:
         broker.terminate()
-        broker.wait(30)
+        broker.wait(60)
 
 
 def test_the_readme_can_be_read_in_a_few_minutes() -> None:

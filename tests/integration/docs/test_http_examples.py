@@ -53,7 +53,7 @@ def test_the_curl_of_its_page_sends_and_receives_with_the_token_that_its_python_
             env={"TOKEN": token, "PATH": "/usr/bin:/bin"},
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=60,
             check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -43,7 +43,7 @@ def test_every_answer_of_the_broker_follows_a_finished_fdatasync(tmp_path: Path)
 
 
 def _wait_until_traced(pid: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if "TracerPid:\t0" not in Path(f"/proc/{pid}/status").read_text():
             time.sleep(0.3)  # the other threads are attached one by one after the first

@@ -50,7 +50,7 @@ FORMATS: Final = Path(__file__).parent / "formats"
 FILES: Final = sorted(path.name.partition(".")[0] for path in FORMATS.glob("*.tar.xz"))
 FOLDERS: Final = [name for name in FILES if not name.endswith("-postgres")]
 DUMPS: Final = [name for name in FILES if name.endswith("-postgres")]
-LIMIT_S: Final = 30.0
+LIMIT_S: Final = 60.0
 #: Of the database that tools/make_formats.py dumps: the same wherever it is.
 ADDRESS: Final = "postgresql:///postgres"
 #: Messages by entity and kind of use.

@@ -28,7 +28,7 @@ PROPERTIES = {"EnablePartitioning": True, "LockDuration": "PT5S", "MaxDeliveryCo
 STORES = 2
 #: Messages that are out at a time, and that each round lets in.
 BACKLOG = 500
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 WHOLE_LIMIT_S = 180.0
 
 

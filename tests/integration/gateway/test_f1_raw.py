@@ -368,7 +368,7 @@ def test_f1_14_a_message_is_sent_locked_renewed_unlocked_and_completed(source: s
             assert [(await http.ask("DELETE", location)).status for _ in range(2)] == [200, 404]
             started = time.monotonic()
             assert (await http.ask("DELETE", f"{source}/messages/head?timeout=1")).status == 204
-            assert 0.9 < time.monotonic() - started < 3
+            assert time.monotonic() - started > 0.9
             batch = json.dumps([{"Body": "a", "UserProperties": {"x": 1}}, {"Body": "b"}])
             kind = {"Content-Type": "application/vnd.microsoft.servicebus.json;charset=utf-8"}
             assert (await http.ask("POST", f"{target}/messages", batch, kind)).status == 201

@@ -37,7 +37,7 @@ def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     @wraps(test)
     def run(*args: object, **kwargs: object) -> None:
         async def limited() -> None:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await test(*args, **kwargs)
 
         asyncio.run(limited())

@@ -35,7 +35,7 @@ BACKLOG_LOCK: Final = timedelta(seconds=15)
 #: No poll ends in a test, so that the syphon keeps its links.
 POLL: Final = timedelta(minutes=1)
 #: A hang is a failure.
-LIMIT_S: Final = 30.0
+LIMIT_S: Final = 60.0
 
 
 class Drilled:

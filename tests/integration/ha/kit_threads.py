@@ -17,7 +17,7 @@ from duobus.ha.sync import PairedNamespace, pair_namespace
 from duobus.testing.server import ServerProcess
 from kits.pair import BACKLOGS, Bus
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 #: For what a pair tells: what was on its way over a link that ended comes again when its lock ends (BACKLOG_LOCK), and
 #: elsewhere, in a namespace that somebody else has made, after a minute.
 TOLD_S = 90.0

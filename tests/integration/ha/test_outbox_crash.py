@@ -64,7 +64,7 @@ async def test_what_was_accepted_arrives_in_order_per_key_after_any_kill(bus: Bu
     with program(bus, path, -1) as there:
         assert there.stdout is not None
         assert [there.stdout.readline() for _ in range(2)] == ["ready\n", "flushed\n"]
-        there.wait(20)
+        there.wait(60)
     arrived = list(dict.fromkeys(body(message) for message in await drain(bus.primary, bus.orders)))
     assert set(accepted) - set(arrived) == set()
     assert len(accepted) >= 500

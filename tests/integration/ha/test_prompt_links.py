@@ -102,7 +102,7 @@ def test_a_link_that_closes_joins_no_thread(bus: Bus, monkeypatch: pytest.Monkey
                 thread.join = join
     for thread in threads:
         del thread.join
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 

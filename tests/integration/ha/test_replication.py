@@ -90,7 +90,7 @@ async def test_a_receiver_that_its_owner_closed_harms_neither_the_other_one_nor_
         await sender.send_messages(ServiceBusMessage("x"))
     with SeenMessages(tmp_path / "seen.db") as seen:
         async with receivers(bus) as there, ReplicatedReceiver(there, seen) as receiver:
-            (message,) = await receiver.receive_messages(max_wait_time=5)
+            (message,) = await receiver.receive_messages(max_wait_time=20)
             await receiver.receive_messages(max_wait_time=0.5)  # the other copy waits for this one
             copy = there[1] if receiver._sides_of[id(message)].receiver is there[0] else there[0]
             await copy.close()
@@ -127,7 +127,7 @@ async def test_over_two_brokers_there_is_one_dead_letter_and_a_deferred_message_
     places = [(bus.primary, bus.orders), (bus.secondary, bus.backlogs[0])]
     with SeenMessages(tmp_path / "seen.db") as seen:
         async with receivers(bus) as there, ReplicatedReceiver(there, seen) as receiver:
-            (message,) = await receiver.receive_messages(max_wait_time=5)
+            (message,) = await receiver.receive_messages(max_wait_time=20)
             locked_until = message.locked_until_utc
             assert locked_until is not None
             assert await receiver.renew_message_lock(message) > locked_until
@@ -143,7 +143,7 @@ async def test_over_two_brokers_there_is_one_dead_letter_and_a_deferred_message_
                 await sender.send_messages(ServiceBusMessage("early"))
             kept = []
             for _ in places:  # the copy comes, too, and is deferred likewise
-                (message,) = await receiver.receive_messages(max_wait_time=5)
+                (message,) = await receiver.receive_messages(max_wait_time=20)
                 kept.append((message.sequence_number, receiver.position_of(message)))
                 await receiver.defer_message(message)
             assert sorted(position for _, position in kept) == [0, 1]

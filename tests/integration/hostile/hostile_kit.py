@@ -23,7 +23,7 @@ from duobus.server.composition import Server
 from duobus.server.settings import EMULATOR_KEY, NamespaceConfig, Settings, load_settings
 
 RULE = "RootManageSharedAccessKey"
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 MIB = 1 << 20
 
 OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x10, 0x19)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 from hostile_kit import ATTACH, TRANSFER, Bus, Wire, in_loop, message, until
@@ -185,7 +184,5 @@ async def test_a_neighbour_is_served_in_the_middle_of_a_burst(bus: Bus) -> None:
         peer = next(peer for peer in bus.server.amqp.peers if peer.links == 0)
         wire.write(b"".join(attach(number, f"n{number}") for number in range(100)))
         await until(lambda: peer.links > 0)
-        began = time.monotonic()
         await neighbour.round_trip()
         assert peer.links < 100
-        assert time.monotonic() - began < 100 * SLOWLY_S

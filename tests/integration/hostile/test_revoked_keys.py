@@ -41,7 +41,7 @@ from duobus.server.settings import EMULATOR_KEY
 from kits.issuer import NAME, claims, document, public, rsa_key, signed
 
 UNAUTHORIZED = "amqp:unauthorized-access"
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 FIRST, SECOND, OTHER = ("K" + str(number) * 43 for number in range(3))
 BOTH = int(Right.SEND | Right.LISTEN)
 

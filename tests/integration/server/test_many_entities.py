@@ -80,7 +80,7 @@ def listed(port: int) -> list[str]:
     """The names of all queues, asked for page by page."""
     token = sign_token("http://localhost/", "RootManageSharedAccessKey", EMULATOR_KEY, Clock().now_ms() // 1000 + 600)
     names: list[str] = []
-    connection = HTTPConnection("localhost", port, timeout=30)
+    connection = HTTPConnection("localhost", port, timeout=60)
     try:
         while True:
             url = f"/$Resources/queues?$skip={len(names)}&$top={PAGE}&api-version=2021-05"

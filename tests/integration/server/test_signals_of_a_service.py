@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-LIMIT_S = 30
+LIMIT_S = 60
 
 
 class Manager:

@@ -180,7 +180,7 @@ def post(server: ServerProcess, queue: str, properties: str) -> tuple[int, Any, 
     request.add_header("Authorization", token)
     request.add_header("BrokerProperties", properties)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.headers, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.headers, error.read().decode()

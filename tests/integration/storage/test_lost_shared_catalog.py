@@ -49,7 +49,7 @@ def serve(data: Path, join: PostgresAddress, work: Callable[[ClusteredScaleUnit]
         try:
             await server.start()
             assert isinstance(server.unit, ClusteredScaleUnit)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while len(server.unit.adopted) < STORES:  # noqa: ASYNC110 - nobody tells of it
                     await asyncio.sleep(0.02)
             return await work(server.unit)

@@ -168,9 +168,9 @@ def test_a_vacuum_under_way_keeps_nobody_waiting_who_closes(make: Callable[..., 
 
     thread = threading.Thread(target=store._vacuum.use, args=(long,))
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     store.close()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -183,15 +183,15 @@ def test_a_vacuum_that_has_not_reached_the_server_when_the_store_closes_is_stopp
 
     def long(link: PostgresSession) -> None:
         begun.set()
-        assert closed.wait(10)
+        assert closed.wait(60)
         link.run("SELECT pg_sleep(60)")
 
     thread = threading.Thread(target=store._vacuum.use, args=(long,))
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     store.close()
     closed.set()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 

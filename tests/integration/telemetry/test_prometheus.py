@@ -75,7 +75,7 @@ class Prometheus:
 
     def _is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as answer:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=60) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -83,11 +83,11 @@ class Prometheus:
     def __exit__(self, *_: object) -> None:
         assert self._process is not None
         self._process.terminate()
-        self._process.wait(20)
+        self._process.wait(60)
 
     def get(self, path: str, **query: str) -> Any:
         try:
-            with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=30) as one:
+            with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=60) as one:
                 return json.load(one)["data"]
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{query}: {error.read().decode()}") from None
@@ -104,7 +104,7 @@ class Prometheus:
         return {(one["labels"]["alertname"], one["labels"]["instance"]) for one in self.get("alerts")["alerts"]}
 
 
-def until(is_so: Callable[[], bool], what: str, limit_s: float = 40) -> None:
+def until(is_so: Callable[[], bool], what: str, limit_s: float = 60) -> None:
     end_s = time.monotonic() + limit_s
     while not is_so():
         assert time.monotonic() < end_s, f"waited in vain for {what}"
@@ -125,7 +125,7 @@ class Load:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=60)
 
 
 @pytest.fixture(scope="module")

@@ -416,7 +416,7 @@ def test_sends_over_http_have_spans_whichever_way_they_come(tmp_path: Any, colle
         headers = {"Authorization": token(host=f"localhost:{process.ready['http_port']}"), "traceparent": PARENT}
 
         def post(body: Any, **more: str) -> int:
-            return requests.post(f"{base}/q/messages", body, headers=headers | more, timeout=30).status_code
+            return requests.post(f"{base}/q/messages", body, headers=headers | more, timeout=60).status_code
 
         assert post(b"plain") == 201
         # In pieces, which the general server reads.

@@ -15,7 +15,7 @@ from duobus.testing.drills import Drill
 from duobus.testing.namespace import Namespace
 
 #: What a definite answer may take, seconds: the time that a store is waited for, and a busy machine.
-ANSWER_S = 5.0
+ANSWER_S = 15.0
 NEXT_DAY = timedelta(days=1)
 
 
@@ -33,7 +33,7 @@ class Scene(NamedTuple):
 
 
 def take(receiver: Any) -> Any:
-    (message,) = receiver.receive_messages(max_wait_time=5)
+    (message,) = receiver.receive_messages(max_wait_time=20)
     return message
 
 

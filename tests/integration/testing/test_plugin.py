@@ -109,7 +109,7 @@ def test_a_receiver_that_waits_is_woken_by_the_end_of_a_lock(space: Namespace) -
     send(space.connection_string, "q")
     with client(space.connection_string) as first, client(space.connection_string) as second:
         holder, waiter = first.get_queue_receiver("q"), second.get_queue_receiver("q")
-        (held,) = holder.receive_messages(max_wait_time=5)
+        (held,) = holder.receive_messages(max_wait_time=20)
         assert space.messages("q")[0].is_locked
         counts: list[int | None] = []
         thread = threading.Thread(
@@ -117,7 +117,7 @@ def test_a_receiver_that_waits_is_woken_by_the_end_of_a_lock(space: Namespace) -
         )
         thread.start()
         space.advance(301)
-        thread.join(10)
+        thread.join(60)
         assert counts == [1]
         assert held.delivery_count == 0
         holder.close()

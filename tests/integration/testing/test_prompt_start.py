@@ -31,7 +31,7 @@ def start(starter: PromptStarter, command: list[str], log: Path) -> subprocess.P
 
 def test_its_output_and_exit_status_are_those_of_the_command(starter: PromptStarter, tmp_path: Path) -> None:
     forked = start(starter, REFUSED, tmp_path / "forked")
-    status = forked.wait(30)
+    status = forked.wait(60)
     with (tmp_path / "plain").open("wb") as file:
         plain = subprocess.run(REFUSED, stdout=file, stderr=subprocess.STDOUT, check=False, timeout=60)
     assert isinstance(forked, ForkedProcess)
@@ -46,7 +46,7 @@ def test_a_killed_one_is_gone_and_has_the_number_of_the_signal(starter: PromptSt
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.01)
     process.kill()
-    assert process.wait(30) == -9
+    assert process.wait(60) == -9
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
 
@@ -54,8 +54,8 @@ def test_a_killed_one_is_gone_and_has_the_number_of_the_signal(starter: PromptSt
 def test_threads_that_wait_for_the_same_one_all_get_its_status(starter: PromptStarter, tmp_path: Path) -> None:
     process = start(starter, REFUSED, tmp_path / "log")
     with ThreadPoolExecutor(8) as pool:
-        assert set(pool.map(lambda _number: process.wait(30), range(8))) == {2}
-    assert start(starter, REFUSED, tmp_path / "log").wait(30) == 2
+        assert set(pool.map(lambda _number: process.wait(60), range(8))) == {2}
+    assert start(starter, REFUSED, tmp_path / "log").wait(60) == 2
 
 
 def test_it_is_in_a_session_of_its_own_and_in_the_folder_of_its_start(
@@ -68,7 +68,7 @@ def test_it_is_in_a_session_of_its_own_and_in_the_folder_of_its_start(
     while not (tmp_path / "ready").exists() and process.poll() is None:
         pause.wait(0.01)
     process.terminate()
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert (tmp_path / "beside").is_dir()
 
 
@@ -76,8 +76,8 @@ def test_another_command_or_interpreter_environment_begins_with_its_interpreter(
     starter: PromptStarter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = start(starter, [PREFIX[0], "-c", "print('as ever')"], tmp_path / "log")
-    assert (other.wait(30), (tmp_path / "log").read_text()) == (0, "as ever\n")
+    assert (other.wait(60), (tmp_path / "log").read_text()) == (0, "as ever\n")
     monkeypatch.setenv("PYTHONHASHSEED", "1")
     anew = start(starter, REFUSED, tmp_path / "log")
     assert isinstance(anew, subprocess.Popen)
-    assert anew.wait(30) == 2
+    assert anew.wait(60) == 2

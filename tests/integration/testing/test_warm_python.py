@@ -49,7 +49,7 @@ def test_a_module_runs_in_a_fork_with_the_streams_of_its_program_and_gives_back_
     assert len(forks(python)) == 1
     for daemon in (forked, plain):
         # As when its JVM goes.
-        daemon.communicate(timeout=30)
+        daemon.communicate(timeout=60)
     assert forked.returncode == plain.returncode
     assert forks(python) == []
 
@@ -64,7 +64,7 @@ def test_a_fork_ends_with_its_program(python: WarmPython) -> None:
         assert select.select([descriptor], [], [], 30)[0]
     finally:
         os.close(descriptor)
-        daemon.communicate(timeout=30)
+        daemon.communicate(timeout=60)
 
 
 def test_anything_else_is_answered_by_the_interpreter(python: WarmPython) -> None:

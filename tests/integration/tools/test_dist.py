@@ -31,6 +31,7 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 #: Extra to what it brings to a program that imports it.
 EXTRAS = {
     "": "import duobus.cli.main, duobus.server.process, duobus_demo.command",
+    "arrow": "from duobus.arrow import Claim, read_queue",
     "ha": "import duobus.ha.aio, duobus.ha.sync",
     "postgres": "import duobus.storage.postgres.store, duobus.server.cluster_server",
     "telemetry": "import opentelemetry.metrics, opentelemetry.trace",
@@ -76,7 +77,7 @@ class Bare:
                 yield
             finally:
                 process.terminate()
-            assert process.wait(30) == 0
+            assert process.wait(60) == 0
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,8 @@ from typing import Any, Self
 import pytest
 
 from duobus.codec import Symbol, Timestamp, annotations_section, build_message
+from duobus.console.namespace.failures import NamespaceError
+from duobus.console.screens.messages.records import number_of
 from duobus.console.screens.messages.search import LOOKED_MAX, Query, fault_of, search, wanted_of
 from duobus.console.screens.messages.tail_page import Tail
 from duobus.console.visits import Refusal
@@ -148,3 +150,37 @@ def test_a_tail_finds_the_end_of_a_long_queue_with_few_requests() -> None:
 
     asyncio.run(begin())
     assert queue.asked < 60
+
+
+def test_a_tail_shows_the_other_partitions_while_one_is_away_and_nothing_old_when_that_one_is_back() -> None:
+    there, away = (3 << 48), (5 << 48)
+
+    class Partial(Queue):
+        """A queue that does not find what is in the partition that is away, as a broker answers."""
+
+        is_partial = True
+
+        async def peek(self, first: int, number: int, **options: Any) -> list[Delivery]:
+            found = await super().peek(first, number, **options)
+            found = [one for one in found if not (self.is_partial and number_of(one) >= away)]
+            if self.is_partial and not found:
+                raise NamespaceError(503, "The store is away. StoreUnavailable:orders, Fragment:5/16")
+            return found
+
+    queue = Partial([message(there + 1), message(away + 1), message(away + 2)])
+
+    async def follow() -> list[tuple[list[int], bool]]:
+        tail = Tail(queue)  # type: ignore[arg-type]
+        await tail.set_away(frozenset({5}))
+        await tail.begin()
+        looks = [(numbers(await tail.look()), tail.has_met_absence)]
+        queue.add(message(there + 2))
+        looks.append((numbers(await tail.look()), tail.has_met_absence))
+        queue.is_partial = False
+        looks.append((numbers(await tail.look()), tail.has_met_absence))
+        await tail.set_away(frozenset())
+        queue.add(message(away + 3))
+        looks.append((numbers(await tail.look()), tail.has_met_absence))
+        return looks
+
+    assert asyncio.run(follow()) == [([], True), ([there + 2], True), ([], False), ([away + 3], False)]

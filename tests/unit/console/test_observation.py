@@ -8,7 +8,8 @@ import pytest
 
 from duobus.console.observation.differences import busiest, rates_between
 from duobus.console.observation.drills import Drill, is_over, told
-from duobus.console.observation.findings import errors_between, findings, most_grown
+from duobus.console.observation.failovers import PairState, reporting_primaries
+from duobus.console.observation.findings import errors_between, findings, most_grown, of_failovers
 from duobus.console.observation.history import (
     DAY_POINTS_MAX,
     HOUR_POINTS_MAX,
@@ -185,3 +186,39 @@ def test_a_certificate_that_ends_within_two_weeks_is_told_first_as_a_warning(
     certificate["endMs"] = round((at_s + days * 86_400) * 1000)
     found = findings(reading(at_s, server={"certificate": certificate}), {}, None, "")
     assert [(one.kind, one.title, one.url) for one in found] == ([] if kind is None else [(kind, title, "/access")])
+
+
+def test_failovers_of_a_pair_are_unwell_suspects_are_a_warning_and_healthy_clients_are_nothing() -> None:
+    entities = [
+        {"entity": "orders", "fragment": "", "failed_over": 3, "suspect": 1},
+        {"entity": "stock", "fragment": "13/16", "failed_over": 1, "suspect": 0},
+        {"entity": "prices", "fragment": "", "failed_over": 0, "suspect": 2},
+    ]
+    states = {"clients": 4, "entities": entities, "left_out": 0, "latest_ms": 1}
+    look = reading(0)._replace(failovers=(PairState("contoso", states), PairState("fabrikam", None)))
+    found = findings(look, {}, None, "")
+    assert [(one.kind, one.title) for one in found] == [
+        ("bad", "Entities of contoso have failed over"),
+        ("warning", "Entities of contoso are suspect"),
+    ]
+    assert "orders (3 of 4 clients), stock, keys of fragment 13/16 (1 of 4 clients)." in found[0].text
+    assert "prices (2 of 4 clients)" in found[1].text
+    healthy = look._replace(failovers=(PairState("contoso", states | {"entities": []}),))
+    assert findings(healthy, {}, None, "") == []
+
+
+def test_a_secondary_that_does_not_answer_is_a_warning_and_no_failover() -> None:
+    (found,) = of_failovers(PairState("contoso", None, "sb2 does not answer."))
+    assert (found.kind, found.title) == ("warning", "Nobody knows the failovers of contoso")
+    assert "sb2 does not answer." in found.text
+
+
+def test_only_queues_of_reports_that_hold_some_are_looked_at() -> None:
+    queue = NOTHING._replace(kind="queue", active=1)
+    entities = {
+        "contoso/x-duobus-pair-state": queue,
+        "fabrikam/x-duobus-pair-state": queue._replace(active=0),
+        "/x-duobus-pair-state": queue,
+        "orders": queue,
+    }
+    assert reporting_primaries(entities) == ["contoso"]

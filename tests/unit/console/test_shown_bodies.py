@@ -42,10 +42,10 @@ def test_what_is_laid_out_is_still_the_same_json() -> None:
 
 
 def test_json_that_is_nested_a_thousand_deep_is_shown_and_in_bounded_time() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     body = shown(b"[" * 30_000 + b"]" * 30_000, "application/json", "")
     assert body.text.startswith("[\n  [\n    [")
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_what_is_no_json_stays_text_whatever_its_content_type_says() -> None:
@@ -76,11 +76,11 @@ def test_what_declares_entities_or_is_no_xml_is_shown_as_it_is(text: str) -> Non
 
 
 def test_a_body_of_opening_signs_costs_linear_time() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     for text in ("<" * SHOWN_BYTES_MAX, "<!--" * (SHOWN_BYTES_MAX // 4), '"' * SHOWN_BYTES_MAX, '"\\' * 100_000):
         shown(text.encode(), "application/xml", "")
         pretty_json(text)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", ""])

@@ -18,7 +18,7 @@ from duobus.ha.events import LockLost
 from duobus.ha.lock_keeper import LockKeeper
 
 LOCK_MS = 60_000
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 class Moved(Clock):

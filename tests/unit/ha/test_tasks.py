@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from duobus.ha.aio import concurrency
+from duobus.concurrency import aio as concurrency
 from kits.pair import bounded
 
 
@@ -59,7 +59,7 @@ def test_a_loop_that_asks_ends_although_what_it_waited_for_lost_the_cancellation
         task = concurrency.spawn(work)
         await asyncio.sleep(0)
         task.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await task.ended()
 
     run()

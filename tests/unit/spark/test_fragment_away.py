@@ -14,7 +14,7 @@ from duobus.spark.entities import demand_there, look, peek
 from duobus.spark.offsets import COUNT_BITS, BrowseOffset
 from duobus.spark.source.browse_stream import BrowseStreamReader
 from duobus.spark.source.peek_pages import page_of
-from duobus.spark.source.range_reader import Range, messages_of
+from duobus.spark.source.ranges import Range, messages_of
 from duobus.spark.source.settings import source_options
 
 #: Numbers of two fragments.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from duobus.spark.claims.lock_handles import is_deferred
 from duobus.spark.errors import EntityError
 from duobus.spark.peek_decoder import Peeked, decoded
-from duobus.spark.rows import Rows, Source, size_of
+from duobus.spark.rows import Rows, Source, rows_of, size_of
 from duobus.spark.schema import COLUMNS
 from duobus.spark.source.peek_pages import HIDDEN, Page, by_sdk
 
@@ -158,7 +158,7 @@ def messages(*, odd: bool) -> Any:
 
 
 def row_of(message: Any, rows: Rows | None = None) -> dict[str, Any]:
-    (batch,) = (rows or Rows(schema())).batches(SOURCE, [message])
+    (batch,) = (rows or rows_of(schema())).batches(SOURCE, [message])
     (row,) = batch.to_pylist()
     return dict(row)
 
@@ -239,15 +239,15 @@ def test_a_page_of_both_kinds_becomes_one_batch_with_the_same_rows() -> None:
     other = annotated({"x-opt-enqueued-time": timestamp(1_700_000_000_123)}) + section(0x77, variable(0xA1, b"v"))
     page = list(Page([ORDINARY, other, ORDINARY], RECEIVER))
     assert [type(message) is Peeked for message in page] == [True, False, True]
-    (mixed,) = Rows(schema()).batches(SOURCE, page)
-    (plain,) = Rows(schema()).batches(SOURCE, [by_sdk(data, RECEIVER) for data in (ORDINARY, other, ORDINARY)])
+    (mixed,) = rows_of(schema()).batches(SOURCE, page)
+    (plain,) = rows_of(schema()).batches(SOURCE, [by_sdk(data, RECEIVER) for data in (ORDINARY, other, ORDINARY)])
     assert mixed.equals(plain)
 
 
 @pytest.mark.parametrize("include_body", [True, False])
 @pytest.mark.parametrize("names", [("body_type", "sequence_number"), ("body", "state"), ("application_properties",)])
 def test_columns_are_chosen_alike_for_both_kinds(names: tuple[str, ...], include_body: bool) -> None:
-    rows = Rows(schema(*names), include_body=include_body)
+    rows = rows_of(schema(*names), include_body=include_body)
     mixed, plain = (decoded(ORDINARY), by_sdk(ORDINARY, RECEIVER))
     (found,) = rows.batches(SOURCE, [mixed])
     (expected,) = rows.batches(SOURCE, [plain])

@@ -23,7 +23,8 @@ from duobus.spark.rows import check_schema, properties_of
 from duobus.spark.source import range_reader
 from duobus.spark.source.extents import Extent, cut, extents, first_since, last_until
 from duobus.spark.source.partitions import split
-from duobus.spark.source.range_reader import TASK_MESSAGES, Range, tasks_of
+from duobus.spark.source.range_reader import TASK_MESSAGES, tasks_of
+from duobus.spark.source.ranges import Range
 
 numbers = st.sets(
     st.builds(lambda fragment, count: fragment << COUNT_BITS | count, st.integers(0, 5), st.integers(1, 300)),

@@ -214,7 +214,7 @@ def test_another_thread_reads_while_a_commit_is_under_way(
     store._db.execute("DELETE FROM messages")
     thread = threading.Thread(target=read)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     store._db.execute("ROLLBACK")
     assert found == [1]
 

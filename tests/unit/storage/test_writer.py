@@ -12,7 +12,7 @@ import pytest
 
 from duobus.errors import StoreFailed
 from duobus.storage.writer_pool import WriterPool
-from duobus.storage.writers import InlineWriter, StoppableWriter, StoreWriter
+from duobus.storage.writers import InlineWriter, LoopWriter, StoppableWriter, StoreWriter
 
 
 class Announced:
@@ -31,7 +31,7 @@ class Announced:
             self._complete.set()
 
     async def all(self) -> list[tuple[Any, BaseException | None]]:
-        await asyncio.wait_for(self._complete.wait(), 10)
+        await asyncio.wait_for(self._complete.wait(), 60)
         return self.outcomes
 
 
@@ -42,7 +42,7 @@ def of_pool(loop: asyncio.AbstractEventLoop) -> StoppableWriter:
     return WriterPool(loop).writer()
 
 
-@pytest.fixture(params=[StoreWriter, InlineWriter, of_pool])
+@pytest.fixture(params=[StoreWriter, InlineWriter, LoopWriter, of_pool])
 def make(request: pytest.FixtureRequest) -> Make:
     made: Make = request.param
     return made
@@ -113,7 +113,7 @@ def test_between_two_calls_nothing_of_the_first_is_held(make: Make) -> None:
         await done.all()
         done.outcomes.clear()
         try:
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(60):
                 while any(ref() is not None for ref in held):  # noqa: ASYNC110 - the thread lets go after announcing
                     await asyncio.sleep(0.001)
         finally:

@@ -1,4 +1,4 @@
-"""``duobus message``: send, peek and receive."""
+"""``duobus message``: send, peek, receive; and the commands of ``message_files``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import datetime
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
+from duobus.cli.commands.message_files import capture, export, import_
+from duobus.cli.message_source import named, receiver_of, source_options, with_session_hint
 from duobus.cli.options import pair
 from duobus.cli.output import NUMBER, TIME, Column, Commands, Printer, Record, clean
 from duobus.cli.remote import Remote, duration, remote_command
@@ -85,6 +87,10 @@ Example:
 @click.group(name="message", cls=Commands, no_args_is_help=True)
 def command() -> None:
     """Send, peek and receive messages."""
+
+
+for _command in (capture, export, import_):
+    command.add_command(_command)
 
 
 @command.command(name="send", epilog=_SEND)
@@ -183,70 +189,17 @@ def _send(client: ServiceBusClient, entity: str, bodies: Iterable[bytes], option
             send(batch, size)
 
 
-def _source(function: Any) -> Any:
-    """Add the options that say where messages come from."""
-    for option in (
-        click.option(
-            "--session-id",
-            "--session",
-            "session_id",
-            help="Of this session; required where the entity requires sessions.",
-        ),
-        click.option("--dead-letter", is_flag=True, help="From the dead-letter queue."),
-        click.option("--subscription", help="From this subscription; ENTITY is its topic."),
-        click.argument("entity"),
-    ):
-        function = option(function)
-    return function
-
-
-def _receiver(
-    client: ServiceBusClient, entity: str, subscription: str | None, dead_letter: bool, **options: Any
-) -> AbstractContextManager[ServiceBusReceiver]:
-    if dead_letter:
-        options["sub_queue"] = "deadletter"
-    options = {name: value for name, value in options.items() if value is not None}
-    if subscription is None:
-        return client.get_queue_receiver(entity, **options)
-    return client.get_subscription_receiver(entity, subscription, **options)
-
-
-def _named(source: dict[str, Any]) -> str:
-    names = (source["entity"], source["subscription"])
-    return "entity " + "/".join(name for name in names if name is not None)
-
-
-#: What duobus and Azure say to a receiver that names no session where the entity requires one.
-_NEEDS_SESSION: Final = "requires sessions to create a non-sessionful"
-
-
-@contextmanager
-def _with_session_hint(source: dict[str, Any]) -> Iterator[None]:
-    """Say which option is missing, where the server speaks of the filters of a link."""
-    try:
-        yield
-    except click.ClickException as error:
-        if _NEEDS_SESSION not in error.message:
-            raise
-        entity = _named(source).removeprefix("entity ")
-        subscription = f" --subscription {source['subscription']}" if source["subscription"] else ""
-        listing = f"duobus session list {source['entity']}{subscription}"
-        raise click.ClickException(
-            f"{entity} requires sessions. Give --session-id, or receive with --next-session; {listing} lists them."
-        ) from None
-
-
 @command.command(name="peek", epilog=_PEEK)
-@_source
+@source_options
 @click.option("--count", type=_COUNT, default=1, show_default=True, help="At most this many messages.")
 @click.option("--from", "first", type=click.IntRange(0), help="From this sequence number on.")
 @remote_command(has_endpoint=False)
 def peek(remote: Remote, output: str | None, count: int, first: int | None, **source: Any) -> None:
     """Look at messages of a queue or subscription without taking them."""
     with (
-        _with_session_hint(source),
-        remote.messaging(_named(source)) as client,
-        _receiver(client, **source) as receiver,
+        with_session_hint(source),
+        remote.messaging(named(source)) as client,
+        receiver_of(client, **source) as receiver,
         Printer(output, _COLUMNS, table=_TABLE) as printer,
     ):
         left, start = count, {} if first is None else {"sequence_number": first}
@@ -258,7 +211,7 @@ def peek(remote: Remote, output: str | None, count: int, first: int | None, **so
 
 
 @command.command(name="receive", epilog=_RECEIVE)
-@_source
+@source_options
 @click.option("--count", type=_COUNT, default=1, show_default=True, help="At most this many messages.")
 @click.option("--wait", type=duration, default="5s", show_default=True, help="How long to wait for the next one.")
 @click.option(
@@ -286,8 +239,8 @@ def receive(
     retries = 0 if takes_next else 1
     received = _Received()
     with (
-        _with_session_hint(source),
-        remote.messaging(_named(source), retries) as client,
+        with_session_hint(source),
+        remote.messaging(named(source), retries) as client,
         Printer(output, _COLUMNS, table=_TABLE) as printer,
     ):
         if takes_next:
@@ -342,7 +295,7 @@ def _open_receiver(client: ServiceBusClient, **source: Any) -> Iterator[ServiceB
 
     with ExitStack() as stack:
         try:
-            receiver = stack.enter_context(_receiver(client, **source))
+            receiver = stack.enter_context(receiver_of(client, **source))
         except OperationTimeoutError:
             if "max_wait_time" not in source:
                 raise

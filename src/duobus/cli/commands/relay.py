@@ -1,142 +1,297 @@
-"""``duobus relay``: the hybrid connections of a namespace."""
+"""``duobus relay``: relays, an ASGI application or a TCP port behind one, and the other end of such a port."""
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+import signal
+import ssl
 import sys
-from typing import Any, Final
+from collections.abc import Callable, Coroutine, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from duobus.cli.output import Commands, Printer
-from duobus.cli.remote import Remote, operate, remote_command
-from duobus.model.relay.description import SENDERS, STATUSES
+from duobus.cli.failures import NotFound, Refused, Unreachable
+from duobus.cli.output import Commands, json_of
+from duobus.cli.relay_entities import COMMANDS
 
-_COLUMNS: Final = ("name", "status", "listeners", "requiresClientAuthorization", "senders", "userMetadata")
+if TYPE_CHECKING:
+    from duobus.relay.aio import RelayPair, RelaySender
+    from duobus.relay.asgi import Application
+    from duobus.relay.endpoint import RelayEndpoint
+    from duobus.relay.errors import RelayError
+    from duobus.relay.events import Event
 
-_CREATE: Final = """
+_EXAMPLE = """
 \b
 Example:
-  duobus relay create billing/api
-  duobus relay create public/page --requires-client-authorization false --senders http
+  export DUOBUS_RELAY='Endpoint=sb://HOST/;SharedAccessKeyName=...;SharedAccessKey=...;EntityPath=PATH'
+  duobus relay create shop/web
+  duobus relay serve shop:app
+  duobus relay forward --local 127.0.0.1:8000
+  duobus relay expose --listen 127.0.0.1:9000
 """
-_LIST: Final = """
+_END = """
+\b
+SIGTERM or Ctrl-C ends it. Exit status: 0 ended by a signal; 3 no such relay; 5 the key is refused; 6 the relay cannot
+be reached when the command begins; 1 anything else. Once it has begun, it connects again by itself.
+"""
+_SERVE_EXAMPLE = (
+    """
 \b
 Example:
-  duobus relay list
-  duobus relay list -o json
+  duobus relay serve shop:app
+  duobus relay serve shop.web:application --json
 """
-_SHOW: Final = """
+    + _END
+)
+_FORWARD_EXAMPLE = (
+    """
 \b
 Example:
-  duobus relay show billing/api -o json
+  duobus relay forward --local 127.0.0.1:8000
+  duobus relay forward --local 127.0.0.1:22 --tcp-only --json
 """
-_UPDATE: Final = """
+    + _END
+)
+_EXPOSE_EXAMPLE = (
+    """
 \b
 Example:
-  duobus relay update billing/api --status Disabled
-  duobus relay update billing/api --user-metadata "owner: billing"
+  duobus relay expose --listen 127.0.0.1:9000
+  duobus relay expose --listen 127.0.0.1:2222 --json
 """
-_DELETE: Final = """
-\b
-Example:
-  duobus relay delete billing/api --yes
-"""
-
-_METADATA: Final = click.option("--user-metadata", help="Any text of yours, up to 1,024 characters.")
-_STATUS: Final = click.option("--status", type=click.Choice(STATUSES), help="Whether the relay may be used.")
-_SENDERS: Final = click.option(
-    "--senders",
-    type=click.Choice(SENDERS),
-    help="Which senders the relay takes; some listeners fail on others.",
+    + _END
 )
 
 
-@click.group(cls=Commands)
+@click.group(name="relay", cls=Commands, epilog=_EXAMPLE)
 def command() -> None:
-    """Create, list, show, update and delete relays (hybrid connections)."""
+    """Create, list, show, update and delete relays; serve applications and ports behind them, and reach these."""
 
 
-def _given(**options: Any) -> dict[str, Any]:
-    names = {"user_metadata": "userMetadata", "requires": "requiresClientAuthorization"}
-    return {names.get(name, name): value for name, value in options.items() if value is not None}
+for _entity_command in COMMANDS:
+    command.add_command(_entity_command)
 
 
-def _show(found: Any, output: str | None) -> None:
-    with Printer(output, is_one=True) as printer:
-        printer.print([found])
+def _common(function: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(
+        (
+            click.option(
+                "--relay",
+                envvar="DUOBUS_RELAY",
+                required=True,
+                show_envvar=True,
+                help="Connection string with EntityPath. Better given in the environment.",
+            ),
+            click.option(
+                "--relay-backup",
+                envvar="DUOBUS_RELAY_BACKUP",
+                show_envvar=True,
+                help="Connection string of a second endpoint of the same service; both are then a pair.",
+            ),
+            click.option("--ca", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Trust this CA."),
+            click.option("--json", "is_json", is_flag=True, help="Print one JSON object per event."),
+        )
+    ):
+        function = option(function)
+    return function
 
 
-@command.command(epilog=_CREATE)
-@click.argument("name")
-@click.option(
-    "--requires-client-authorization", "requires", type=bool, help="Whether senders need a token; they do by default."
-)
-@_METADATA
-@_STATUS
-@_SENDERS
-@remote_command()
-def create(
-    remote: Remote,
-    name: str,
-    requires: bool | None,
-    user_metadata: str | None,
-    status: str | None,
-    senders: str | None,
-    output: str | None,
-) -> None:
-    """Create a relay, and show it."""
-    form = _given(requires=requires, user_metadata=user_metadata, status=status, senders=senders)
-    _show(operate(remote, "PUT", f"relays/{name}", {"must": "new"}, form), output)
+@command.command(name="serve", epilog=_SERVE_EXAMPLE)
+@click.argument("application", metavar="MODULE:APP")
+@_common
+def serve(application: str, relay: str, relay_backup: str | None, ca: Path | None, is_json: bool) -> None:
+    """Serve an ASGI application behind a relay."""
+    app = _application(application)
+    endpoints = _endpoints(relay, relay_backup)
+
+    async def run(printer: _Printer) -> None:
+        from duobus.relay.aio import PairListener, RelayListener
+        from duobus.relay.asgi import AsgiService, LifespanFailed
+
+        try:
+            async with AsgiService(app) as service:
+                given: dict[str, Any] = {"tls": _tls(ca), "on_event": printer.event}
+                handlers = (service.on_request, service.on_connection)
+                listener: Any = (
+                    PairListener(endpoints, *handlers, **given)
+                    if len(endpoints) > 1
+                    else RelayListener(endpoints[0], *handlers, **given)
+                )
+                async with listener:
+                    await _begin(listener, printer, application=application)
+        except LifespanFailed as error:
+            raise click.ClickException(f"The application did not start: {error}") from error
+
+    _run(run, is_json)
 
 
-@command.command(name="list", epilog=_LIST)
-@remote_command()
-def list_relays(remote: Remote, output: str | None) -> None:
-    """List all relays, by name, with the listeners that each has."""
-    found = operate(remote, "GET", "relays")
-    with Printer(output, _COLUMNS) as printer:
-        printer.print(found)
-    if not found:
-        click.echo("There are no relays. Create one with duobus relay create.", err=True)
+@command.command(name="forward", epilog=_FORWARD_EXAMPLE)
+@click.option("--local", required=True, metavar="HOST:PORT", help="The port of this machine to put behind the relay.")
+@click.option("--tcp-only", is_flag=True, help="Refuse HTTP requests; without it they are sent to the port as HTTP.")
+@_common
+def forward(local: str, tcp_only: bool, relay: str, relay_backup: str | None, ca: Path | None, is_json: bool) -> None:
+    """Put a TCP port of this machine behind a relay."""
+    host, port = _port(local)
+    endpoints = _endpoints(relay, relay_backup)
+
+    async def run(printer: _Printer) -> None:
+        from duobus.relay.aio import PairListener, RelayListener
+        from duobus.relay.tunnel import LocalPort
+
+        target = LocalPort(host, port, printer.tell)
+        handlers = (None if tcp_only else target.on_request, target.on_connection)
+        given: dict[str, Any] = {"tls": _tls(ca), "on_event": printer.event}
+        listener: Any = (
+            PairListener(endpoints, *handlers, **given)
+            if len(endpoints) > 1
+            else RelayListener(endpoints[0], *handlers, **given)
+        )
+        try:
+            async with listener:
+                await _begin(listener, printer, local=f"{host}:{port}")
+        finally:
+            await target.close()
+
+    _run(run, is_json)
 
 
-@command.command(epilog=_SHOW)
-@click.argument("name")
-@remote_command()
-def show(remote: Remote, name: str, output: str | None) -> None:
-    """Show a relay."""
-    _show(operate(remote, "GET", f"relays/{name}"), output)
+@command.command(name="expose", epilog=_EXPOSE_EXAMPLE)
+@click.option("--listen", required=True, metavar="HOST:PORT", help="Where to take connections; port 0 for a free one.")
+@_common
+def expose(listen: str, relay: str, relay_backup: str | None, ca: Path | None, is_json: bool) -> None:
+    """Take TCP connections on a port, and carry each through a relay to where ``forward`` runs."""
+    host, port = _port(listen)
+    endpoints = _endpoints(relay, relay_backup)
+
+    async def run(printer: _Printer) -> None:
+        from duobus.relay.aio import RelayPair, RelaySender
+        from duobus.relay.tunnel import expose
+
+        senders = [RelaySender(endpoint, tls=_tls(ca)) for endpoint in endpoints]
+        sender: RelayPair | RelaySender = RelayPair(senders, on_event=printer.event) if len(senders) > 1 else senders[0]
+        async with sender:
+            try:
+                server = await expose(host, port, sender.connect, printer.tell)
+            except OSError as error:
+                raise click.ClickException(
+                    f"{host}:{port} cannot be listened on: {error.strerror}. Choose another port."
+                ) from error
+            async with server:
+                bound = server.sockets[0].getsockname()
+                printer.print("listening", address=f"{bound[0]}:{bound[1]}", relay=endpoints[0].name)
+                await asyncio.Event().wait()
+
+    _run(run, is_json)
 
 
-@command.command(epilog=_UPDATE)
-@click.argument("name")
-@_METADATA
-@_STATUS
-@_SENDERS
-@remote_command()
-def update(
-    remote: Remote,
-    name: str,
-    user_metadata: str | None,
-    status: str | None,
-    senders: str | None,
-    output: str | None,
-) -> None:
-    """Change properties of a relay, and show it. A relay that is disabled closes what is connected through it."""
-    form = _given(user_metadata=user_metadata, status=status, senders=senders)
-    if not form:
-        raise click.UsageError("Say what is to change: --user-metadata, --status or --senders.")
-    _show(operate(remote, "PUT", f"relays/{name}", {"must": "there"}, form), output)
+# -- what the commands share ------------------------------------------------------------------------------------------
 
 
-@command.command(epilog=_DELETE)
-@click.argument("name")
-@click.option("--yes", "-y", "is_sure", is_flag=True, help="Do not ask.")
-@remote_command(has_output=False)
-def delete(remote: Remote, name: str, is_sure: bool) -> None:
-    """Delete a relay. Its listeners and senders are disconnected."""
-    if not is_sure:
-        if not sys.stdin.isatty():
-            raise click.UsageError(f"Give --yes to delete the relay {name}.")
-        click.confirm(f"Delete the relay {name}? What is connected through it is closed.", abort=True, err=True)
-    operate(remote, "DELETE", f"relays/{name}")
+class _Printer:
+    """Prints events, one a line, and what fails to standard error where people read."""
+
+    def __init__(self, is_json: bool) -> None:
+        self._is_json = is_json
+
+    def print(self, event: str, **members: Any) -> None:
+        """Print an event."""
+        if self._is_json:
+            click.echo(json_of({"event": event, **members}))
+        else:
+            click.echo(f"{event}  " + "  ".join(f"{name}={value}" for name, value in members.items() if value != ""))
+        sys.stdout.flush()
+
+    def event(self, event: Event) -> None:
+        """Print an event of a listener or a pair."""
+        self.print(type(event).__name__, **dataclasses.asdict(event))
+
+    def tell(self, what: str, text: str) -> None:
+        """Print what became of one connection."""
+        self.print(what, error=text)
+
+
+async def _begin(listener: Any, printer: _Printer, **members: Any) -> None:
+    """Wait until a listener is registered, say so, and stay."""
+    from duobus.relay.errors import RelayError
+
+    try:
+        await (listener.wait_up() if hasattr(listener, "wait_up") else listener.wait_online())
+    except RelayError as error:
+        raise _failure(error) from error
+    printer.print("ready", **members)
+    await asyncio.Event().wait()
+
+
+def _failure(error: RelayError) -> click.ClickException:
+    from duobus.relay.errors import ConnectFailed, RelayRefused
+
+    if isinstance(error, RelayRefused):
+        kinds = {401: Refused, 403: Refused, 404: NotFound}
+        text = f"{error} Make it with: duobus relay create." if error.status == 404 else str(error)
+        return kinds.get(error.status, click.ClickException)(text)
+    return Unreachable(str(error)) if isinstance(error, ConnectFailed) else click.ClickException(str(error))
+
+
+def _run(function: Callable[[_Printer], Coroutine[Any, Any, None]], is_json: bool) -> None:
+    async def until_signal() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, task.cancel)
+        try:
+            await function(_Printer(is_json))
+        except asyncio.CancelledError:
+            return
+
+    asyncio.run(until_signal())
+
+
+def _endpoints(relay: str, backup: str | None) -> Sequence[RelayEndpoint]:
+    from duobus.relay.endpoint import RelayEndpoint
+
+    try:
+        return [RelayEndpoint.from_connection_string(text) for text in (relay, backup) if text]
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _port(text: str) -> tuple[str, int]:
+    from duobus.relay.tunnel import parse_port
+
+    try:
+        return parse_port(text)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _tls(ca: Path | None) -> ssl.SSLContext | None:
+    try:
+        return None if ca is None else ssl.create_default_context(cafile=str(ca))
+    except ssl.SSLError as error:
+        raise click.UsageError(f"--ca {ca} is no certificate in PEM: {error.reason}.") from None
+
+
+def _application(text: str) -> Application:
+    name, _, attribute = text.partition(":")
+    if not name or not attribute:
+        raise click.UsageError(f"{text!r} names no application; write MODULE:APP, such as shop:app.")
+    # As the interpreter does for a script: the folder in which the command was called.
+    sys.path.insert(0, "")
+    try:
+        found: Any = import_module(name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except ModuleNotFoundError as error:
+        raise click.UsageError(f"There is no module {error.name!r} here. Is the command in the right folder?") from None
+    except AttributeError:
+        raise click.UsageError(f"The module {name!r} has no {attribute!r}.") from None
+    if not callable(found):
+        raise click.UsageError(f"{text!r} is no application: it cannot be called.")
+    app: Application = found
+    return app

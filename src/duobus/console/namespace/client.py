@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -88,6 +90,23 @@ class NamespaceClient:
                 return self._servers
             self._servers_until_ms = now_ms + _SERVERS_MS
         return self._servers
+
+    async def now_ms(self) -> int:
+        """The time by the clock of the namespace, in ms since 1970.
+
+        A duobus tells broker time to keys for the whole namespace. Every namespace dates its answers to the second;
+        the end of that second is taken, so that what the namespace has enqueued before is earlier.
+
+        Raises:
+            NamespaceError: The namespace does not answer, or tells no time.
+        """
+        if self.is_duobus and not self.entity and (self.rights.listen or self.rights.manage):
+            return int((await self.operation("GET", "/$duobus/server"))["nowMs"])
+        answer = await self._operations.ask("GET", "/$namespaceinfo")
+        try:
+            return round(parsedate_to_datetime(answer.date).timestamp() * 1_000) + 1_000
+        except (TypeError, ValueError):
+            raise NamespaceError(HTTPStatus.BAD_GATEWAY, f"{self.name} does not tell the time.") from None
 
     async def close(self) -> None:
         """Close every connection."""

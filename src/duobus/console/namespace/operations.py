@@ -31,10 +31,17 @@ _UNKNOWN_SERVER: Final = "This is no duobus server: only those have this request
 
 
 class Answer(NamedTuple):
-    """What came back for a request."""
+    """What came back for a request.
+
+    Attributes:
+        status: Of HTTP.
+        text: The body.
+        date: The header ``Date``: when the namespace answered, by its clock; empty when the namespace does not tell.
+    """
 
     status: int
     text: str
+    date: str = ""
 
 
 class HttpOperations:
@@ -92,7 +99,7 @@ class HttpOperations:
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
             ) as response:
                 body = await _bounded(response)
-                return Answer(response.status, body.decode(errors="replace"))
+                return Answer(response.status, body.decode(errors="replace"), response.headers.get("Date", ""))
         except TimeoutError:
             raise NamespaceError(
                 HTTPStatus.GATEWAY_TIMEOUT, f"{self._address.url} did not answer within {timeout_s:g} seconds."

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from duobus.console.formats import count, entity_url, short_duration
 from duobus.console.observation.readings import Reading
+
+if TYPE_CHECKING:
+    from duobus.console.observation.failovers import PairState
 
 #: Findings of one kind that are told one by one; the rest is told as a number.
 _NAMED_MAX: Final = 5
@@ -27,6 +30,7 @@ _BACKLOG: Final = re.compile(r"(?i)(.+)/x-servicebus-transfer/(\d{1,9})")
 #: The words of links to pages that only a key with the right Manage opens.
 SEE_STORE: Final = "Look at the store"
 SEE_CERTIFICATE: Final = "See the certificate"
+SEE_PAIR: Final = "See the pair"
 
 BAD: Final = "bad"
 WARNING: Final = "warning"
@@ -69,8 +73,14 @@ def findings(reading: Reading, errors: Mapping[str, int], dead_before: int | Non
         *_of_certificate(reading),
         *_of_clocks(reading.apart_ms),
         *_of_errors(errors),
+        *(finding for state in reading.failovers for finding in of_failovers(state)),
         *_of_backlogs(reading),
     ]
+    return worst_first(found)
+
+
+def worst_first(found: Iterable[Finding]) -> list[Finding]:
+    """Findings in the order in which a person should read them."""
     return sorted(found, key=lambda finding: _ORDER[finding.kind])
 
 
@@ -179,6 +189,33 @@ def _of_errors(errors: Mapping[str, int]) -> list[Finding]:
     ]
 
 
+def of_failovers(pair: PairState) -> list[Finding]:
+    """What the clients of a pair report as not healthy, and a secondary that does not tell."""
+    if pair.failure:
+        text = f"The secondary was asked what the clients of the pair report. {pair.failure}"
+        return [Finding(WARNING, f"Nobody knows the failovers of {pair.primary}", text, "/pairs", SEE_PAIR)]
+    found = []
+    entities = [] if pair.states is None else pair.states["entities"]
+    for kind, state, title in ((BAD, "failed_over", "have failed over"), (WARNING, "suspect", "are suspect")):
+        those = [one for one in entities if one[state] and (state == "failed_over" or not one["failed_over"])]
+        if not those or pair.states is None:
+            continue
+        clients = pair.states["clients"]
+        names = ", ".join(f"{_keys_of(one)} ({one[state]} of {clients} clients)" for one in those[:_NAMED_MAX])
+        names += ", …" if len(those) > _NAMED_MAX or pair.states["left_out"] else ""
+        text = (
+            f"Clients send to the backlog queues in place of {pair.primary}: {names}."
+            if state == "failed_over"
+            else f"Sending has failed, and clients have not yet given up {pair.primary}: {names}."
+        )
+        found.append(Finding(kind, f"Entities of {pair.primary} {title}", text, "/pairs", SEE_PAIR))
+    return found
+
+
+def _keys_of(one: Mapping[str, Any]) -> str:
+    return f"{one['entity']}, keys of fragment {one['fragment']}" if one["fragment"] else str(one["entity"])
+
+
 def _of_backlogs(reading: Reading) -> list[Finding]:
     waiting: dict[str, int] = {}
     for path, counts in reading.entities.items():
@@ -191,7 +228,7 @@ def _of_backlogs(reading: Reading) -> list[Finding]:
             f"Backlog of {primary}",
             f"{count(number)} messages wait here for the namespace {primary}.",
             "/pairs",
-            "See the pair",
+            SEE_PAIR,
         )
         for primary, number in sorted(waiting.items())[:_NAMED_MAX]
     ]

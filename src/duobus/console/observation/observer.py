@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from duobus.clock import Clock
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.observation.differences import UNKNOWN_RATES, BusyEntity, Rates, busiest, rates_between
+from duobus.console.observation.failovers import failovers_in
 from duobus.console.observation.findings import BAD, Finding, errors_between, findings, most_grown
 from duobus.console.observation.history import History, Point, points_of
 from duobus.console.observation.readings import (
@@ -183,17 +184,19 @@ async def read_duobus(namespace: NamespaceClient, *, with_stores: bool) -> Readi
     """
     server = await namespace.operation("GET", "/$duobus/server")
     asked_ms = namespace.clock.now_ms()
-    entities = await namespace.operation("GET", "/$duobus/entities")
+    rows = await namespace.operation("GET", "/$duobus/entities")
+    entities = entities_of(rows)
     stores = tuple(await namespace.operation("GET", "/$duobus/stores")) if with_stores else None
     return Reading(
         # The server's clock, as of the points that the server keeps.
         at_ms=int(server["nowMs"]),
         elapsed_ms=int(server["uptimeMs"]),
         server=server,
-        entities=entities_of(entities),
+        entities=entities,
         stores=stores,
-        is_cut=len(entities) >= _LISTED_MAX,
+        is_cut=len(rows) >= _LISTED_MAX,
         apart_ms=int(server["nowMs"]) - asked_ms,
+        failovers=await failovers_in(namespace, entities),
     )
 
 
@@ -233,7 +236,8 @@ async def read_azure(namespace: NamespaceClient) -> Reading:
             async for one in administration.list_subscriptions_runtime_properties(topic.name):
                 entities[f"{topic.name}/Subscriptions/{one.name}"] = counts_of_queue(one, "subscription")
     now = namespace.clock
-    return Reading(now.now_ms(), now.monotonic_ms(), {}, entities, None, is_cut)
+    failovers = await failovers_in(namespace, entities)
+    return Reading(now.now_ms(), now.monotonic_ms(), {}, entities, None, is_cut, failovers=failovers)
 
 
 def observer_of(visit: Visit) -> Observer | None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from duobus.console.observation.failovers import PairState
 
 
 class EntityCounts(NamedTuple):
@@ -39,6 +42,7 @@ class Reading(NamedTuple):
         stores: What ``/$duobus/stores`` tells; None where the key may not ask, or there are none.
         is_cut: Whether the namespace has more entities than were read.
         apart_ms: How far the clock of the server is ahead of that of the console; negative when it is behind.
+        failovers: What the clients of pairs report whose secondary the namespace is.
     """
 
     at_ms: int
@@ -48,6 +52,7 @@ class Reading(NamedTuple):
     stores: tuple[Mapping[str, Any], ...] | None
     is_cut: bool
     apart_ms: int = 0
+    failovers: tuple[PairState, ...] = ()
 
     @property
     def started_ms(self) -> int:

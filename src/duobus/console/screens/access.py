@@ -13,7 +13,7 @@ from duobus.console.namespace.access_rules import RIGHTS, WHICH, AccessRules
 from duobus.console.observation.findings import certificate_of
 from duobus.console.visits import Redirect, Refusal, Screen, View, Visit
 
-screen: Final = Screen("access", label="Access", order=200)
+screen: Final = Screen("access", label="Access", key="k", order=200)
 
 
 @screen.get("/access", right="manage", only_duobus=True)

@@ -10,7 +10,7 @@ from duobus.console.namespace.failures import NamespaceError
 from duobus.console.observation.audit_lines import wanted_of
 from duobus.console.visits import Screen, View, Visit
 
-screen: Final = Screen("audit", label="Audit", order=80, tells_of_one_server=True)
+screen: Final = Screen("audit", label="Audit", key="a", order=80, tells_of_one_server=True)
 
 #: Lines that are read at a time, lines after which a page is full, and readings for one page: 10,000 lines.
 _READ_AT_ONCE: Final = 500

@@ -17,7 +17,7 @@ from duobus.console.namespace.failures import NamespaceError
 from duobus.console.observation.connections import entity_of, matching, received_from, summary_of, with_end
 from duobus.console.visits import Redirect, Refusal, Screen, View, Visit, of_one_server
 
-screen: Final = Screen("connections", label="Connections", order=60)
+screen: Final = Screen("connections", label="Connections", key="c", order=60)
 
 #: Rows of a page.
 _ROWS_MAX: Final = 100

@@ -33,7 +33,7 @@ class SessionStarter(Protocol):
 
 def namespaces_screen(known: NamespaceList, starter: SessionStarter) -> Screen:
     """The screen for the namespaces that a console knows."""
-    screen = Screen("namespaces", label="Namespaces", order=900)
+    screen = Screen("namespaces", label="Namespaces", key="n", order=900)
 
     @screen.get("/namespaces")
     async def show(visit: Visit) -> View:

@@ -9,12 +9,15 @@ from aiohttp import web
 
 from duobus.console.events import Event, stream_events
 from duobus.console.observation.differences import BusyEntity
+from duobus.console.observation.failovers import PairState
+from duobus.console.observation.findings import Finding, of_failovers, worst_first
 from duobus.console.observation.history import chart
 from duobus.console.observation.observer import Observer, observer_of
 from duobus.console.observation.readings import Reading
+from duobus.console.screens.pairs import pair_state_of
 from duobus.console.visits import Screen, View, Visit
 
-screen: Final = Screen("overview", label="Overview", order=10, tells_of_one_server=True)
+screen: Final = Screen("overview", label="Overview", key="o", order=10, tells_of_one_server=True)
 
 #: Entities that the page names as busy.
 _BUSY_MAX: Final = 10
@@ -81,7 +84,8 @@ def _data(visit: Visit, observer: Observer) -> dict[str, Any]:
         "span": span,
         "period_s": observer.period_s,
         "failure": observer.failure,
-        "findings": [finding._asdict() for finding in observer.findings()],
+        "findings": [finding._asdict() for finding in _findings(visit, observer)],
+        "failovers": [pair.data for pair in _pairs(visit, reading)],
         "rates": observer.rates._asdict(),
         "busiest": [_busy(one) for one in observer.busiest(_BUSY_MAX)],
         "server": {} if reading is None else dict(reading.server),
@@ -92,6 +96,20 @@ def _data(visit: Visit, observer: Observer) -> dict[str, Any]:
         "metrics_url": f"{visit.namespace.address.url}/metrics" if visit.namespace.is_duobus else "",
         **_counts(reading),
     }
+
+
+def _pairs(visit: Visit, reading: Reading | None) -> list[PairState]:
+    """The pairs whose secondary this namespace is, and the pair that the session has opened."""
+    own = pair_state_of(visit)
+    here = () if reading is None else reading.failovers
+    others = [pair for pair in here if own is None or pair.primary.lower() != own.primary.lower()]
+    return others if own is None else [own, *others]
+
+
+def _findings(visit: Visit, observer: Observer) -> list[Finding]:
+    own = pair_state_of(visit)
+    found = observer.findings()
+    return found if own is None else worst_first(dict.fromkeys([*found, *of_failovers(own)]))
 
 
 def _counts(reading: Reading | None) -> dict[str, Any]:

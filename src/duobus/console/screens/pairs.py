@@ -22,6 +22,7 @@ from duobus.console.observation.backlogs import (
     readers_of,
     sample_of,
 )
+from duobus.console.observation.failovers import PairState, failovers_of, read_states
 from duobus.console.observation.readings import EntityCounts, counts_of_queue, entities_of
 from duobus.console.observation.syphon_runs import SyphonRun
 from duobus.console.visits import Redirect, Refusal, Screen, View, Visit, of_one_server
@@ -29,13 +30,13 @@ from duobus.ha.aio.backlog_queues import Found, name_of
 from duobus.ha.aio.syphon import Syphon
 from duobus.ha.events import Reporter
 from duobus.ha.options import BACKLOG_QUEUES_DEFAULT, BACKLOG_QUEUES_MAX
-from duobus.ha.reports.message import Report, read_report, state_queue, states_of, wish_message
+from duobus.ha.reports.message import state_queue, wish_message
 from duobus.ha.sdk_errors import explained
 
 if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusClient
 
-screen: Final = Screen("pairs", label="Pairs", order=75)
+screen: Final = Screen("pairs", label="Pairs", key="p", order=75)
 
 #: Messages of each backlog queue that are looked at, queues that are, and how many of these at a time.
 _PEEKED_MAX: Final = 100
@@ -54,11 +55,8 @@ _PARTS: Final = (
 #: How long a receive of the syphon waits; a run is over when each has waited for nothing.
 _POLL: Final = timedelta(seconds=2)
 _PROGRESS_S: Final = 0.5
-#: Messages with reports that one call peeks at, and calls: 1,000 clients that report a change a minute.
-_REPORTS_PEEKED: Final = 250
-_REPORT_CALLS_MAX: Final = 12
-_REPORT_LIFE_MS: Final = 180_000
 _LOOK_MS: Final = 10_000
+_FAILOVERS: Final = "pair-failovers"
 
 
 class _Other(NamedTuple):
@@ -108,7 +106,7 @@ async def _told(visit: Visit, other: _Other) -> dict[str, Any]:
     backlogs, failure, states = [], "", None
     try:
         backlogs = await _backlogs(secondary, other.primary_name, visit.clock.now_ms())
-        states = await _states(secondary, other.primary_name, visit.clock.now_ms())
+        states = await read_states(secondary, other.primary_name, visit.clock.now_ms())
     except NamespaceError as error:
         failure = error.text
     return {
@@ -156,8 +154,30 @@ async def choose(visit: Visit) -> Redirect | View:
     except (Refusal, NamespaceError) as error:
         return await _again(visit, form, error.text)
     primary = visit.namespace if is_secondary else client
-    visit.session.memory["pair"] = _Other(client, is_secondary, primary_name or name_of(primary.messaging))
+    other = _Other(client, is_secondary, primary_name or name_of(primary.messaging))
+    visit.session.memory["pair"] = other
+    visit.session.memory.pop(_FAILOVERS, None)
+    visit.session.start(_watch(visit, other), "console-pair")
     return Redirect("/pairs", notice=f"{client.name} is opened until you sign out.")
+
+
+async def _watch(visit: Visit, other: _Other) -> None:
+    """Ask the secondary from time to time for what the clients report, as long as the pair is open: the overview tells.
+
+    The overview waits for no other namespace, which may be away.
+    """
+    _, secondary = _ordered(visit.namespace, other)
+    while _other_of(visit) is other:
+        state = await failovers_of(secondary, other.primary_name, visit.clock.now_ms())
+        if _other_of(visit) is other:
+            visit.session.memory[_FAILOVERS] = state
+        await asyncio.sleep(_LOOK_MS / 1_000)
+
+
+def pair_state_of(visit: Visit) -> PairState | None:
+    """What the clients of the pair that this session has opened report, as of the last look; None without a pair."""
+    found: PairState | None = visit.session.memory.get(_FAILOVERS)
+    return found
 
 
 async def _again(visit: Visit, form: Mapping[str, str], text: str) -> View:
@@ -178,6 +198,7 @@ async def forget(visit: Visit) -> Redirect:
     """Show no pair any more; the other namespace is closed with the session."""
     _demand_no_run(visit)
     visit.session.memory.pop("pair", None)
+    visit.session.memory.pop(_FAILOVERS, None)
     return Redirect("/pairs")
 
 
@@ -261,44 +282,6 @@ async def _sample(namespace: NamespaceClient, path: str) -> Sample | None:
         return None
 
 
-async def _states(namespace: NamespaceClient, primary_name: str, now_ms: int) -> dict[str, Any] | None:
-    """What the clients of the pair report; None when none does, or the key may not look."""
-    if not namespace.rights.listen:
-        return None
-    path = state_queue(primary_name)
-    if namespace.is_duobus and not await namespace.servers():
-        # Without a look at a queue that is not there, which the server would count as an error.
-        found = await namespace.operation("GET", "/$duobus/entities", query={"prefix": path})
-        if not any(row["entity"].lower() == path.lower() for row in found):
-            return None
-    reports: list[Report] = []
-    try:
-        async with (
-            namespace.telling(f"the queue {path}", _PEEK_S),
-            namespace.messaging.get_queue_receiver(path) as receiver,
-        ):
-            first = 1
-            for _ in range(_REPORT_CALLS_MAX):
-                messages = await receiver.peek_messages(max_message_count=_REPORTS_PEEKED, sequence_number=first)
-                reports += [
-                    report
-                    for message in messages
-                    if not _is_old(message, now_ms) and (report := read_report(message)) is not None
-                ]
-                if len(messages) < _REPORTS_PEEKED:
-                    break
-                first = max(message.sequence_number or 0 for message in messages) + 1
-    except NamespaceError:
-        return None
-    return states_of(reports) if reports else None
-
-
-def _is_old(message: Any, now_ms: int) -> bool:
-    """Whether a report is of a client that has reported nothing since, and so has ended."""
-    at = message.enqueued_time_utc
-    return at is not None and now_ms - at.timestamp() * 1_000 > _REPORT_LIFE_MS
-
-
 @screen.post("/pairs/mark-healthy", right="listen")
 async def mark_healthy(visit: Visit) -> Redirect:
     """Ask the clients of the pair to take an entity for healthy: they send to the primary at once."""
@@ -338,6 +321,8 @@ async def begin(visit: Visit) -> Redirect:
         text = f"{secondary.name} has no backlog queues of {other.primary_name}."
         raise Refusal(HTTPStatus.CONFLICT, text)
     waiting = sum(queue.waiting for queue in queues)
+    # Another tab may have started the syphon while the queues were listed.
+    _demand_no_run(visit)
     run = SyphonRun(primary.name, secondary.name, [queue.path for queue in queues], waiting, visit.clock)
     visit.session.memory["syphon"] = run
     visit.session.start(_carry(run, primary.messaging, secondary.messaging), "console-syphon")

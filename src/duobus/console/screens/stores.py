@@ -19,7 +19,7 @@ from duobus.console.observation.readings import Reading
 from duobus.console.observation.stores import heat_rows, skew_of, store_rows
 from duobus.console.visits import Redirect, Refusal, Screen, View, Visit
 
-screen: Final = Screen("stores", label="Stores", order=70, tells_of_one_server=True)
+screen: Final = Screen("stores", label="Stores", key="s", order=70, tells_of_one_server=True)
 
 #: Entities in the table of fragments, fragments in a list, and drills that are remembered.
 _ENTITIES_MAX: Final = 40

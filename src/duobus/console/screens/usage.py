@@ -10,7 +10,7 @@ from duobus.console.namespace.failures import NamespaceError
 from duobus.console.observation.usage import billed, by_entity, by_hour, cost_of, cost_text, price_of, total_of
 from duobus.console.visits import Screen, View, Visit
 
-screen: Final = Screen("usage", label="Usage", order=85, tells_of_one_server=True)
+screen: Final = Screen("usage", label="Usage", key="u", order=85, tells_of_one_server=True)
 
 #: Spans that can be chosen, in days; and rows of the table of entities.
 _DAYS: Final = (1, 7, 31)

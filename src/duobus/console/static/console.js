@@ -242,7 +242,8 @@
     if (inField || document.querySelector("dialog[open]")) return;
     if (isLeading) {
       isLeading = false;
-      const link = document.querySelector(`nav.screens a[data-key="${CSS.escape(event.key)}"]`);
+      const key = CSS.escape(event.key);
+      const link = key && document.querySelector(`nav.screens a[data-key="${key}"], nav.screens a[data-index="${key}"]`);
       if (link) { event.preventDefault(); link.click(); }
       return;
     }

@@ -22,7 +22,7 @@ PING: Final = 0x9
 PONG: Final = 0xA
 
 #: The largest frame that is taken, in bytes.
-FRAME_BYTES_MAX: Final = 1 << 40
+PAYLOAD_BYTES_MAX: Final = 1 << 40
 #: Codes of close frames: of broken rules, and of what is too large.
 PROTOCOL_ERROR: Final = 1002
 NO_CODE: Final = 1005
@@ -174,7 +174,7 @@ class FrameDecoder:
         if len(view) < size:
             return 0
         length = int.from_bytes(view[2 : 2 + extra], "big") if extra else short
-        if length > FRAME_BYTES_MAX:
+        if length > PAYLOAD_BYTES_MAX:
             raise FrameError(PROTOCOL_ERROR, "The frame is too long.")
         self._key = bytes(view[2 + extra : size])
         self._opcode, self._left, self._is_last = opcode, length, bool(first & _FIN)

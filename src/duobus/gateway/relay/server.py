@@ -10,7 +10,7 @@ from duobus.gateway.relay.http_requests import HttpRequests
 from duobus.gateway.relay.hub import RelayHub
 from duobus.gateway.relay.refusals import Rejected, RelayRefusal
 from duobus.model.relay.addresses import RelayTarget, parse_handshake, parse_request
-from duobus.model.relay.headers import MANAGEMENT_HEADER, description_of
+from duobus.model.relay.headers import MANAGEMENT_HEADER, VIA, description_of
 from duobus.model.relay.limits import DESCRIPTION_LENGTH_MAX
 
 
@@ -55,9 +55,11 @@ class RelayServer:
         try:
             return await door.answer(request, target, namespace, tracking_id)
         except Rejected as rejected:
-            # The listener's own words, and nothing of the relay's.
+            # The listener's own words, and nothing of the relay's but its Via: a sender with two relays does not take
+            # the choice of the service for an outage of the relay.
             reason = description_of(rejected.text, DESCRIPTION_LENGTH_MAX)
-            return web.Response(status=rejected.status, reason=reason, text=rejected.text)
+            via = {VIA: f"1.1 {request.host}"}
+            return web.Response(status=rejected.status, reason=reason, text=rejected.text, headers=via)
         except RelayRefusal as refusal:
             if not is_handshake:
                 self.hub.statuses[refusal.status] += 1

@@ -16,7 +16,7 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthorizationError,
 )
 
-from duobus.ha.aio import concurrency as tasks
+from duobus.concurrency import aio as tasks
 from duobus.ha.errors import BacklogUnavailable
 from duobus.ha.events import (
     BacklogCreateFailed,

@@ -11,7 +11,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpMessageProperties
 
 from duobus.clock import Entropy
-from duobus.ha.aio import concurrency as tasks
+from duobus.concurrency import aio as tasks
 from duobus.ha.errors import OutboxFailed, TooLargeToDivert
 from duobus.ha.events import Event, OutboxBroken, OutboxOverflowed, OutboxSent, OutboxSetAside, OutboxWaits, Reporter
 from duobus.ha.options import LIST_MAX

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from duobus.ha.aio import concurrency as tasks
+from duobus.concurrency import aio as tasks
 from duobus.ha.errors import SendsFailed
 from duobus.ha.options import FAILURES_MAX, OVERLAP_DEFAULT, OVERLAP_MAX
 from duobus.ha.sdk import prompt

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
 
+from duobus.concurrency import aio as tasks
 from duobus.ha.aio import backlog_queues as backlog
-from duobus.ha.aio import concurrency as tasks
 from duobus.ha.aio.paired_sender import PairedSender
 from duobus.ha.aio.pinger import Pinger
 from duobus.ha.aio.state_reports import StateReports

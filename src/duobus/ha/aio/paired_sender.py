@@ -11,7 +11,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusQuotaExceededError
 
-from duobus.ha.aio import concurrency as tasks
+from duobus.concurrency import aio as tasks
 from duobus.ha.errors import BacklogUnavailable, NotDiverted, TooLargeToDivert
 from duobus.ha.events import BacklogFailed, Diverted
 from duobus.ha.outage import condition

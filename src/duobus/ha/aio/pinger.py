@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from duobus.ha.aio import concurrency as tasks
+from duobus.concurrency import aio as tasks
 from duobus.ha.events import PingSent, Reporter
 from duobus.ha.failover import Place
 from duobus.ha.options import PINGS_WAITING_MAX

@@ -15,7 +15,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
 from duobus.clock import Entropy
-from duobus.ha.aio import concurrency as tasks
+from duobus.concurrency import aio as tasks
 from duobus.ha.events import Event, ReplicaFailed, Reporter, RolesSwapped
 from duobus.ha.outage import Classifier, Verdict, outage
 from duobus.ha.sdk import prompt

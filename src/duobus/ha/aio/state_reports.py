@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from azure.core.exceptions import ResourceExistsError
 
-from duobus.ha.aio import concurrency as tasks
+from duobus.concurrency import aio as tasks
 from duobus.ha.reports.message import REPORT_S, Report, read_wish, report_message
 from duobus.ha.sdk_errors import explained
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from azure.servicebus.exceptions import ServiceBusConnectionError
 
 from duobus.clock import Clock
-from duobus.ha.aio import concurrency as tasks
+from duobus.concurrency import aio as tasks
 from duobus.ha.events import (
     Reporter,
     SyphonDeadLettered,

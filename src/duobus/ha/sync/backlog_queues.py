@@ -17,6 +17,7 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthorizationError,
 )
 
+from duobus.concurrency import sync as tasks
 from duobus.ha.errors import BacklogUnavailable
 from duobus.ha.events import (
     BacklogCreateFailed,
@@ -29,7 +30,6 @@ from duobus.ha.events import (
 from duobus.ha.options import BACKLOG_DIGITS_MAX
 from duobus.ha.outage import token_refusal
 from duobus.ha.sdk_errors import Meaning, meaning
-from duobus.ha.sync import concurrency as tasks
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient

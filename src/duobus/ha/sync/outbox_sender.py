@@ -12,13 +12,13 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpMessageProperties
 
 from duobus.clock import Entropy
+from duobus.concurrency import sync as tasks
 from duobus.ha.errors import OutboxFailed, TooLargeToDivert
 from duobus.ha.events import Event, OutboxBroken, OutboxOverflowed, OutboxSent, OutboxSetAside, OutboxWaits, Reporter
 from duobus.ha.options import LIST_MAX
 from duobus.ha.outbox.message import Packed, pack, unpack
 from duobus.ha.sdk import listed, prompt
 from duobus.ha.sdk_errors import Meaning, explained, is_message_fault, meaning
-from duobus.ha.sync import concurrency as tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from duobus.concurrency import sync as tasks
 from duobus.ha.errors import SendsFailed
 from duobus.ha.options import FAILURES_MAX, OVERLAP_DEFAULT, OVERLAP_MAX
 from duobus.ha.sdk import prompt
-from duobus.ha.sync import concurrency as tasks
 
 if TYPE_CHECKING:
     from types import TracebackType

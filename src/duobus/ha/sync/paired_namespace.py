@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
 
+from duobus.concurrency import sync as tasks
 from duobus.ha.errors import PairFaulted, PairingRefused
 from duobus.ha.events import FailoverEngaged, Faulted, PrimaryHealthy, Reporter, SendFailed
 from duobus.ha.failover import Change, Failover, Place, State
@@ -21,7 +22,6 @@ from duobus.ha.outage_scope import KeyGroup, KeyGroups, keys_of, store_away
 from duobus.ha.reports.message import EntityState, Report, report_of, state_queue
 from duobus.ha.sdk import prompt_client
 from duobus.ha.sync import backlog_queues as backlog
-from duobus.ha.sync import concurrency as tasks
 from duobus.ha.sync.paired_sender import PairedSender
 from duobus.ha.sync.pinger import Pinger
 from duobus.ha.sync.state_reports import StateReports

@@ -12,12 +12,12 @@ from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusQuotaExceededError
 
+from duobus.concurrency import sync as tasks
 from duobus.ha.errors import BacklogUnavailable, NotDiverted, TooLargeToDivert
 from duobus.ha.events import BacklogFailed, Diverted
 from duobus.ha.outage import condition
 from duobus.ha.sdk import listed
 from duobus.ha.sdk_errors import is_message_fault
-from duobus.ha.sync import concurrency as tasks
 from duobus.ha.tracing import diverting
 from duobus.ha.transfer import to_backlog
 

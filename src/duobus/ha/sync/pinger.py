@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from duobus.concurrency import sync as tasks
 from duobus.ha.events import PingSent, Reporter
 from duobus.ha.failover import Place
 from duobus.ha.options import PINGS_WAITING_MAX
 from duobus.ha.outage_scope import KeyGroup
-from duobus.ha.sync import concurrency as tasks
 from duobus.ha.transfer import ping
 
 if TYPE_CHECKING:

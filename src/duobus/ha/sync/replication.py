@@ -16,10 +16,10 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
 from duobus.clock import Entropy
+from duobus.concurrency import sync as tasks
 from duobus.ha.events import Event, ReplicaFailed, Reporter, RolesSwapped
 from duobus.ha.outage import Classifier, Verdict, outage
 from duobus.ha.sdk import prompt
-from duobus.ha.sync import concurrency as tasks
 
 if TYPE_CHECKING:
     from types import TracebackType

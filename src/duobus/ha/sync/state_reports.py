@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from azure.core.exceptions import ResourceExistsError
 
+from duobus.concurrency import sync as tasks
 from duobus.ha.reports.message import REPORT_S, Report, read_wish, report_message
 from duobus.ha.sdk_errors import explained
-from duobus.ha.sync import concurrency as tasks
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient, ServiceBusSender

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from azure.servicebus.exceptions import ServiceBusConnectionError
 
 from duobus.clock import Clock
+from duobus.concurrency import sync as tasks
 from duobus.ha.events import (
     Reporter,
     SyphonDeadLettered,
@@ -26,7 +27,6 @@ from duobus.ha.options import POLL_DEFAULT, SYPHON_HELD_MAX, SYPHON_SENDERS_MAX
 from duobus.ha.outage import Classifier, Verdict, outage
 from duobus.ha.outage_scope import store_away
 from duobus.ha.sdk_errors import Meaning, explained, meaning
-from duobus.ha.sync import concurrency as tasks
 from duobus.ha.tracing import syphoning
 from duobus.ha.transfer import Undeliverable, from_backlog
 

@@ -90,3 +90,12 @@ def settle_all(receiver: Any, handles: list[LockHandle], how: str) -> None:
         MessageLockLostError: A message is no longer locked; some of the others may be settled.
     """
     receiver._settle_message_via_mgmt_link(how, [handle.lock_token for handle in handles])
+
+
+def renew_all(receiver: Any, handles: list[LockHandle]) -> None:
+    """Renew the locks of messages by one request; the public method of the SDK sends one for each message.
+
+    Raises:
+        MessageLockLostError: A message is no longer locked.
+    """
+    receiver._renew_locks(*(handle.lock_token for handle in handles))

@@ -16,7 +16,8 @@ from duobus.spark.offsets import COUNT_BITS, COUNT_MASK, BrowseOffset
 from duobus.spark.options import Parsed
 from duobus.spark.retry import pause
 from duobus.spark.source.extents import Extent, extents, first_since, last_until
-from duobus.spark.source.range_reader import Bounds, Range, RangePartition, looker, parse_bounds, read_ranges, tasks_of
+from duobus.spark.source.range_reader import RangePartition, read_ranges, tasks_of
+from duobus.spark.source.ranges import Bounds, Range, looker, parse_bounds
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -16,7 +16,7 @@ from duobus.spark.entities import look, open_receiver, split_name
 from duobus.spark.errors import DataLoss
 from duobus.spark.offsets import Key
 from duobus.spark.retry import pause, retried
-from duobus.spark.rows import Rows, Source
+from duobus.spark.rows import Source, rows_of
 from duobus.spark.source.partitions import Piece
 from duobus.spark.source.peek_pages import Page, page_of
 
@@ -60,7 +60,7 @@ def read_pieces(reading: Reading, pieces: list[Piece], clock: Clock | None = Non
         DataLoss: A message is gone, or no longer deferred.
         EntityError: The entity is gone, or refuses the request.
     """
-    rows = Rows(reading.schema, include_body=reading.include_body)
+    rows = rows_of(reading.schema, include_body=reading.include_body)
     for piece in pieces:
         source = Source(reading.namespace, split_name(piece.entity)[0])
         yield from rows.batches(source, _messages(reading, piece, clock or Clock()))

@@ -56,16 +56,21 @@ class Page:
 
 def page_of(receiver: Any, first: int, count: int) -> Page:
     """Peek at messages from a number on, as ``entities.peek`` does."""
+    return Page(answer_of(receiver, first, count), receiver)
+
+
+def answer_of(receiver: Any, first: int, count: int) -> list[Any]:
+    """The messages of one peek's answer, each as its bytes; with an SDK that hides those, as objects of the SDK."""
     if not all(hasattr(receiver, name) for name in HIDDEN):
-        return Page(peek(receiver, first, count), receiver)
+        return peek(receiver, first, count)
     request: dict[str, Any] = {
         "from-sequence-number": receiver._amqp_transport.AMQP_LONG_VALUE(max(first, 1)),
         "message-count": min(count, PEEK),
     }
     receiver._check_live()
     receiver._populate_message_properties(request)
-    found = receiver._mgmt_request_response_with_retry(_OPERATION, request, partial(_answered, receiver))
-    return Page(found, receiver)
+    found: list[Any] = receiver._mgmt_request_response_with_retry(_OPERATION, request, partial(_answered, receiver))
+    return found
 
 
 def _answered(receiver: Any, status: int, answer: Any, description: Any, amqp_transport: Any) -> list[Any]:

@@ -6,13 +6,11 @@ gone before a task reads it, and is then not in the result.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -25,16 +23,15 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from duobus.clock import Clock
-from duobus.spark.connection import KEPT, Place, client, demand_reachable, place_of
-from duobus.spark.entities import PEEK, demand_there, open_receiver, peek, resolved, split_name
+from duobus.spark.connection import demand_reachable, place_of
+from duobus.spark.entities import demand_there, resolved, split_name
 from duobus.spark.errors import OptionError
-from duobus.spark.offsets import COUNT_BITS, COUNT_MASK, Key, nexts_of
+from duobus.spark.offsets import COUNT_BITS, COUNT_MASK
 from duobus.spark.options import Parsed
-from duobus.spark.retry import retried
-from duobus.spark.rows import Rows, Source, check_schema
-from duobus.spark.source.extents import Extent, cut, extents, first_since
-from duobus.spark.source.peek_pages import Page, page_of
+from duobus.spark.rows import Source, check_schema, rows_of
+from duobus.spark.source.extents import cut
+from duobus.spark.source.peek_pages import page_of
+from duobus.spark.source.ranges import NUMBER_MAX, Range, looker, messages_of, parse_bounds, ranges_of
 from duobus.spark.source.settings import reading_of, source_options
 
 if TYPE_CHECKING:
@@ -48,14 +45,6 @@ TASKS_MAX: Final = 10_000
 TASK_MESSAGES: Final = 50_000
 
 _log = logging.getLogger("duobus.spark")
-
-
-class Range(NamedTuple):
-    """Numbers of one entity, ends included, within one fragment."""
-
-    entity: str
-    first: int
-    last: int
 
 
 class RangePartition(InputPartition):
@@ -78,79 +67,6 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceRead
     return PushingReader(options, schema) if options["filterPushdown"] else BrowseReader(options, schema)
 
 
-class Bounds(NamedTuple):
-    """The messages that a read covers.
-
-    Attributes:
-        start: ``earliest``, ``latest``, or the first number by entity and fragment.
-        end: ``latest``, or the first number behind the read.
-        since_ms: Earliest enqueued time of the messages.
-    """
-
-    start: str | dict[str, dict[int, int]]
-    end: str | dict[str, dict[int, int]]
-    since_ms: int | None
-
-
-def parse_bounds(options: Parsed) -> Bounds:
-    """Read ``startingOffsets``, ``endingOffsets`` and ``startingTimestamp``.
-
-    Raises:
-        OptionError: A value has the wrong form.
-    """
-    start = _offsets(options, "startingOffsets", ("earliest", "latest"))
-    end = _offsets(options, "endingOffsets", ("latest",))
-    text = options["startingTimestamp"]
-    since_ms = None
-    if text is not None:
-        try:
-            since = datetime.fromisoformat(text)
-        except ValueError:
-            raise OptionError(
-                f"The option 'startingTimestamp' is {text!r}; it has to be an ISO 8601 time, as 2026-01-31T12:00:00Z."
-            ) from None
-        since_ms = round((since if since.tzinfo else since.replace(tzinfo=UTC)).timestamp() * 1000)
-    return Bounds(start, end, since_ms)
-
-
-def _offsets(options: Parsed, name: str, words: tuple[str, ...]) -> Any:
-    text = options[name]
-    if text.lower() in words:
-        return text.lower()
-    try:
-        return nexts_of(json.loads(text))
-    except (ValueError, RecursionError):
-        raise OptionError(
-            f"The option '{name}' is {text[:100]!r}; it has to be {' or '.join(words)} or "
-            '{"<entity>": {"<fragment>": number}}.'
-        ) from None
-
-
-def looker(place: Place, entity: str, timeout_s: float, look: Callable[..., Any] = peek) -> Any:
-    """Return a function that peeks at an entity through the connection that this process keeps.
-
-    Args:
-        place: The namespace.
-        entity: Name of the entity, as in offsets.
-        timeout_s: How long to try for a session.
-        look: Called with a receiver, and with what the function is called with; ``peek`` takes a number and a count.
-    """
-    key = Key(entity)
-    name = ("reader", place, key)
-
-    def looked(*what: int) -> Any:
-        def once() -> Any:
-            try:
-                return look(KEPT.get(name, lambda: open_receiver(client(place), key)), *what)
-            except Exception:
-                KEPT.drop(name)
-                raise
-
-        return retried(key, once, Clock(), timeout_s)
-
-    return looked
-
-
 class BrowseReader(DataSourceReader):
     """Reads a snapshot of entities."""
 
@@ -159,13 +75,15 @@ class BrowseReader(DataSourceReader):
         self._schema = schema
         #: What filters allow: numbers, fragments, and the instant of enqueuing.
         self._least = 0
-        self._most = (1 << 63) - 1
+        self._most = NUMBER_MAX
         self._since_ms: int | None = None
 
     def partitions(self) -> list[RangePartition]:
         """Fix the ends, and divide the messages between them into tasks."""
         options, place = self._options, place_of(self._options)
         bounds = parse_bounds(options)
+        instants = [instant for instant in (bounds.since_ms, self._since_ms) if instant is not None]
+        bounds = bounds._replace(since_ms=max(instants, default=None), least=self._least, most=self._most)
         demand_reachable(place)
         ranges: list[Range] = []
         for entity in resolved(place, options):
@@ -174,25 +92,8 @@ class BrowseReader(DataSourceReader):
             def at(number: int, page: Any = page) -> Any:
                 return next(iter(page(number, 1)), None)
 
-            for extent in extents(at):
-                found = self._bounded(entity, extent, bounds, at)
-                if found is not None:
-                    ranges.append(found)
+            ranges += ranges_of(entity, bounds, at)
         return [RangePartition(some) for some in tasks_of(ranges, options)]
-
-    def _bounded(self, entity: str, extent: Extent, bounds: Bounds, at: Any) -> Range | None:
-        first, last = extent.first, extent.last
-        if bounds.start == "latest":
-            return None
-        if isinstance(bounds.start, dict):
-            first = max(first, bounds.start.get(entity, {}).get(extent.fragment, first))
-        if isinstance(bounds.end, dict):
-            last = min(last, bounds.end.get(entity, {}).get(extent.fragment, extent.first) - 1)
-        instants = [instant for instant in (bounds.since_ms, self._since_ms) if instant is not None]
-        if instants:
-            first = max(first, first_since(at, extent, max(instants)))
-        first, last = max(first, self._least), min(last, self._most)
-        return Range(entity, first, last) if first <= last else None
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Look at the messages of a part; in a task. Of a snapshot without parts Spark makes one without a value."""
@@ -202,49 +103,12 @@ class BrowseReader(DataSourceReader):
 def read_ranges(options: Parsed, schema: StructType, ranges: list[Range]) -> Iterator[Any]:
     """Yield the messages of some ranges as Arrow batches."""
     reading = reading_of(options, schema)
-    rows = Rows(schema, include_body=options["includeBody"])
+    rows = rows_of(schema, include_body=options["includeBody"])
     for part in ranges:
         ask = looker(reading.place, part.entity, reading.claim_timeout_s, page_of)
         demand = looker(reading.place, part.entity, reading.claim_timeout_s, demand_there)
         source = Source(reading.namespace, split_name(part.entity)[0])
         yield from rows.batches(source, messages_of(part, ask, demand))
-
-
-def messages_of(part: Range, ask: Callable[[int, int], Page], demand: Callable[[int], None]) -> Iterator[Any]:
-    """Yield the messages of a range; while a page is made into rows the next one is on its way.
-
-    Args:
-        part: The range.
-        ask: Requests a page, from a number on and of a number of messages at most.
-        demand: Fails when a fragment is away; a peek ignores such a fragment as if it were empty (decision 0031).
-    """
-    fragment, number, was_there = part.last >> COUNT_BITS, part.first, False
-    # One thread, so that nothing else is asked for by the same receiver meanwhile.
-    with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(ask, number, min(PEEK, part.last - number + 1))
-        while True:
-            page = coming.result()
-            last = -1 if page.last is None else page.last
-            goes_on = last >> COUNT_BITS == fragment and last < part.last
-            if goes_on:
-                coming = thread.submit(ask, last + 1, min(PEEK, part.last - last))
-            reached = number - 1
-            for message in page:
-                at = message.sequence_number
-                if at > part.last:
-                    # Behind the range, or in another fragment.
-                    reached = at if at >> COUNT_BITS == fragment else reached
-                    break
-                reached = at
-                yield message
-            if reached >= part.last:
-                return
-            if not goes_on:
-                thread.submit(demand, fragment).result()
-                if was_there and reached < number:
-                    return
-                coming = thread.submit(ask, reached + 1, min(PEEK, part.last - reached))
-            number, was_there = reached + 1, not goes_on
 
 
 def tasks_of(ranges: list[Range], options: Parsed) -> list[list[Range]]:

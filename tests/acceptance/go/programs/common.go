@@ -117,7 +117,7 @@ func receive(
 
 // takeAll receives and completes `number` messages and tells their bodies.
 func takeAll(ctx context.Context, from source, number int) []string {
-	messages := receive(ctx, from, number, 2*time.Second)
+	messages := receive(ctx, from, number, 20*time.Second)
 	for _, message := range messages {
 		check(from.CompleteMessage(ctx, message, nil))
 	}

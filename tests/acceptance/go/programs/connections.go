@@ -18,13 +18,13 @@ func refusals(ctx context.Context) found {
 	}
 	receiveFrom := func(client *azservicebus.Client, queue string) problem {
 		return failure(func() error {
-			limited, cancel := context.WithTimeout(ctx, 10*time.Second)
+			limited, cancel := context.WithTimeout(ctx, 25*time.Second)
 			defer cancel()
 			_, err := receiver(client, queue).ReceiveMessages(limited, 1, nil)
 			return err
 		})
 	}
-	patient := connect(given.Connection, azservicebus.RetryOptions{MaxRetries: 3})
+	patient := connect(given.Connection, azservicebus.RetryOptions{MaxRetries: 3, RetryDelay: time.Minute})
 	defer patient.Close(ctx)
 	listener, speaker := connect(given.ListenOnly, once), connect(given.SendOnly, once)
 	defer listener.Close(ctx)
@@ -47,7 +47,7 @@ func manyLinks(ctx context.Context) found {
 	defer client.Close(ctx)
 	var guard sync.Mutex
 	seen, problems := map[string]int{}, []string{}
-	receiving, all := context.WithTimeout(ctx, 15*time.Second)
+	receiving, all := context.WithTimeout(ctx, 50*time.Second)
 	defer all()
 	note := func(err error) {
 		guard.Lock()

@@ -23,7 +23,7 @@ func short(ctx context.Context) found {
 	to := sender(client, given.Queue)
 	sendAll(ctx, to, message("0"), message("1"), message("2"))
 	time.Sleep(200 * time.Millisecond)
-	got := receive(ctx, from, 3, 2*time.Second)
+	got := receive(ctx, from, 3, 20*time.Second)
 	counts := []uint32{}
 	for _, one := range got {
 		counts = append(counts, one.DeliveryCount)
@@ -42,7 +42,7 @@ func removing(ctx context.Context) found {
 	}
 	options := &azservicebus.ReceiverOptions{ReceiveMode: azservicebus.ReceiveModeReceiveAndDelete}
 	from := must(client.NewReceiverForQueue(given.Queue, options))
-	got := bodies(receive(ctx, from, 6, 4*time.Second))
+	got := bodies(receive(ctx, from, 6, 20*time.Second))
 	settling := failure(func() error {
 		return from.CompleteMessage(ctx, &azservicebus.ReceivedMessage{}, nil)
 	})
@@ -70,7 +70,7 @@ func numbers(ctx context.Context) found {
 	cancelledTwice := failure(func() error { return to.CancelScheduledMessages(ctx, cancelled, nil) })
 	early := receive(ctx, from, 1, 300*time.Millisecond)
 
-	first := receive(ctx, from, 1, 5*time.Second)[0]
+	first := receive(ctx, from, 1, 20*time.Second)[0]
 	late := time.Since(due).Seconds()
 	check(from.CompleteMessage(ctx, first, nil))
 	got := append([]string{string(first.Body)}, takeAll(ctx, from, 1)...)

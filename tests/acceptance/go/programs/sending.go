@@ -67,7 +67,7 @@ func sizes(ctx context.Context) found {
 	megabyte := make([]byte, 1<<20)
 	must(rand.Read(megabyte))
 	sendAll(ctx, sender(client, given.Large), &azservicebus.Message{Body: megabyte})
-	back := receive(ctx, receiver(client, given.Large), 1, 5*time.Second)
+	back := receive(ctx, receiver(client, given.Large), 1, 20*time.Second)
 	same := len(back) == 1 && sha256.Sum256(back[0].Body) == sha256.Sum256(megabyte)
 	return found{"added": added, "arrived": arrived, "tooLarge": tooLarge, "afterwards": afterwards, "same": same}
 }
@@ -96,7 +96,7 @@ func properties(ctx context.Context) found {
 	})
 	began := time.Now()
 	from := receiver(client, given.Queue)
-	got := receive(ctx, from, 1, 2*time.Second)[0]
+	got := receive(ctx, from, 1, 20*time.Second)[0]
 	check(from.CompleteMessage(ctx, got, nil))
 	back := got.ApplicationProperties
 	text := func(value *string) string {

@@ -23,7 +23,7 @@ func sessions(ctx context.Context) found {
 		sendAll(ctx, to, inSession("a", body), inSession("", "other "+body))
 	}
 	session := must(client.AcceptSessionForQueue(ctx, given.Queue, "a", nil))
-	got := receive(ctx, session, 4, 2*time.Second)
+	got := receive(ctx, session, 4, 20*time.Second)
 	ids := []string{session.SessionID()}
 	for _, one := range got {
 		ids = append(ids, *one.SessionID)
@@ -78,9 +78,9 @@ func anonymous(ctx context.Context) found {
 	defer client.Close(ctx)
 	sendAll(ctx, sender(client, given.Queue), inSession("a", "1"), inSession("b", "2"), inSession("a", "3"))
 	accepted := [][]string{}
-	for range 2 {
+	for _, number := range []int{2, 1} {
 		session := must(client.AcceptNextSessionForQueue(ctx, given.Queue, nil))
-		got := receive(ctx, session, 2, 500*time.Millisecond)
+		got := receive(ctx, session, number, 20*time.Second)
 		accepted = append(accepted, append([]string{session.SessionID()}, bodies(got)...))
 		for _, one := range got {
 			check(session.CompleteMessage(ctx, one, nil))
@@ -95,6 +95,10 @@ func anonymous(ctx context.Context) found {
 		})
 	}
 	none := wait(2 * time.Second)
+	// On a busy machine the client's own timer may end first now and then; not each time.
+	for tries := 1; none.Code != "timeout" && tries < 5; tries++ {
+		none = wait(2 * time.Second)
+	}
 
 	// A client that waits is given the session as soon as there is one; others use the connection meanwhile.
 	late := make(chan time.Time, 1)
@@ -116,7 +120,7 @@ func held(ctx context.Context) found {
 	defer client.Close(ctx)
 	sendAll(ctx, sender(client, given.Queue), inSession("a", "1"), inSession("a", "2"), inSession("a", "3"))
 	session := must(client.AcceptSessionForQueue(ctx, given.Queue, "a", nil))
-	got := receive(ctx, session, 2, 2*time.Second)
+	got := receive(ctx, session, 2, 20*time.Second)
 	accept := func() error {
 		taken, err := other.AcceptSessionForQueue(ctx, given.Queue, "a", nil)
 		if err == nil {
@@ -129,7 +133,7 @@ func held(ctx context.Context) found {
 	check(first.CompleteMessage(ctx, got[0], nil))
 	check(first.Close(ctx))
 	free := failure(accept)
-	heir := receive(ctx, session, 2, 2*time.Second)
+	heir := receive(ctx, session, 2, 20*time.Second)
 
 	time.Sleep(time.Until(session.LockedUntil()) + 300*time.Millisecond)
 	renewal := failure(func() error { return session.RenewSessionLock(ctx, nil) })

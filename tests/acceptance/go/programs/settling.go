@@ -13,7 +13,7 @@ func settlements(ctx context.Context) found {
 	defer client.Close(ctx)
 	to, from := sender(client, given.Queue), receiver(client, given.Queue)
 	sendAll(ctx, to, message("complete"), message("defer"), message("dead"), message("abandon"))
-	got := receive(ctx, from, 4, 2*time.Second)
+	got := receive(ctx, from, 4, 20*time.Second)
 	took := found{
 		"complete": seconds(func() error { return from.CompleteMessage(ctx, got[0], nil) }),
 		"defer": seconds(func() error {
@@ -60,7 +60,7 @@ func letters(ctx context.Context) found {
 	defer client.Close(ctx)
 	to, from := sender(client, given.Queue), receiver(client, given.Queue)
 	sendAll(ctx, to, message("plain"), message("deferred"), message("bare"))
-	got := receive(ctx, from, 3, 2*time.Second)
+	got := receive(ctx, from, 3, 20*time.Second)
 	why := &azservicebus.DeadLetterOptions{Reason: pointer("why"), ErrorDescription: pointer("because")}
 	check(from.DeadLetterMessage(ctx, got[0], why))
 	check(from.DeferMessage(ctx, got[1], nil))
@@ -72,7 +72,7 @@ func letters(ctx context.Context) found {
 	dead := must(client.NewReceiverForQueue(given.Queue, options))
 	peeked := must(dead.PeekMessages(ctx, 10, nil))
 	reasons := [][]any{}
-	arrived := receive(ctx, dead, 3, 2*time.Second)
+	arrived := receive(ctx, dead, 3, 20*time.Second)
 	for _, one := range arrived {
 		reasons = append(reasons, []any{string(one.Body), one.DeadLetterReason, one.DeadLetterErrorDescription})
 	}
@@ -98,7 +98,7 @@ func expiry(ctx context.Context) found {
 	defer client.Close(ctx)
 	sendAll(ctx, sender(client, given.Queue), message("linked"), message("managed"))
 	from := receiver(client, given.Queue)
-	got := receive(ctx, from, 2, 2*time.Second)
+	got := receive(ctx, from, 2, 20*time.Second)
 	linked, managed := got[0], got[1]
 	time.Sleep(100 * time.Millisecond)
 	before := *linked.LockedUntil
@@ -125,7 +125,7 @@ func handed(ctx context.Context) found {
 	for _, name := range names {
 		sendAll(ctx, to, message(name))
 	}
-	got := receive(ctx, from, 4, 2*time.Second)
+	got := receive(ctx, from, 4, 20*time.Second)
 	token := func(index int) *azservicebus.ReceivedMessage {
 		return &azservicebus.ReceivedMessage{LockToken: got[index].LockToken}
 	}
@@ -139,7 +139,7 @@ func handed(ctx context.Context) found {
 	again := receive(ctx, other, 4, 500*time.Millisecond)
 	deferred := must(other.ReceiveDeferredMessages(ctx, []int64{*got[2].SequenceNumber}, nil))
 	options := &azservicebus.ReceiverOptions{SubQueue: azservicebus.SubQueueDeadLetter}
-	dead := receive(ctx, must(second.NewReceiverForQueue(given.Queue, options)), 1, 2*time.Second)
+	dead := receive(ctx, must(second.NewReceiverForQueue(given.Queue, options)), 1, 20*time.Second)
 	return found{
 		"renewed":  time.Until(*renewed.LockedUntil) > 0,
 		"again":    bodies(again),

@@ -49,7 +49,7 @@ export async function seconds(what) {
 export async function takeAll(receiver, number) {
   const bodies = [];
   while (bodies.length < number) {
-    const messages = await receiver.receiveMessages(number - bodies.length, { maxWaitTimeInMs: 2000 });
+    const messages = await receiver.receiveMessages(number - bodies.length, { maxWaitTimeInMs: 20000 });
     if (messages.length === 0) break;
     for (const found of messages) {
       bodies.push(found.body);

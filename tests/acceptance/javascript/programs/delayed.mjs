@@ -8,17 +8,17 @@ const receiver = client.createReceiver(given.queue);
 
 /** Abandon the next message; the seconds until it is there again, and its properties then. */
 async function away(found, properties) {
-  await receiver.abandonMessage(found, properties);
   let again;
   const took = await seconds(async () => {
-    [again] = await receiver.receiveMessages(1, { maxWaitTimeInMs: 5000 });
+    await receiver.abandonMessage(found, properties);
+    [again] = await receiver.receiveMessages(1, { maxWaitTimeInMs: 20000 });
   });
   return { again, took, properties: again.applicationProperties ?? {} };
 }
 
-const [first] = await receiver.receiveMessages(1, { maxWaitTimeInMs: 2000 });
+const [first] = await receiver.receiveMessages(1, { maxWaitTimeInMs: 20000 });
 const byPolicy = await away(first);
-const byWord = await away(byPolicy.again, { "duobus:redelivery-delay": 300, why: "busy" });
+const byWord = await away(byPolicy.again, { "duobus:redelivery-delay": 1500, why: "busy" });
 await receiver.completeMessage(byWord.again);
 await client.close();
 

@@ -8,8 +8,8 @@ const client = connect();
 await client.createSender(given.queue).sendMessages(["linked", "managed"].map(message));
 const receiver = client.createReceiver(given.queue, { maxAutoLockRenewalDurationInMs: 0 });
 const closing = client.createReceiver(given.queue, { maxAutoLockRenewalDurationInMs: 0 });
-const [linked] = await receiver.receiveMessages(1, { maxWaitTimeInMs: 2000 });
-const [managed] = await closing.receiveMessages(1, { maxWaitTimeInMs: 2000 });
+const [linked] = await receiver.receiveMessages(1, { maxWaitTimeInMs: 20000 });
+const [managed] = await closing.receiveMessages(1, { maxWaitTimeInMs: 20000 });
 // What came on a link that is closed is settled by management, by any receiver of the entity.
 await closing.close();
 

@@ -7,7 +7,7 @@ const receiver = client.createReceiver(given.queue);
 const rest = [];
 const took = await seconds(async () => {
   while (rest.length < 7) {
-    const found = await receiver.receiveMessages(7, { maxWaitTimeInMs: 2000 });
+    const found = await receiver.receiveMessages(7, { maxWaitTimeInMs: 20000 });
     if (found.length === 0) break;
     for (const one of found) {
       rest.push([one.body, one.deliveryCount]);

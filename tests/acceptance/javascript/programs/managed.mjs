@@ -5,7 +5,7 @@ import { connect, failure, given, message, tell } from "./common.mjs";
 const client = connect();
 await client.createSender(given.queue).sendMessages(message("m"));
 const closing = client.createReceiver(given.queue);
-const [found] = await closing.receiveMessages(1, { maxWaitTimeInMs: 2000 });
+const [found] = await closing.receiveMessages(1, { maxWaitTimeInMs: 20000 });
 await closing.close();
 // A closed receiver settles nothing; another one of the entity does it by management.
 const other = client.createReceiver(given.queue);

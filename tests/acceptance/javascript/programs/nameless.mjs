@@ -9,7 +9,7 @@ const receiver = client.createReceiver(given.queue);
 const peeked = (await receiver.peekMessages(2)).map((found) => found.messageId);
 const received = [];
 for (const times of [1, 2]) {
-  const messages = await receiver.receiveMessages(2, { maxWaitTimeInMs: 2000 });
+  const messages = await receiver.receiveMessages(2, { maxWaitTimeInMs: 20000 });
   received.push(messages.map((found) => found.messageId));
   for (const found of messages) {
     await (times === 1 ? receiver.abandonMessage(found) : receiver.completeMessage(found));

@@ -17,7 +17,7 @@ await sender.cancelScheduledMessages(cancelled);
 const cancelledTwice = await failure(() => sender.cancelScheduledMessages(cancelled));
 const early = await receiver.receiveMessages(1, { maxWaitTimeInMs: 300 });
 
-const [first] = await receiver.receiveMessages(1, { maxWaitTimeInMs: 5000 });
+const [first] = await receiver.receiveMessages(1, { maxWaitTimeInMs: 20000 });
 const late = (Date.now() - due) / 1000;
 await receiver.completeMessage(first);
 const bodies = [first.body, ...(await takeAll(receiver, 1))];

@@ -7,7 +7,7 @@ await client.createSender(given.queue).sendMessages(Array.from({ length: 6 }, (_
 const receiver = client.createReceiver(given.queue, { receiveMode: "receiveAndDelete" });
 const bodies = [];
 while (bodies.length < 6) {
-  const messages = await receiver.receiveMessages(6 - bodies.length, { maxWaitTimeInMs: 2000 });
+  const messages = await receiver.receiveMessages(6 - bodies.length, { maxWaitTimeInMs: 20000 });
   if (messages.length === 0) break;
   bodies.push(...messages.map(({ body }) => body));
 }

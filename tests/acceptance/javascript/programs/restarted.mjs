@@ -22,13 +22,10 @@ receiver.subscribe({
 });
 
 const sender = client.createSender(given.queue);
-const end = Date.now() + given.seconds * 1000;
-let slowest = 0;
-for (let index = 0; Date.now() < end; index++) {
-  const started = performance.now();
+// Until the broker's absence was noticed and it is there again; the limit of a program ends what never gets there.
+for (let index = 0; interruptions.length === 0 || accepted.length - before <= 20; index++) {
   // A refused connection ends the SDK's retries of a send; the receiver's go on.
   const { code } = await failure(() => sender.sendMessages(message(index)));
-  slowest = Math.max(slowest, (performance.now() - started) / 1000);
   if (code === "none") {
     accepted.push(index);
   } else {
@@ -41,4 +38,4 @@ for (let index = 0; Date.now() < end; index++) {
 while (!accepted.every((index) => seen.has(index))) await sleep(20);
 await client.close();
 
-tell({ before, afterwards: accepted.length - before, interruptions, slowest });
+tell({ before, afterwards: accepted.length - before, interruptions });

@@ -24,7 +24,7 @@ await sender.sendMessages({ ...message("one"), subject: "s", applicationProperti
 await sender.sendMessages({ ...message("two"), subject: "s", applicationProperties: { n: 2 } });
 const receiver = client.createReceiver(given.topic, "changing", { receiveMode: "receiveAndDelete" });
 const found = [];
-while (found.length < 2) found.push(...(await receiver.receiveMessages(2, { maxWaitTimeInMs: 2000 })));
+while (found.length < 2) found.push(...(await receiver.receiveMessages(2, { maxWaitTimeInMs: 20000 })));
 const wrong = await failure(() => manager.createRule("wrong", { sqlExpression: "n >" }));
 const twice = await failure(() => manager.createRule("large", { sqlExpression: "n > 4" }));
 const missing = await failure(() => manager.deleteRule("missing"));

@@ -7,13 +7,13 @@ const sender = client.createSender(given.queue);
 await sender.sendMessages([1, 2].map((body) => ({ ...message(body), sessionId: "s" })));
 
 const slow = await client.acceptSession(given.queue, "s", { maxAutoLockRenewalDurationInMs: 0 });
-const [held] = await slow.receiveMessages(1, { maxWaitTimeInMs: 2000 });
+const [held] = await slow.receiveMessages(1, { maxWaitTimeInMs: 20000 });
 await new Promise((resolve) => setTimeout(resolve, 5600));
 const settled = await failure(() => slow.completeMessage(held));
 const state = await failure(() => slow.setSessionState("late"));
 
 const heir = await client.acceptSession(given.queue, "s");
-const found = await heir.receiveMessages(2, { maxWaitTimeInMs: 2000 });
+const found = await heir.receiveMessages(2, { maxWaitTimeInMs: 20000 });
 const bodies = found.map((each) => [each.body, each.deliveryCount]);
 // Settled, then closed at once: the settlement counts.
 await heir.completeMessage(found[0]);

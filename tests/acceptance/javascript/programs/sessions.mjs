@@ -23,9 +23,9 @@ const cleared = await named.getSessionState();
 const renewed = (await named.renewSessionLock()) > new Date();
 
 // Abandoned, then deferred: the first of the session stays the first.
-const [first] = await named.receiveMessages(1, { maxWaitTimeInMs: 2000 });
+const [first] = await named.receiveMessages(1, { maxWaitTimeInMs: 20000 });
 await named.abandonMessage(first);
-const [again] = await named.receiveMessages(1, { maxWaitTimeInMs: 2000 });
+const [again] = await named.receiveMessages(1, { maxWaitTimeInMs: 20000 });
 await named.deferMessage(again);
 const peeked = (await named.peekMessages(9)).map((found) => found.body);
 const bodies = await takeAll(named, 2);

@@ -7,7 +7,7 @@ const names = ["complete", "defer", "dead", "abandon"];
 await client.createSender(given.queue).sendMessages(names.map(message));
 
 const receiver = client.createReceiver(given.queue);
-const [complete, defer, dead, abandon] = await receiver.receiveMessages(4, { maxWaitTimeInMs: 2000 });
+const [complete, defer, dead, abandon] = await receiver.receiveMessages(4, { maxWaitTimeInMs: 20000 });
 const reason = { deadLetterReason: "broken", deadLetterErrorDescription: "beyond repair", shelf: 7 };
 const took = {
   complete: await seconds(() => receiver.completeMessage(complete)),
@@ -25,7 +25,7 @@ await receiver.completeMessage(deferred);
 const rest = await receiver.peekMessages(10);
 
 const letters = client.createReceiver(given.queue, { subQueueType: "deadLetter" });
-const [letter] = await letters.receiveMessages(1, { maxWaitTimeInMs: 2000 });
+const [letter] = await letters.receiveMessages(1, { maxWaitTimeInMs: 20000 });
 const { DeadLetterReason, DeadLetterErrorDescription, shelf } = letter.applicationProperties;
 await letters.completeMessage(letter);
 await client.close();

@@ -84,12 +84,8 @@ def test_the_parts_in_which_bytes_come_do_not_matter(sent: list[tuple[int, bytes
 
 
 def test_a_message_in_fragments_is_one_message_even_with_a_ping_between() -> None:
-    events = read(
-        masked(TEXT, b"a", is_last=False),
-        masked(PING, b"p"),
-        masked(0, b"b", is_last=False),
-        masked(0, b"", is_last=True),
-    )
+    first, second = masked(TEXT, b"a", is_last=False), masked(0, b"b", is_last=False)
+    events = read(first, masked(PING, b"p"), second, masked(0, b""))
     assert events == [
         Piece(TEXT, b"a", True, False),
         Control(PING, b"p"),

@@ -44,7 +44,7 @@ def test_an_hour_of_sleep_takes_no_real_time() -> None:
     began = time.monotonic()
     loop.run(asyncio.sleep(3600))
     assert loop.time() == pytest.approx(3600)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 60
     loop.close()
 
 

@@ -14,7 +14,7 @@ from duobus.console.screens.dead_letters.selection import Selection
 from duobus.console.settings import SETTINGS
 from duobus.console.visits import Redirect, Screen, View, Visit
 
-screen: Final = Screen("dead_letters", label="Dead letters", order=40)
+screen: Final = Screen("dead_letters", label="Dead letters", key="d", order=40)
 
 
 def jobs_of(visit: Visit) -> Jobs:

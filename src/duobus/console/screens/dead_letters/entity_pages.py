@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from duobus.console.formats import entity_url
 from duobus.console.namespace.thread_client import namespace_of
 from duobus.console.screens.dead_letters import looks
-from duobus.console.screens.dead_letters.jobs import Jobs
+from duobus.console.screens.dead_letters.jobs import Jobs, line_bytes_max
 from duobus.console.screens.dead_letters.places import Place, find_places
 from duobus.console.screens.dead_letters.selection import Selection
 from duobus.console.visits import Redirect, View
@@ -100,6 +100,7 @@ async def show_entity(visit: Visit, jobs: Jobs, selection: Selection) -> View:
         ],
         "runs": [{"id": one.id, "action": one.action, "state": one.state, "done": one.done} for one in records],
     }
+    data["line_bytes_max"] = line_bytes_max(visit.namespace.is_duobus)
     return View("dead_letters/entity.html", f"Dead letters of {selection.path}", data)
 
 

@@ -42,8 +42,12 @@ _PAUSE_S: Final = 1.0
 _SAVE_MS: Final = 1_000
 #: How long the end of the console waits for runs to come to the end of a chunk, in seconds.
 _CLOSE_S: Final = 10.0
-#: Longest line of an uploaded file, in bytes.
-LINE_BYTES_MAX: Final = 16 << 20
+#: For so long the same file is not brought to the same place again.
+AGAIN_MS: Final = 10_000
+#: Longest line of an uploaded file, in bytes: of a duobus, whose dead-letter service takes orders of 8 MiB, and of
+#: other namespaces, to which the SDK sends the messages.
+LINE_BYTES_MAX: Final = (8 << 20) - (64 << 10)
+CLIENT_LINE_BYTES_MAX: Final = 136 << 20
 #: Statuses of a namespace that is away for a while.
 _AWAY: Final = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
 
@@ -112,7 +116,7 @@ class Job:
 
     def lines(self) -> Iterator[bytes]:
         """The lines of the uploaded file."""
-        return iter(()) if self.source is None else self.source.lines(LINE_BYTES_MAX)
+        return iter(()) if self.source is None else self.source.lines(line_bytes_max(self.namespace.is_duobus))
 
     # -- what its thread does ---------------------------------------------------------------------------------------
 
@@ -255,6 +259,8 @@ class Jobs:
         self._clock = clock
         self._records = files.load(clock.now_ms())
         self._jobs: dict[str, Job] = {}
+        #: When which file was admitted to which place.
+        self._imports: dict[tuple[str, str, str, bytes], int] = {}
         self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="console-dead-letters")
         #: For looks that a page waits for.
         self.lookers = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="console-look")
@@ -294,6 +300,19 @@ class Jobs:
         """Changes whenever what is known of the run does."""
         job = self._jobs.get(identifier)
         return -1 if job is None else job.version
+
+    def admit_import(self, what: tuple[str, str, str, bytes]) -> bool:
+        """Whether a file is to be brought, which was not admitted a moment ago: a form that two tabs send counts once.
+
+        Args:
+            what: The namespace, the action, the path of the entity and a digest of the file.
+        """
+        now_ms = self._clock.monotonic_ms()
+        self._imports = {one: at for one, at in self._imports.items() if now_ms - at < AGAIN_MS}
+        if what in self._imports:
+            return False
+        self._imports[what] = now_ms
+        return True
 
     def start(self, record: JobRecord, namespace: WorkNamespace, source: Upload | None = None) -> None:
         """Begin a run.
@@ -467,6 +486,11 @@ def _gated(job: Job, items: Iterator[dict[str, Any]], totals: Totals) -> Iterato
         yield item
 
 
+def line_bytes_max(is_duobus: bool) -> int:
+    """The most bytes of a line of an uploaded file, which holds one message."""
+    return LINE_BYTES_MAX if is_duobus else CLIENT_LINE_BYTES_MAX
+
+
 def messages_of(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     """The messages of an uploaded file, which has one a line.
 
@@ -476,8 +500,6 @@ def messages_of(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        if len(line) > LINE_BYTES_MAX:
-            raise DeadLetterError(f"Line {number} is longer than {LINE_BYTES_MAX} bytes.")
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -16,9 +17,10 @@ from duobus.console.screens.dead_letters import job_record as states
 from duobus.console.screens.dead_letters import looks, selection_pages
 from duobus.console.screens.dead_letters.entity_pages import address_of
 from duobus.console.screens.dead_letters.job_record import JobRecord
-from duobus.console.screens.dead_letters.jobs import LINE_BYTES_MAX, Jobs, work_of
+from duobus.console.screens.dead_letters.jobs import AGAIN_MS, Jobs, line_bytes_max, work_of
 from duobus.console.screens.dead_letters.repairs import RepairForm, read_repair, summary_of
 from duobus.console.screens.dead_letters.selection import Selection, number_of
+from duobus.console.screens.messages import drafts
 from duobus.console.visits import Redirect, Refusal, View
 from duobus.errors import ServiceBusError
 
@@ -200,8 +202,34 @@ async def undo(visit: Visit, jobs: Jobs) -> Redirect:
 async def start_import(visit: Visit, jobs: Jobs, selection: Selection, action: str, source: Upload) -> Redirect:
     """Bring the messages of an uploaded file."""
     record = _record(visit, action, selection)
-    record.expected = await looks.in_thread(jobs.lookers, lambda: sum(1 for _ in source.lines(LINE_BYTES_MAX)))
+    most = line_bytes_max(visit.namespace.is_duobus)
+    record.expected, digest = await looks.in_thread(jobs.lookers, lambda: _read_through(source, most))
+    if not jobs.admit_import((record.namespace, action, selection.path, digest)):
+        text = (
+            "The same file was given a moment ago: see the runs for what has become of its messages. "
+            f"Who means to bring them twice waits {AGAIN_MS // 1_000} seconds."
+        )
+        raise Refusal(409, text)
     return await _started(visit, jobs, record, source)
+
+
+def _read_through(source: Upload, most: int) -> tuple[int, bytes]:
+    """How many lines an uploaded file has, and a digest of the file.
+
+    Raises:
+        Refusal: A line is too long; nothing was brought yet.
+    """
+    number, digest = 0, hashlib.sha256()
+    for number, line in enumerate(source.lines(most), 1):
+        digest.update(line)
+        if len(line) > most:
+            text = (
+                f"Line {number} of the file has more than {most / (1 << 20):.4g} MiB, which is the most that a dead "
+                "letter may have here. Nothing was brought. The page Send of a queue or topic takes lines of up to "
+                f"{drafts.LINE_BYTES_MAX >> 20} MiB."
+            )
+            raise Refusal(413, text)
+    return number, digest.digest()
 
 
 def selection_of(visit: Visit) -> Selection:

@@ -12,7 +12,7 @@ from duobus.console.screens.entities.inventory import SDK_KINDS, all_rows, page_
 from duobus.console.screens.entities.rows import KINDS, LEVEL_NODES, PAGE_ROWS, SORTS, Choice, Row, chosen, level_of
 from duobus.console.visits import Outcome, Redirect, Screen, View, Visit, of_one_server
 
-screen: Final = Screen("entities", label="Entities", order=20)
+screen: Final = Screen("entities", label="Entities", key="e", order=20)
 
 _TEMPLATE: Final = "entities/overview.html"
 _COLUMNS: Final = (

@@ -224,6 +224,9 @@ def _planned(visit: Visit) -> _Import:
 
 async def _begin(visit: Visit, current: _Import) -> Redirect:
     steps = await _steps(visit.namespace, current, await asyncio.to_thread(current.wanted))
+    if current.state != "planned":
+        # Two forms of the same person were sent at once.
+        raise Refusal(HTTPStatus.CONFLICT, "The import has begun already.")
     records = [step.record() for step in steps]
     if records != current.records:
         current.records = records
@@ -232,9 +235,6 @@ async def _begin(visit: Visit, current: _Import) -> Redirect:
             notice="Somebody has changed entities meanwhile. Look at what would change now.",
             kind="warning",
         )
-    if current.state != "planned":
-        # Two forms of the same person were sent at once.
-        raise Refusal(HTTPStatus.CONFLICT, "The import has begun already.")
     current.state, current.total = "running", len(steps)
     visit.session.start(_run(visit, current, steps), "console-import")
     return Redirect("/topology")

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from duobus.console.events import Event, stream_events
 from duobus.console.formats import entity_url
+from duobus.console.namespace.absence import missing_of
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.screens.messages import message_page, search
 from duobus.console.screens.messages.node import Node, node_for, own_node
@@ -110,12 +111,14 @@ async def _table(visit: Visit, entity: MessageEntity) -> View | web.StreamRespon
         "is_cut": False,
         "subscriptions": None,
         "of_about": None,
+        "missing": None,
     }
     if fault is None and visit.query.get("events"):
         return await stream_events(visit, _looking(visit, entity, data, kept))
     if fault is None:
         try:
-            data |= await _found(visit, entity, place, session=session, query=query, columns=columns)
+            found = await _found(visit, entity, place, session=session, query=query, columns=columns)
+            data |= found | {"missing": await missing_of(visit.namespace, entity.name, found.pop("absence"))}
         except NamespaceError as error:
             subscriptions = await _subscriptions(visit, entity, error)
             if subscriptions is None:
@@ -146,6 +149,8 @@ async def _looking(
                 data["rows"] += step["rows"]
                 data["looked"] += step["looked"]
                 following, data["next"], data["is_cut"] = step["next"], step["next"], step["is_cut"]
+                if step["absence"] is not None:
+                    data["missing"] = await missing_of(visit.namespace, entity.name, step["absence"])
                 is_over = not step["is_cut"] or data["looked"] >= SEARCHED_MAX
                 now_ms = visit.clock.monotonic_ms()
                 if is_over or step["rows"] or now_ms - told_ms >= _TOLD_MS:
@@ -197,6 +202,7 @@ async def _step(
         "looked": step.looked,
         "next": step.following,
         "is_cut": step.is_cut,
+        "absence": step.absence,
     }
 
 

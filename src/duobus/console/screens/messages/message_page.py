@@ -10,6 +10,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from duobus.console.formats import entity_url
+from duobus.console.namespace.absence import missing_of
 from duobus.console.screens.messages import bodies
 from duobus.console.screens.messages.node import node_for
 from duobus.console.screens.messages.places import (
@@ -25,6 +26,7 @@ from duobus.console.screens.messages.places import (
     tabs_of,
 )
 from duobus.console.screens.messages.records import (
+    PARTITION_BITS,
     body_bytes,
     number_of,
     record_of,
@@ -64,6 +66,11 @@ async def _find(visit: Visit, entity: MessageEntity, place: str, number: int) ->
     node = await node_for(visit.session, node_of(entity, place))
     found = await node.peek(number, 2)
     if not found or number_of(found[0]) != number:
+        missing = await missing_of(visit.namespace, entity.name, None)
+        for one in () if missing is None else missing["fragments"]:
+            if one["fragment"] == number >> PARTITION_BITS:
+                text = f"Store {one['store']} is away, which holds message {number} of {entity.path}, if it is there."
+                raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, text)
         raise Refusal(
             HTTPStatus.NOT_FOUND,
             f"There is no message {number} in {PLACES[place].lower()} of {entity.path}. "

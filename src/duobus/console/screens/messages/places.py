@@ -9,7 +9,7 @@ from duobus.console.formats import entity_url
 from duobus.console.visits import Refusal, Screen
 
 #: The screen to which the pages of this package belong.
-screen: Final = Screen("messages", label="Messages", order=30)
+screen: Final = Screen("messages", label="Messages", key="m", order=30)
 #: In front of the names of what this package keeps in the memory of a session.
 MEMORY: Final = screen.name
 #: What the audit log calls the things that a person changes here.

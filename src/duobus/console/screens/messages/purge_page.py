@@ -76,7 +76,7 @@ class Purge:
                             )
                 else:
                     # What is sent meanwhile stays, or a purge beside a sender would not end.
-                    until_ms = self._session.namespace.clock.now_ms()
+                    until_ms = await self._session.namespace.now_ms()
                     while removed := await node.delete(until_ms):
                         self.removed += removed
         except (NamespaceError, Refusal) as error:

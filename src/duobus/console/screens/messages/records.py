@@ -37,6 +37,9 @@ PROPERTY: Final = "property:"
 #: Columns that a table has at most.
 COLUMNS_MAX: Final = 20
 
+#: The upper bits of a sequence number name the partition, here and on Azure.
+PARTITION_BITS: Final = 48
+
 #: Of a text in a table, and of a value on the page of a message.
 _CELL_MAX: Final = 120
 _VALUE_MAX: Final = 4_096

@@ -11,6 +11,8 @@ from http import HTTPStatus
 from typing import Final, NamedTuple
 
 from duobus.clock import Clock
+from duobus.console.namespace.absence import tells_of_absence
+from duobus.console.namespace.failures import NamespaceError
 from duobus.console.screens.messages.node import Node
 from duobus.console.screens.messages.records import body_bytes, number_of, state_of
 from duobus.console.visits import Refusal
@@ -69,12 +71,14 @@ class Step(NamedTuple):
         looked: How many were looked at.
         following: Number from which to go on; None at the end.
         is_cut: Whether the step ended before it had as many as asked for.
+        absence: The error that ended the step because a store is away; None when none did.
     """
 
     found: list[Delivery]
     looked: int
     following: int | None
     is_cut: bool
+    absence: NamespaceError | None = None
 
 
 Wanted = Callable[[Delivery], bool]
@@ -136,7 +140,12 @@ async def search(
     began_ms = clock.monotonic_ms()
     while True:
         number = min(_REQUEST, max(looked_max - looked, 1), count + 1 if not looked else _REQUEST)
-        page = await node.peek(first, number, session_id=session_id, with_bodies=with_bodies)
+        try:
+            page = await node.peek(first, number, session_id=session_id, with_bodies=with_bodies)
+        except NamespaceError as error:
+            if not tells_of_absence(error):
+                raise
+            return Step(found, looked, None, is_cut=False, absence=error)
         if not page:
             return Step(found, looked, None, is_cut=False)
         for delivery in page:

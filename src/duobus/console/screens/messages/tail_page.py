@@ -11,11 +11,12 @@ from aiohttp import web
 
 from duobus.console.events import Event, stream_events
 from duobus.console.formats import entity_url
+from duobus.console.namespace.absence import missing_of, tells_of_absence
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.screens.messages import search
 from duobus.console.screens.messages.node import Node, own_node
 from duobus.console.screens.messages.places import ACTIVE, DEAD, PLACES, TRANSFER, entity_of, node_of, screen, tabs_of
-from duobus.console.screens.messages.records import number_of, row_of
+from duobus.console.screens.messages.records import PARTITION_BITS, number_of, row_of
 from duobus.console.visits import Refusal, View, Visit
 from duobus.model.json.deliveries import Delivery
 
@@ -30,10 +31,11 @@ PARTITIONS_MAX: Final = 64
 _LOOK_S: Final = 1.0
 #: Between two looks while the namespace does not answer.
 _AWAY_S: Final = 2.0
-#: The upper bits of a sequence number name the partition, here and on Azure.
-_PARTITION: Final = 48
+#: After so many looks it is asked anew which stores are away.
+_AWAY_LOOKS: Final = 10
 _TAILED: Final = (ACTIVE, DEAD, TRANSFER)
 _COUNT: Final = "messages-tails"
+_PARTIAL: Final = "A store that holds a part of this entity is away: what comes there is not shown before it is back."
 
 
 @screen.get("/tail/{path:.+}", right="listen")
@@ -73,8 +75,10 @@ async def _events(visit: Visit, path: str, wanted: search.Wanted, url: str) -> A
             return
         async with own_node(visit.session, path) as node:
             tail = Tail(node)
+            await tail.set_away(await _away(visit, path))
             await tail.begin()
-            yield Event("state", {"text": "Waiting for messages."})
+            was_partial, looks = bool(tail.away) or tail.has_met_absence, 0
+            yield Event("state", {"text": _PARTIAL if was_partial else "Waiting for messages."})
             while True:
                 try:
                     found = await tail.look()
@@ -85,6 +89,12 @@ async def _events(visit: Visit, path: str, wanted: search.Wanted, url: str) -> A
                     yield Event("state", {"text": f"{error.text} Trying again."})
                     await asyncio.sleep(_AWAY_S)
                     continue
+                looks += 1
+                if looks % _AWAY_LOOKS == 0:
+                    await tail.set_away(await _away(visit, path))
+                if (is_partial := bool(tail.away) or tail.has_met_absence) != was_partial:
+                    was_partial = is_partial
+                    yield Event("state", {"text": _PARTIAL if was_partial else "Waiting for messages."})
                 chosen = [one for one in found if wanted(one)]
                 if chosen:
                     rows = [row_of(one) for one in chosen[-BURST_MAX:]]
@@ -96,33 +106,45 @@ async def _events(visit: Visit, path: str, wanted: search.Wanted, url: str) -> A
                 await asyncio.sleep(_LOOK_S)
 
 
+async def _away(visit: Visit, path: str) -> frozenset[int]:
+    """The partitions that are in stores that are away."""
+    missing = await missing_of(visit.namespace, entity_of(path.partition("/$")[0]).name, None)
+    return frozenset() if missing is None else frozenset(one["fragment"] for one in missing["fragments"])
+
+
 class Tail:
     """Where the newest messages of a queue are, for each of its partitions.
 
     Args:
         node: Of the queue.
+
+    Attributes:
+        away: Partitions in stores that are away, as far as the key is told; what they hold is old when they come back.
+        has_met_absence: Whether the latest look met a store that is away.
     """
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self.away: frozenset[int] = frozenset()
+        self.has_met_absence = False
         #: Partition to the number from which on nothing was seen yet.
         self._ends: dict[int, int] = {}
 
     async def begin(self) -> None:
         """Go behind the newest message of each partition."""
         first = 0
-        while found := await self._node.peek(first, 1, with_bodies=False):
+        while found := await self._peek(first, 1, with_bodies=False):
             number = number_of(found[0])
-            partition = number >> _PARTITION
+            partition = number >> PARTITION_BITS
             self._ends[partition] = await self._end_of(number) + 1
             if len(self._ends) > PARTITIONS_MAX:
                 raise Refusal(HTTPStatus.CONFLICT, f"This entity has more than {PARTITIONS_MAX} partitions.")
-            first = (partition + 1) << _PARTITION
+            first = (partition + 1) << PARTITION_BITS
 
     async def _end_of(self, known: int) -> int:
         """The highest number in the partition of a message that is there: by doubling steps, then by halving them."""
-        partition, step = known >> _PARTITION, 1
-        ending = (partition + 1) << _PARTITION
+        partition, step = known >> PARTITION_BITS, 1
+        ending = (partition + 1) << PARTITION_BITS
         # Above this number there is nothing.
         empty = ending
         while known + step < empty:
@@ -145,12 +167,13 @@ class Tail:
         return known
 
     async def _first_from(self, number: int, ending: int) -> int | None:
-        found = await self._node.peek(number, 1, with_bodies=False)
+        found = await self._peek(number, 1, with_bodies=False)
         return number_of(found[0]) if found and number_of(found[0]) < ending else None
 
     async def look(self) -> list[Delivery]:
         """Messages that have come since; at most some hundreds, and the rest with the next look."""
         new: list[Delivery] = []
+        self.has_met_absence = False
         # The beginning of each known partition's unseen part, and of the numbers in front of and between partitions.
         starts = [*self._ends.items()]
         for partition, start in starts:
@@ -159,24 +182,46 @@ class Tail:
         for gap in [-1, *known]:
             if gap + 1 not in self._ends:
                 new += await self._new_partition(gap + 1)
-        new.sort(key=lambda one: int(one.annotations.get("x-opt-enqueued-time") or 0))
+        new.sort(key=_enqueued_ms)
         return new
 
+    async def _peek(self, first: int, number: int, *, with_bodies: bool = True) -> list[Delivery]:
+        """Messages from a number on; none where only a store that is away could have some."""
+        try:
+            return await self._node.peek(first, number, with_bodies=with_bodies)
+        except NamespaceError as error:
+            if not tells_of_absence(error):
+                raise
+            self.has_met_absence = True
+            return []
+
+    async def set_away(self, away: frozenset[int]) -> None:
+        """Go behind the newest message of each partition that has come back."""
+        returned, self.away = self.away - away, away
+        for partition in returned - self._ends.keys():
+            found = await self._first_from(partition << PARTITION_BITS, (partition + 1) << PARTITION_BITS)
+            if found is not None:
+                self._ends[partition] = await self._end_of(found) + 1
+
     async def _new_from(self, partition: int, start: int) -> list[Delivery]:
-        found = await self._node.peek(start, BURST_MAX)
-        own = [one for one in found if number_of(one) >> _PARTITION == partition]
+        found = await self._peek(start, BURST_MAX)
+        own = [one for one in found if number_of(one) >> PARTITION_BITS == partition]
         if own:
             self._ends[partition] = number_of(own[-1]) + 1
         return own
 
     async def _new_partition(self, least: int) -> list[Delivery]:
         """Messages of the next partition from a number of partition on, where that one was empty so far."""
-        found = await self._node.peek(least << _PARTITION, BURST_MAX)
+        found = await self._peek(least << PARTITION_BITS, BURST_MAX)
         if not found:
             return []
-        partition = number_of(found[0]) >> _PARTITION
-        if partition in self._ends or len(self._ends) > PARTITIONS_MAX:
+        partition = number_of(found[0]) >> PARTITION_BITS
+        if partition in self._ends or partition in self.away or len(self._ends) > PARTITIONS_MAX:
             return []
-        own = [one for one in found if number_of(one) >> _PARTITION == partition]
+        own = [one for one in found if number_of(one) >> PARTITION_BITS == partition]
         self._ends[partition] = number_of(own[-1]) + 1
         return own
+
+
+def _enqueued_ms(message: Delivery) -> int:
+    return int(message.annotations.get("x-opt-enqueued-time") or 0)

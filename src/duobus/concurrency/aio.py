@@ -1,4 +1,4 @@
-"""Tasks, locks and signals for the modules of this package; the twin has the same names and uses threads.
+"""Tasks, locks and signals for client code; the twin ``duobus.concurrency.sync`` has the same names and uses threads.
 
 The twins are generated (``make twins``), and what differs between asyncio and threads is gathered here: whatever is to
 run beside the caller is given as a function with its arguments, never as a coroutine.

@@ -1,4 +1,4 @@
-"""Tasks, locks and signals, with threads: the counterpart of ``duobus.ha.aio.concurrency``.
+"""Tasks, locks and signals, with threads: the counterpart of ``duobus.concurrency.aio``.
 
 Both modules are written by hand.
 
@@ -17,7 +17,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
 from duobus.clock import Clock
-from duobus.ha.options import LEFT_MAX
 
 T = TypeVar("T")
 
@@ -28,6 +27,8 @@ IS_ASYNC: Final = False
 SDK: Final = "azure.servicebus"
 #: A call of the SDK that waits for something is asked for so long at a time: only between two of them a task ends.
 WAIT_S: Final = 0.5
+#: Calls of the SDK that have not returned and for which a program without asyncio no longer waits.
+LEFT_MAX: Final = 100
 
 _log = logging.getLogger("duobus.ha")
 _clock = Clock()

@@ -1,0 +1,1 @@
+"""Files of whole messages: exported as JSON lines or Parquet, and sent again."""

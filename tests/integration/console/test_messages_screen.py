@@ -345,6 +345,6 @@ async def test_messages_of_the_stores_that_are_there_are_shown_while_another_sto
         # Without the right to be told which parts are away, the look itself tells that some are.
         async with console_of(client.server, right="listen") as listener:
             told = await listener.data("/messages/orders?count=200")
-            assert (len(told["rows"]), told["missing"]["fragments"]) == (len(readable), [])
+            assert (len(told["rows"]), told["missing"]["fragments"]) == (len(readable) + 1, [])
             assert "StoreUnavailable" in told["missing"]["text"]
         await operation("POST", "/$duobus/stores/2/heal")

@@ -74,9 +74,18 @@ case "${ACCEPT_EULA:-}" in
 [Yy] | [Yy][Ee][Ss]) set -- --emulator "$@" ;;
 esac
 
-# Nobody outside of the container would reach a console that listens on 127.0.0.1.
-if has --console && ! has --console-host; then
-    set -- --console-host 0.0.0.0 "$@"
+if has --console; then
+    # Nobody outside of the container would reach a console that listens on 127.0.0.1.
+    has --console-host || set -- --console-host 0.0.0.0 "$@"
+    # The console puts large uploads aside and keeps its undo files. A read-only root and a user without a home have no
+    # place for these; the volume has.
+    if [ -z "${TMPDIR:-}" ] && [ ! -w /tmp ]; then
+        mkdir -p -m 0700 "$data/tmp"
+        export TMPDIR="$data/tmp"
+    fi
+    if [ -z "${XDG_STATE_HOME:-}" ] && [ ! -w "${HOME:-/}" ]; then
+        export XDG_STATE_HOME="$data/.local/state"
+    fi
 fi
 
 # The container's own address is its network's; what is published of it, the container engine says.

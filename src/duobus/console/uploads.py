@@ -197,9 +197,10 @@ async def _to_disk(part: BodyPartReader, bytes_max: int | None) -> Upload:
 
 
 def _write(file: IO[bytes], chunk: bytes, *, demands_room: bool) -> None:
-    if demands_room and shutil.disk_usage(tempfile.gettempdir()).free < SPARED_BYTES:
-        raise Refusal(HTTPStatus.INSUFFICIENT_STORAGE, "The disk of the console has no room for this file.")
     try:
+        # Without any folder for temporary files this raises as writing does.
+        if demands_room and shutil.disk_usage(tempfile.gettempdir()).free < SPARED_BYTES:
+            raise Refusal(HTTPStatus.INSUFFICIENT_STORAGE, "The disk of the console has no room for this file.")
         file.write(chunk)
     except OSError as error:
         raise Refusal(

@@ -65,6 +65,56 @@ def test_an_empty_container_is_healthy_writes_only_to_its_volume_and_stops_by_it
         assert "stopped" in container.said().splitlines()[-1]
 
 
+#: Signs in to the console as a person does, and uploads 3 MiB of messages, which do not stay in memory.
+UPLOADER = r"""
+import http.cookiejar, json, pathlib, re, urllib.parse, urllib.request
+
+jar = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
+browser = urllib.request.build_opener(jar, urllib.request.ProxyHandler({}))
+
+def ask(path, data=None, kind="application/x-www-form-urlencoded"):
+    headers = {"Accept": "text/html", "Origin": "http://localhost:8080", "Content-Type": kind}
+    request = urllib.request.Request("http://localhost:8080" + path, data, headers)
+    return browser.open(request, timeout=30).read().decode()
+
+text = pathlib.Path("/data/connection-string").read_text()
+key = dict(part.split("=", 1) for part in text.strip().split(";") if part)
+page = ask("/sign-in")
+place = re.search(r'<option[^>]* value="([^"]+)"|name="namespace"[^>]* value="([^"]+)"', page)
+form = {
+    "csrf": re.search(r'name="csrf" value="([^"]+)"', page)[1],
+    "kind": "key",
+    "namespace": place[1] or place[2],
+    "rule": key["SharedAccessKeyName"],
+    "key": key["SharedAccessKey"],
+}
+ask("/sign-in", urllib.parse.urlencode(form).encode())
+token = re.search(r'data-csrf="([^"]+)"', ask("/"))[1]
+line = json.dumps({"message": {"body": {"data": ["A" * 60_000]}}})
+parts = [("csrf", token), ("path", "orders"), ("as", "send"), ('file"; filename="f', "\n".join([line] * 50))]
+head = '--b\r\nContent-Disposition: form-data; name="'
+body = "".join(f'{head}{name}"\r\n\r\n{text}\r\n' for name, text in parts)
+print(ask("/dead-letter-files", (body + "--b--\r\n").encode(), "multipart/form-data; boundary=b"))
+"""
+
+
+def test_the_console_answers_inside_and_keeps_uploads_and_undo_files_on_the_volume(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    with running(config, tmp_path / "log", arguments=("--console",)) as container:
+        until = time.monotonic() + 60
+        while "http://localhost:8080" not in container.said() and time.monotonic() < until:
+            time.sleep(0.2)
+        key = container.inside("cat", "/data/connection-string").stdout.strip()
+        container.client("queue", "create", "orders", address=key)
+        done = container.inside("python3", "-c", UPLOADER)
+        assert done.returncode == 0, (done.stderr, container.said())
+        assert "run" in done.stdout
+        assert container.inside("sh", "-c", "ls /data/.local/state/duobus/console-dead-letters").stdout
+        assert container.inside("sh", "-c", "ls -ld /data/tmp").stdout.startswith("drwx------")
+        assert container.stop() == 0
+
+
 @pytest.mark.parametrize("text", [COMPOSE.read_text(), EMULATORS_COMPOSE], ids=["ours", "the-emulators"])
 def test_a_compose_file_s_container_keeps_messages_and_takes_a_changed_file_at_the_next_start(
     config: dict[str, Any], tmp_path: Path, text: str

@@ -319,7 +319,7 @@ async def test_messages_of_the_stores_that_are_there_are_shown_while_another_sto
         searched = await client.data("/messages/orders?count=200&text=5")
         assert (searched["looked"], searched["missing"]["fragments"]) == (len(readable), away)
         page = await client.get("/messages/orders?count=200")
-        assert f"fragment {away[0]['fragment']} in store 2" in page.words
+        assert f"fragments {', '.join(str(one['fragment']) for one in away)} in store 2" in page.words
         assert "this is the end of what can be read" in page.words
         nothing = await client.get(f"/messages/orders?from={16 << 48}")
         assert nothing.status == 200
@@ -330,9 +330,21 @@ async def test_messages_of_the_stores_that_are_there_are_shown_while_another_sto
         one = await client.get(f"/messages/orders?number={gone}")
         assert (one.status, "Store 2 is away, which holds message" in one.words) == (503, True)
 
+        # The live tail begins, says so, and shows what comes to the stores that are there.
+        async with client.session.get(f"{client.url}/tail/orders?events=1") as stream:
+            seen = b""
+            while b"event: absence" not in seen:
+                seen += await stream.content.readany()
+            assert b"is away" in seen
+            key = next(row["partitionKey"] for row in whole["rows"] if row["number"] in readable)
+            async with session.namespace.messaging.get_queue_sender("orders") as sender:
+                await sender.send_messages(ServiceBusMessage("new", partition_key=key, message_id="the new one"))
+            while b"the new one" not in seen:
+                seen += await stream.content.readany()
+
         # Without the right to be told which parts are away, the look itself tells that some are.
         async with console_of(client.server, right="listen") as listener:
             told = await listener.data("/messages/orders?count=200")
-            assert (len(told["rows"]), told["missing"]["fragments"]) == (len(readable), [])
+            assert (len(told["rows"]), told["missing"]["fragments"]) == (len(readable) + 1, [])
             assert "StoreUnavailable" in told["missing"]["text"]
         await operation("POST", "/$duobus/stores/2/heal")

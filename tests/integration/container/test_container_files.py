@@ -282,6 +282,31 @@ def test_what_the_entry_point_gives_to_serve(
     assert done.stdout == f"serve --data {container.data} --host 0.0.0.0 {expected.replace('PORT', port)}\n"
 
 
+@pytest.mark.parametrize("arguments", [["--console"], []])
+def test_a_console_gets_a_folder_on_the_volume_where_the_root_has_no_place_for_its_files(
+    container: Container, arguments: list[str]
+) -> None:
+    programs = container.root / "programs"
+    programs.mkdir()
+    (programs / "duobus").write_text('#!/bin/sh\necho "${TMPDIR:-} ${XDG_STATE_HOME:-}"\n')
+    # Root may write everywhere: what says whether a folder can be written has to be planted.
+    (programs / "duobus").chmod(0o755)
+    entry = container.root / "entry"
+    entry.write_text(
+        ENTRYPOINT.read_text().replace("! -w /tmp", "! -w /nowhere").replace("HOME:-/}", "NO_HOME:-/nowhere}")
+    )
+    done = subprocess.run(
+        ["sh", str(entry), *arguments],
+        env={"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "DUOBUS_DATA": str(container.data)},
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    expected = f"{container.data}/tmp {container.data}/.local/state" if arguments else " "
+    assert done.stdout == f"{expected}\n"
+    assert (container.data / "tmp").is_dir() == bool(arguments)
+
+
 def test_options_of_serve_win_over_what_the_entry_point_says_and_other_commands_run(container: Container) -> None:
     container.config.write_text(config({"Name": "orders"}))
     container.start("--config-mode=add", "--host", "127.0.0.1", DUOBUS_TLS="off", ACCEPT_EULA="Y")

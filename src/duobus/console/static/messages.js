@@ -7,6 +7,7 @@
   const KEPT = 20;
   const rows = place.querySelector("tbody");
   const state = place.querySelector("[data-tail-state]");
+  const absence = place.querySelector("[data-tail-absence]");
   const pause = place.querySelector("[data-tail-pause]");
   let shown = 0, leftOut = 0, isPaused = false, waiting = [];
 
@@ -27,6 +28,7 @@
     tell();
   });
   on("state", (data) => { state.textContent = data.text; });
+  on("absence", (data) => { absence.textContent = data.text; absence.hidden = !data.text; });
   on("looked", (data) => { shown += data.shown; leftOut += data.all - data.shown; tell(); });
   on("dropped", (data) => { leftOut += data.count; tell(); });
   on("failed", (data) => { stream.close(); state.textContent = data.text; });

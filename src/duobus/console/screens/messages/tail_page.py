@@ -78,7 +78,9 @@ async def _events(visit: Visit, path: str, wanted: search.Wanted, url: str) -> A
             await tail.set_away(await _away(visit, path))
             await tail.begin()
             was_partial, looks = bool(tail.away) or tail.has_met_absence, 0
-            yield Event("state", {"text": _PARTIAL if was_partial else "Waiting for messages."})
+            yield Event("state", {"text": "Waiting for messages."})
+            if was_partial:
+                yield Event("absence", {"text": _PARTIAL})
             while True:
                 try:
                     found = await tail.look()
@@ -94,7 +96,7 @@ async def _events(visit: Visit, path: str, wanted: search.Wanted, url: str) -> A
                     await tail.set_away(await _away(visit, path))
                 if (is_partial := bool(tail.away) or tail.has_met_absence) != was_partial:
                     was_partial = is_partial
-                    yield Event("state", {"text": _PARTIAL if was_partial else "Waiting for messages."})
+                    yield Event("absence", {"text": _PARTIAL if was_partial else ""})
                 chosen = [one for one in found if wanted(one)]
                 if chosen:
                     rows = [row_of(one) for one in chosen[-BURST_MAX:]]

@@ -12,8 +12,8 @@ from typing import Final
 
 #: Bytes that are read from a socket at a time, as many as asyncio reads of a connection without TLS.
 READ_BYTES: Final = 256 << 10
-#: Bytes that are encrypted or decrypted before the buffer of OpenSSL is emptied: four full records.
-PIECE_BYTES: Final = 64 << 10
+#: Bytes that are encrypted or decrypted before the buffer of OpenSSL is emptied: two full records.
+PIECE_BYTES: Final = 32 << 10
 #: Bytes that OpenSSL may answer by itself after the handshake: tickets, alerts, refusals of a renegotiation. Whoever
 #: makes it say more wants to fill the memory of the server, or to keep its processor busy.
 OWN_OUTPUT_MAX: Final = 16 << 10
@@ -56,7 +56,7 @@ class TlsEngine:
         self.has_ended = False
 
     def shake_hands(self, data: memoryview) -> bytes:
-        """Take bytes of the handshake and return the answer; ``is_open`` says when no more is needed.
+        """Take bytes of the handshake, PIECE_BYTES at most, and return the answer; ``is_open`` says when it is done.
 
         Raises:
             ssl.SSLError: The handshake has failed; ``take_output`` has the alert.

@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Iterable
 from typing import Any, Final
 
-from duobus.gateway.tls_engine import TlsBuffers, TlsEngine
+from duobus.gateway.tls_engine import PIECE_BYTES, TlsBuffers, TlsEngine
 
 #: How long what was written, and the goodbyes of both sides, may take after a close.
 SHUTDOWN_TIMEOUT_S: Final = 30.0
@@ -59,7 +59,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """See asyncio.BufferedProtocol: what is put there is used up before anybody else's turn."""
-        return self._buffers.received
+        received = self._buffers.received
+        return received if self._engine.is_open else received[:PIECE_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         """See asyncio.BufferedProtocol."""

@@ -19,6 +19,7 @@ from duobus.gateway import listener as listener_module
 from duobus.gateway import tls_transport as module
 from duobus.gateway.listener import Listener
 from duobus.gateway.tls import SelfSigned, server_context
+from duobus.gateway.tls_engine import PIECE_BYTES, READ_BYTES, TlsBuffers
 from duobus.gateway.tls_transport import TlsTransport
 from duobus.telemetry.logs import Log
 
@@ -326,6 +327,19 @@ async def test_a_client_may_leave_within_the_handshake(contexts: Contexts) -> No
     with contextlib.suppress(ConnectionError):
         assert await reader.read() == b""
     await until(lambda: not listener._silent)
+    await shut(writer, listener)
+
+
+@in_a_loop
+async def test_a_handshake_may_not_bring_as_much_at_once_as_an_open_connection(contexts: Contexts) -> None:
+    buffers = TlsBuffers()
+    transport = TlsTransport(contexts[0], buffers, Recorder())
+    assert len(transport.get_buffer(-1)) == PIECE_BYTES
+    listener = await opened(contexts)
+    _, writer, server = await connected(listener, contexts)
+    assert isinstance(server.transport, TlsTransport)
+    assert len(server.transport.get_buffer(-1)) == READ_BYTES
+    Recorder.made = [server]
     await shut(writer, listener)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import apsw
 import pytest
 
 from duobus.errors import StoreFailed
+from duobus.storage.sqlite import file
 from duobus.storage.sqlite import log_space as log_room
 from duobus.storage.sqlite.checkpoint import CheckpointThread
 from duobus.storage.sqlite.store import SqliteStore
@@ -74,6 +77,76 @@ def test_a_checkpoint_that_failed_closes_the_store(tmp_path: Path, monkeypatch: 
     assert store._aside is not None
     store._aside.close()
     store._aside = RefusingConnection()  # type: ignore[assignment]
+    with pytest.raises(StoreFailed, match="could not copy the log home: the operating system refused"):
+        store.checkpoint_aside()
+    with pytest.raises(StoreFailed, match="could not copy the log home"):
+        store.probe()
+    broker.reopen()
+    assert payloads_of(store.load(source.source_key, 1, 5)) == [b"kept"]
+    store.close()
+
+
+class BusyConnection:
+    """A connection during whose passes something is committed."""
+
+    def __init__(self, inner: apsw.Connection, commit: Callable[[], None]) -> None:
+        self._inner = inner
+        self._commit = commit
+
+    def execute(self, text: str) -> Iterator[object]:
+        row = next(self._inner.execute(text))
+        self._commit()
+        return iter([row])
+
+    def pragma(self, name: str) -> object:
+        return self._inner.pragma(name)
+
+    def close(self, is_forced: bool) -> None:
+        self._inner.close(is_forced)
+
+
+def test_what_is_committed_during_a_pass_is_left_to_copy(tmp_path: Path) -> None:
+    store, broker = sqlite_broker(tmp_path)
+    (source,) = broker.add()
+    broker.send(source, [b"x" * 1000] * 100)
+    aside = store._aside
+    assert aside is not None
+    # As long as somebody reads, the log does not begin anew.
+    reader = file.connect(str(tmp_path / "store" / "f0.db"), file.StoreOptions())
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM messages").fetchall()
+    store._aside = BusyConnection(aside, lambda: broker.send(source, [b"y" * 1000] * 300))  # type: ignore[assignment]
+    in_log, left = store.checkpoint_aside()
+    store._aside = aside
+    reader.execute("COMMIT")
+    reader.close()
+
+    assert 100_000 < in_log < 300_000 <= left
+    assert store.checkpoint_aside()[1] == 0
+    store.close()
+
+
+def test_a_pass_syncs_the_database_so_that_the_writer_need_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, broker = sqlite_broker(tmp_path)
+    (source,) = broker.add()
+    broker.send(source, [b"x" * 1000] * 100)
+    synced: list[str] = []
+    monkeypatch.setattr(file, "sync_data", lambda fd: synced.append(str(Path(f"/proc/self/fd/{fd}").readlink())))
+    store.checkpoint_aside()
+
+    assert synced == [str(tmp_path / "store" / "f0.db")]
+    store.close()
+
+
+def test_a_database_that_a_pass_cannot_sync_closes_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, broker = sqlite_broker(tmp_path)
+    (source,) = broker.add()
+    broker.send(source, [b"kept"])
+
+    def refuse(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(file, "sync_data", refuse)
     with pytest.raises(StoreFailed, match="could not copy the log home: the operating system refused"):
         store.checkpoint_aside()
     with pytest.raises(StoreFailed, match="could not copy the log home"):

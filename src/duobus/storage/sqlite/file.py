@@ -28,7 +28,7 @@ from typing import Final
 import apsw
 
 from duobus.errors import StoreFailed, StoreTooNew
-from duobus.file_sync import SQLITE_SETTINGS, sync_folder
+from duobus.file_sync import SQLITE_SETTINGS, sync_data, sync_folder
 from duobus.storage.interface import FORMAT_VERSION, FORMAT_VERSION_MIN
 from duobus.storage.sqlite.free_pages import forget
 from duobus.storage.sqlite.schema import APPLICATION_ID
@@ -158,6 +158,15 @@ class StoreFile:
         """See ``freed.forget``; called by the thread of the checkpoints."""
         if self._file is not None:
             forget(self._file)
+
+    def sync_copied(self) -> None:
+        """Make the database durable as it is now; called by the thread of the checkpoints.
+
+        Raises:
+            OSError: The disk refused.
+        """
+        if self._file is not None:
+            sync_data(self._file)
 
     def remove_index(self) -> None:
         """Remove the log's index that an earlier version kept in a file; called when SQLite has locked the store."""

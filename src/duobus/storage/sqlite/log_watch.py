@@ -186,6 +186,9 @@ class LogWatch:
         path: The database; its log lies beside the file that a link leads to.
         demand_database: Raises StoreFailed when the database is not at its name any more.
         is_marked: Whether there is a mark. Without syncs none could be believed after a power cut.
+
+    Attributes:
+        in_log: Pages in the log after the last commit, by SQLite's account.
     """
 
     __slots__ = (
@@ -195,7 +198,6 @@ class LogWatch:
         "_folder",
         "_frame_bytes",
         "_identity",
-        "_in_log",
         "_is_in_use",
         "_is_marked",
         "_log",
@@ -204,6 +206,7 @@ class LogWatch:
         "_salts",
         "_settled",
         "_size",
+        "in_log",
     )
 
     def __init__(self, path: str, demand_database: Callable[[], None], *, is_marked: bool) -> None:
@@ -220,8 +223,7 @@ class LogWatch:
         self._is_in_use = False
         self._size = 0
         self._frame_bytes = 0
-        #: Pages in the log after the last commit, by SQLite's account.
-        self._in_log = 0
+        self.in_log = 0
         # For the thread of the checkpoints: where the log ended at the last pass, and what each of its frames carries.
         self._end = 0
         self._salts = b""
@@ -254,7 +256,7 @@ class LogWatch:
         self._fd = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
         stat = os.fstat(self._fd)
         self._identity = stat.st_dev, stat.st_ino
-        self._size, self._in_log, self._end, self._salts = 0, 0, 0, b""
+        self._size, self.in_log, self._end, self._salts = 0, 0, 0, b""
         self._settled = None
         self._is_in_use = False
 
@@ -305,7 +307,7 @@ class LogWatch:
             return
         # The cheapest way to learn the length.
         size = os.lseek(fd, 0, os.SEEK_END)
-        if (size < self._size and size < _DEMANDED_MAX_BYTES) or size < self._in_log * self._frame_bytes:
+        if (size < self._size and size < _DEMANDED_MAX_BYTES) or size < self.in_log * self._frame_bytes:
             raise self._cut(steps)
         self._size = size
         if self._settled is not None:
@@ -342,7 +344,7 @@ class LogWatch:
 
         A file that is shorter has lost some of the last commit, which its length before that commit does not show.
         """
-        self._in_log = pages
+        self.in_log = pages
         return 0
 
     def _cut(self, steps: int) -> StoreFailed:
@@ -404,7 +406,7 @@ class LogWatch:
         if fd is None:
             return
         # Before the length: a commit that comes between makes it longer, unless SQLite cuts a log that starts again.
-        least = min(self._in_log * self._frame_bytes, _DEMANDED_MAX_BYTES)
+        least = min(self.in_log * self._frame_bytes, _DEMANDED_MAX_BYTES)
         if os.fstat(fd).st_size < least or not self._is_own(fd):
             raise self._cut(steps)
 

@@ -393,7 +393,10 @@ class SqliteStore(MessagingStore):
             return log_room.extend(db.filename_wal, length)
 
     def checkpoint_aside(self) -> tuple[int, int]:
-        """Copy the log home on a connection of its own while commits go on; called by another thread.
+        """Copy the log home on a connection of its own while commits go on, and sync; called by another thread.
+
+        SQLite itself syncs the database only at the end of a pass that has copied everything. Under load no pass beside
+        the commits does, so that ``checkpoint`` would sync all that the passes before it have copied.
 
         Returns:
             Bytes in the log, and how many of them are still to be copied; (0, 0) when the store is not open.
@@ -412,6 +415,9 @@ class SqliteStore(MessagingStore):
                 page_size = int(self._aside.pragma("page_size"))
                 if self._log is not None:
                     self._log.copied(in_log, steps)
+                self._file.sync_copied()
+                # What was committed during the pass is left, too. Both are -1 when another checkpoint was running.
+                now_in_log = max(in_log, self._log.in_log) if self._log is not None and copied >= 0 else in_log
             except StoreFailed as error:
                 self._aside_failure = str(error)
                 raise
@@ -421,8 +427,7 @@ class SqliteStore(MessagingStore):
                 raise failure from error
             if self._ahead.is_forgetting_due():
                 self._file.release_free_pages()
-        # Both are -1 when another checkpoint was running.
-        return max(in_log, 0) * page_size, max(in_log - copied, 0) * page_size
+        return max(in_log, 0) * page_size, max(now_in_log - copied, 0) * page_size
 
     def probe(self) -> None:
         """Count the probe in the store's own row, and look, as all do, whether the file still is where it belongs.

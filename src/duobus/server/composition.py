@@ -54,7 +54,7 @@ from duobus.storage.offline.store_search import finder
 from duobus.storage.postgres.address import PostgresAddress
 from duobus.storage.sqlite.checkpoint import CheckpointThread
 from duobus.storage.writer_pool import WriterPool
-from duobus.storage.writers import StoppableWriter, StoreWriter
+from duobus.storage.writers import LoopWriter, StoppableWriter, StoreWriter
 from duobus.telemetry.audit_log import DELETE, DONE, AuditLog, AuditTrail, Change
 from duobus.telemetry.logs import Log
 from duobus.telemetry.metering_log import MeteringCounts
@@ -480,7 +480,9 @@ class Server:
         if self.settings.ephemeral:
             from duobus.storage.memory import MemoryStore
 
-            return MemoryStore(planned.store_id), self._make_writer(planned)
+            # A drill has a store hang, which must not stop the loop.
+            in_memory = self._make_writer(planned) if self.settings.allow_drills else LoopWriter(loop)
+            return MemoryStore(planned.store_id), in_memory
         store: SqliteStore | PostgresStore
         if planned.place is not None:
             writer: StoppableWriter = StoreWriter(loop, f"store-{planned.store_id}")

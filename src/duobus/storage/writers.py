@@ -1,6 +1,6 @@
-"""Who calls a messaging store: one thread per store, or, in simulation, the loop itself after a virtual delay.
+"""Who calls a messaging store: a thread, or the loop itself: for a store in memory, and in simulation after a delay.
 
-A hand-over costs one queue entry in and one ``call_soon_threadsafe`` out, per commit and never per message.
+A hand-over to a thread costs one queue entry in and one ``call_soon_threadsafe`` out, per commit and never per message.
 At the end stands how these threads and the event loop take turns at the interpreter.
 """
 
@@ -136,6 +136,36 @@ class InlineWriter(StoppableWriter):
         if self._jobs:
             self._loop.call_later(self._delay, self._run_first)
         done(result, error)
+
+
+class LoopWriter(StoppableWriter):
+    """Runs the calls of a store without a disk, which cannot hang, in the loop itself: no thread has to be woken.
+
+    Args:
+        loop: Where calls are run and results are announced.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting = 0
+        self._is_stopped = False
+
+    def submit(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """See ``StoppableWriter.submit``; the loop keeps the order."""
+        if self._is_stopped:
+            self._loop.call_soon(done, None, StoreFailed("the store's writer has been stopped"))
+            return
+        self._waiting += 1
+        self._loop.call_soon(self._run, call, done)
+
+    def stop(self) -> bool:
+        """See ``StoppableWriter.stop``; what waits is run by the loop."""
+        self._is_stopped = True
+        return not self._waiting
+
+    def _run(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        self._waiting -= 1
+        done(*outcome_of(call))
 
 
 def outcome_of(call: Callable[[], T]) -> tuple[T | None, BaseException | None]:

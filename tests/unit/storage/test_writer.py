@@ -12,7 +12,7 @@ import pytest
 
 from duobus.errors import StoreFailed
 from duobus.storage.writer_pool import WriterPool
-from duobus.storage.writers import InlineWriter, StoppableWriter, StoreWriter
+from duobus.storage.writers import InlineWriter, LoopWriter, StoppableWriter, StoreWriter
 
 
 class Announced:
@@ -42,7 +42,7 @@ def of_pool(loop: asyncio.AbstractEventLoop) -> StoppableWriter:
     return WriterPool(loop).writer()
 
 
-@pytest.fixture(params=[StoreWriter, InlineWriter, of_pool])
+@pytest.fixture(params=[StoreWriter, InlineWriter, LoopWriter, of_pool])
 def make(request: pytest.FixtureRequest) -> Make:
     made: Make = request.param
     return made

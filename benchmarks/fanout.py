@@ -35,7 +35,7 @@ from duobus.model.descriptions import (
     SubscriptionDescription,
     TopicDescription,
 )
-from duobus.server.process import GC_THRESHOLD
+from duobus.server.process import GC_THRESHOLDS
 from duobus.storage.catalog.memory import MemoryCatalog
 from duobus.storage.sqlite.store import SqliteStore
 from duobus.storage.writers import StoreWriter
@@ -218,7 +218,7 @@ def main() -> None:
     arguments = parser.parse_args()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GC_THRESHOLD, 50, 100)
+    gc.set_threshold(*GC_THRESHOLDS)
     with tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(measure(Path(folder), arguments.rounds, arguments.seconds, arguments.rules))
     print(json.dumps(found, indent=1))

@@ -38,7 +38,7 @@ from benchmarks.load.wire import LoadError
 from benchmarks.peers import EMULATOR_KEY, EMULATOR_RULE, queue_config
 from duobus.clock import Clock, Entropy
 from duobus.server.composition import Server
-from duobus.server.process import GC_THRESHOLD
+from duobus.server.process import GC_THRESHOLDS
 from duobus.server.settings import Settings, load_settings
 from duobus.storage.writers import set_switch_interval
 
@@ -146,7 +146,7 @@ async def measure(folder: Path, options: argparse.Namespace) -> Measured:
         await server.start()
         gc.collect()
         gc.freeze()
-        gc.set_threshold(GC_THRESHOLD, 50, 100)
+        gc.set_threshold(*GC_THRESHOLDS)
         probe = _Probe(server, with_profile=not options.no_profile)
         port = server.port("amqp")
         if port is None:

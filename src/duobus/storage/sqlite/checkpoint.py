@@ -13,8 +13,8 @@ to copy the small rest between two commits: with nothing left to copy, the next 
 beginning. No step takes SQLite's write lock, so none can make a commit wait for a lock.
 
 Passes have to sync for themselves: SQLite does so only when a pass reaches the end of the log, which none does while
-commits go on. Without that the writer's step synced all of the 32 MiB that the passes had copied: 12 to 37 ms, for
-which every client of the store waited; with it, the step takes 3 to 7 ms.
+commits go on. Without that the writer's step synced all of the 32 MiB that the passes had copied: up to 45 ms, for
+which every client of the store waited (decision 0060).
 
 Each pass syncs, which delays the commits of all stores of a disk. So the thread looks less often where little is
 written: four stores that share a load are then copied as often as one that has all of it. It also sees to it that the

@@ -20,7 +20,7 @@ from duobus.spark.offsets import Key
 from duobus.spark.options import CONNECTION_OPTIONS, SOURCE_OPTIONS, parse
 from duobus.spark.rows import BATCH_ROWS, Source
 from duobus.spark.source.peek_pages import page_of
-from duobus.spark.source.ranges import NUMBER_MAX, Bounds, looker, messages_of, ranges_of
+from duobus.spark.source.ranges import LAST_NUMBER, Bounds, looker, messages_of, ranges_of
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -165,7 +165,7 @@ def _bounds_of(first: int | None, last: int | None, since: datetime | None, unti
         since_ms=_milliseconds(since),
         until_ms=_milliseconds(until),
         least=0 if first is None else first,
-        most=NUMBER_MAX if last is None else last,
+        most=LAST_NUMBER if last is None else last,
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from duobus.clock import Clock
 from duobus.spark.connection import Place, masked, new_administration
 from duobus.spark.errors import EntityError, OptionError
 from duobus.spark.offsets import COUNT_BITS, COUNT_MASK, Key
@@ -18,9 +19,16 @@ from duobus.spark.options import NAMES_MAX, Parsed
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 
+_log = logging.getLogger("duobus.spark")
+
 #: Sub-queue to the end of an entity's name in offsets.
 _SUFFIXES: Final = {"deadletter": "/$deadletterqueue", "transferdeadletter": "/$transfer/$deadletterqueue"}
 _SUBSCRIPTION: Final = re.compile(r"(?i)(.+)/subscriptions/([^/]+)")
+#: Options that give a pattern.
+PATTERNS: Final = ("queuesPattern", "subscriptionsPattern")
+_OF_TOPIC: Final = "/subscriptions/"
+#: After so long a stream looks for entities that match its pattern and are new.
+PATTERN_MS: Final = 60_000
 #: Messages that one peek asks for.
 PEEK: Final = 1_000
 
@@ -31,16 +39,21 @@ def entities_of(options: Parsed) -> tuple[str, ...]:
     Raises:
         OptionError: No option names an entity, or several kinds of options are mixed.
     """
-    given = [option for option in ("queue", "topic", "queues", "queuesPattern") if options[option] is not None]
+    given = [option for option in ("queue", "topic", "queues", *PATTERNS) if options[option] is not None]
     if len(given) != 1:
         told = " and ".join(f"'{option}'" for option in given) or "none of them"
         raise OptionError(
-            f"One of the options queue, topic with subscription, queues and queuesPattern says what to read; {told} "
-            "was given."
+            "One of the options queue, topic with subscription, queues, queuesPattern and subscriptionsPattern says "
+            f"what to read; {told} was given."
         )
     if (options["topic"] is None) != (options["subscription"] is None):
         raise OptionError("The options 'topic' and 'subscription' go together.")
-    if options["queuesPattern"] is not None:
+    if pattern_of(options) is not None:
+        if options["subscriptionsPattern"] is not None and _OF_TOPIC not in options["subscriptionsPattern"].lower():
+            raise OptionError(
+                f"The option 'subscriptionsPattern' is {options['subscriptionsPattern']!r}; it has to have the form "
+                "topic/subscriptions/name, as prices/subscriptions/* or */subscriptions/audit."
+            )
         return ()
     if options["topic"] is not None:
         names = (f"{options['topic']}/subscriptions/{options['subscription']}",)
@@ -73,16 +86,69 @@ def resolved(place: Place, options: Parsed) -> tuple[str, ...]:
     named = entities_of(options)
     if named:
         return named
-    pattern = options["queuesPattern"]
-    with told("queuesPattern"), new_administration(place) as administration:
-        found = [
-            item.name for item in administration.list_queues() if fnmatch.fnmatch(item.name.lower(), pattern.lower())
-        ]
+    option = pattern_of(options) or ""
+    pattern: str = options[option]
+    with told(option), new_administration(place) as administration:
+        listed = _queues(administration) if option == "queuesPattern" else _subscriptions(administration, pattern)
+        found = [name for name in listed if fnmatch.fnmatch(name.lower(), pattern.lower())]
+    what = "queue" if option == "queuesPattern" else "subscription"
     if not found:
-        raise EntityError(f"No queue matches the option 'queuesPattern' = {pattern!r}.")
+        raise EntityError(f"No {what} matches the option '{option}' = {pattern!r}.")
     if len(found) > NAMES_MAX:
-        raise EntityError(f"{len(found)} queues match 'queuesPattern' = {pattern!r}; {NAMES_MAX} can be read at once.")
+        raise EntityError(f"{len(found)} {what}s match '{option}' = {pattern!r}; {NAMES_MAX} can be read at once.")
     return tuple(sorted(with_sub_queue(name, options["subQueue"]) for name in found))
+
+
+def pattern_of(options: Parsed) -> str | None:
+    """Name of the option that gives a pattern; None: the entities are named."""
+    return next((option for option in PATTERNS if options[option] is not None), None)
+
+
+def _queues(administration: Any) -> Iterator[str]:
+    return (item.name for item in administration.list_queues())
+
+
+def _subscriptions(administration: Any, pattern: str) -> Iterator[str]:
+    """The subscriptions of the topics that a pattern allows."""
+    topics = pattern.lower().rpartition(_OF_TOPIC)[0]
+    for topic in administration.list_topics():
+        if fnmatch.fnmatch(topic.name.lower(), topics):
+            for item in administration.list_subscriptions(topic.name):
+                yield f"{topic.name}{_OF_TOPIC}{item.name}"
+
+
+class Entities:
+    """The entities of a stream; those that a pattern means are looked up again while the stream runs.
+
+    Args:
+        place: The namespace.
+        options: Of the source.
+        clock: Time.
+    """
+
+    def __init__(self, place: Place, options: Parsed, clock: Clock | None = None) -> None:
+        self._place = place
+        self._options = options
+        self._clock = clock or Clock()
+        self._found: tuple[str, ...] = ()
+        self._found_ms = 0
+
+    def now(self) -> tuple[str, ...]:
+        """The entities; those of a pattern as they were a minute ago at most, or longer where nobody answers.
+
+        Raises:
+            EntityError: There is none, at the first call.
+        """
+        now_ms = self._clock.monotonic_ms()
+        if not self._found:
+            self._found, self._found_ms = resolved(self._place, self._options), now_ms
+        elif pattern_of(self._options) is not None and now_ms - self._found_ms >= PATTERN_MS:
+            self._found_ms = now_ms
+            try:
+                self._found = resolved(self._place, self._options)
+            except Exception as error:  # noqa: BLE001 - of whatever kind: the stream goes on with what it has
+                _log.warning("the entities of the pattern were not looked up again: %s", said(error))
+        return self._found
 
 
 def open_receiver(client: ServiceBusClient, key: Key, *, removes: bool = False, **more: Any) -> ServiceBusReceiver:
@@ -209,8 +275,6 @@ def said(error: BaseException) -> str:
 
 
 # How many messages wait, which is what a run with ``availableNow`` takes and no more.
-
-_log = logging.getLogger("duobus.spark")
 
 
 def waiting_messages(place: Place, entities: tuple[str, ...]) -> int | None:

@@ -160,7 +160,13 @@ SOURCE_OPTIONS: Final = (
     Option("topic", TEXT, None, "topic, together with subscription"),
     Option("subscription", TEXT, None, "subscription of topic"),
     Option("queues", NAMES, None, "several entities, with commas; a subscription is written topic/subscriptions/name"),
-    Option("queuesPattern", TEXT, None, "queues whose path matches, with * and ?; needs Manage"),
+    Option("queuesPattern", TEXT, None, "queues whose path matches, with * and ?, also later ones; needs Manage"),
+    Option(
+        "subscriptionsPattern",
+        TEXT,
+        None,
+        "subscriptions whose topic/subscriptions/name matches, with * and ?, also later ones; needs Manage",
+    ),
     Option("subQueue", CHOICE, None, "read this sub-queue instead", choices=("deadletter", "transferdeadletter")),
     Option(
         "readMode",
@@ -288,6 +294,42 @@ SOURCE_OPTIONS: Final = (
 
 #: What Spark itself adds to the options of a sink.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation"})
+#: What Spark adds to the options of a table (``CREATE TABLE ... USING duobus``): the folder that it would have.
+_FOLDER_OF_A_TABLE: Final = "path"
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/.*")
+
+
+#: Options of other sources, in lower case, to those that do the same here. A name that ends with a dot stands for all
+#: that begin with it.
+KAFKA: Final = {
+    "kafka.bootstrap.servers": "connectionStringEnv",
+    "subscribe": "queue",
+    "assign": "queue",
+    "subscribepattern": "queuesPattern",
+    "startingoffsetsbytimestamp": "startingTimestamp",
+    "endingoffsetsbytimestamp": "endingTimestamp",
+    "minoffsetspertrigger": "minMessagesPerTrigger",
+    "groupidprefix": "readMode",
+    "kafka.group.id": "readMode",
+    "kafkaconsumer.polltimeoutms": "maxWaitTime",
+    "fetchoffset.numretries": "retryTotal",
+    "kafka.ssl.truststore.location": "caFile",
+    "kafka.": "",
+}
+EVENT_HUBS: Final = {
+    "eventhubs.connectionstring": "connectionStringEnv",
+    "eventhubs.name": "queue",
+    "eventhubs.consumergroup": "subscription",
+    "eventhubs.startingposition": "startingOffsets",
+    "eventhubs.startingpositions": "startingOffsets",
+    "eventhubs.endingposition": "endingOffsets",
+    "eventhubs.endingpositions": "endingOffsets",
+    "eventhubs.receivertimeout": "maxWaitTime",
+    "eventhubs.operationtimeout": "retryTotal",
+    "eventhubs.maxeventspertrigger": "maxMessagesPerTrigger",
+    "maxeventspertrigger": "maxMessagesPerTrigger",
+    "eventhubs.": "",
+}
 
 
 class Parsed(dict[str, Any]):
@@ -319,7 +361,7 @@ def parse(given: Mapping[str, str], known: Iterable[Option]) -> Parsed:
     )
     found: dict[str, str] = {}
     for name, text in given.items():
-        if name.lower() in _SPARKS_OWN and name.lower() not in names:
+        if name.lower() not in names and _is_sparks_own(name.lower(), str(text)):
             continue
         if name.lower() not in names:
             raise _unknown(name, options)
@@ -332,13 +374,37 @@ def parse(given: Mapping[str, str], known: Iterable[Option]) -> Parsed:
     return parsed
 
 
+def _is_sparks_own(name: str, text: str) -> bool:
+    """Whether Spark has added an option; the folder of a table is always a URI."""
+    return name in _SPARKS_OWN or (name == _FOLDER_OF_A_TABLE and _URI.fullmatch(text) is not None)
+
+
 def _unknown(name: str, options: tuple[Option, ...]) -> OptionError:
+    told = _foreign(name, {option.name for option in options})
+    if told is not None:
+        return OptionError(told)
     spelt = {option.name.lower(): option.name for option in options}
     near = difflib.get_close_matches(name.lower(), spelt, 1, 0.5)
     hint = f" Did you mean '{spelt[near[0]]}'?" if near else ""
     return OptionError(
         f"There is no option '{name[:_TOLD]}'.{hint} The options are in the reference: docs/reference/spark.md."
     )
+
+
+def _foreign(name: str, known: set[str]) -> str | None:
+    """What to tell of an option of another source; None for any other name."""
+    low = name.lower()
+    for whose, ours in (("Kafka's", KAFKA), ("Event Hubs'", EVENT_HUBS)):
+        prefix = f"{low.partition('.')[0]}."
+        if low not in ours and prefix not in ours:
+            continue
+        found = ours.get(low, "")
+        instead = f"here '{found}' does this" if found in known else "here none does this"
+        return (
+            f"The option '{name[:_TOLD]}' is {whose}; {instead}. The options are in the reference: "
+            "docs/reference/spark.md."
+        )
+    return None
 
 
 def demand_mode(options: Parsed, known: Iterable[Option], mode: str) -> None:

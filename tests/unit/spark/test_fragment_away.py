@@ -127,7 +127,7 @@ class Looking(BrowseStreamReader):
 
     def __init__(self, begins: str, away: set[int]) -> None:
         super().__init__(source_options({**OPTIONS, "startingOffsets": begins}, "browse"), StructType())
-        self._entities = ("orders",)
+        self._entities: Any = SimpleNamespace(now=lambda: ("orders",))
         self.found, self.away = [*FIRST, *SECOND], away
 
     def _at(self, entity: str) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from duobus.spark.connection import masked, place_of
 from duobus.spark.errors import OptionError
-from duobus.spark.options import CONNECTION_OPTIONS, SOURCE_OPTIONS, parse
+from duobus.spark.options import CONNECTION_OPTIONS, EVENT_HUBS, KAFKA, SOURCE_OPTIONS, parse
 
 KNOWN = (*CONNECTION_OPTIONS, *SOURCE_OPTIONS)
 
@@ -105,3 +107,26 @@ def test_a_key_is_masked_wherever_it_stands() -> None:
     assert "abc" not in text
     assert "def" not in text
     assert "SharedAccessKeyName=n" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("subscribe", "is Kafka's; here 'queue' does this"),
+        ("subscribePattern", "is Kafka's; here 'queuesPattern' does this"),
+        ("kafka.bootstrap.servers", "is Kafka's; here 'connectionStringEnv' does this"),
+        ("endingOffsetsByTimestamp", "is Kafka's; here 'endingTimestamp' does this"),
+        ("kafka.security.protocol", "is Kafka's; here none does this"),
+        ("eventhubs.connectionString", "is Event Hubs'; here 'connectionStringEnv' does this"),
+        ("eventhubs.consumerGroup", "is Event Hubs'; here 'subscription' does this"),
+        ("maxEventsPerTrigger", "is Event Hubs'; here 'maxMessagesPerTrigger' does this"),
+    ],
+)
+def test_options_of_other_sources_are_answered_with_ours(name: str, told: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(f"The option '{name}' {told}.")):
+        parse({name: "x"}, (*CONNECTION_OPTIONS, *SOURCE_OPTIONS))
+
+
+def test_every_answer_to_an_option_of_another_source_is_an_option_there_is() -> None:
+    known = {option.name for option in (*CONNECTION_OPTIONS, *SOURCE_OPTIONS)}
+    assert {ours for ours in (*KAFKA.values(), *EVENT_HUBS.values()) if ours} <= known

@@ -21,10 +21,11 @@ from duobus.spark.offsets import COUNT_BITS, Key
 from duobus.spark.options import SOURCE_OPTIONS, parse
 from duobus.spark.rows import check_schema, properties_of
 from duobus.spark.source import range_reader
+from duobus.spark.source.claim_stream import stream_reader
 from duobus.spark.source.extents import Extent, cut, extents, first_since, last_until
 from duobus.spark.source.partitions import split
 from duobus.spark.source.range_reader import TASK_MESSAGES, tasks_of
-from duobus.spark.source.ranges import Range
+from duobus.spark.source.ranges import Bounds, Range, parse_bounds, ranges_of
 
 numbers = st.sets(
     st.builds(lambda fragment, count: fragment << COUNT_BITS | count, st.integers(0, 5), st.integers(1, 300)),
@@ -257,3 +258,24 @@ def test_of_a_count_that_is_far_too_long_no_more_is_read_than_one_has(tmp_path: 
     file.write_text(json.dumps({"rest": "x" * FILE_BYTES_MAX, **json.loads(file.read_text())}))
     with pytest.raises(CheckpointError, match="is damaged"):
         attempts.begin({"b": 1})
+
+
+def test_a_snapshot_may_end_before_an_instant() -> None:
+    at = entity(set(range(1, 11)))
+    since_ms, until_ms = 3_000, 8_000
+    assert list(ranges_of("q", Bounds(until_ms=until_ms), at)) == [Range("q", 1, 7)]
+    assert list(ranges_of("q", Bounds(since_ms=since_ms, until_ms=until_ms), at)) == [Range("q", 3, 7)]
+    assert list(ranges_of("q", Bounds(until_ms=since_ms, since_ms=until_ms), at)) == []
+    assert list(ranges_of("q", Bounds(least=4, most=5), at)) == [Range("q", 4, 5)]
+
+
+def test_a_stream_refuses_an_end_that_an_option_says() -> None:
+    given = {"connectionString": "Endpoint=sb://x", "queue": "q", "readMode": "browse", "endingTimestamp": "2026-01-01"}
+    reader = stream_reader(given, StructType())
+    with pytest.raises(OptionError, match="'endingTimestamp' is of batch reads"):
+        reader.initialOffset()
+
+
+def test_a_time_that_is_none_is_told_by_its_option() -> None:
+    with pytest.raises(OptionError, match="'endingTimestamp' is 'soon'; it has to be an ISO 8601 time"):
+        parse_bounds(parse({"endingTimestamp": "soon"}, SOURCE_OPTIONS))

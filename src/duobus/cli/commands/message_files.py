@@ -69,7 +69,9 @@ def _needs_arrow() -> Iterator[None]:
     required=True,
     help="Folder of the files, below entity, date and hour.",
 )
-@click.option("--format", "form", type=click.Choice((PARQUET,)), default=PARQUET, show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice((PARQUET,)), default=PARQUET, show_default=True, help="Format of the files."
+)
 @click.option("--count", type=click.IntRange(1), help="At most this many messages.")
 @click.option("--wait", type=duration, default="5s", show_default=True, help="End when no message came for so long.")
 @click.option("--follow", is_flag=True, help="Do not end; wait for messages until Ctrl-C.")
@@ -224,7 +226,14 @@ class _Bar:
 @click.command(epilog=_EXPORT)
 @source_options
 @click.option("--to", "path", type=click.Path(dir_okay=False, path_type=Path), help="File; else standard output.")
-@click.option("--format", "form", type=click.Choice((JSONL, PARQUET)), default=JSONL, show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice((JSONL, PARQUET)),
+    default=JSONL,
+    show_default=True,
+    help="Format of the file.",
+)
 @click.option("--count", type=click.IntRange(1), help="At most this many messages.")
 @click.option("--from", "first", type=click.IntRange(0), default=0, help="From this sequence number on.")
 @click.option("--no-progress", is_flag=True, help="Do not show progress on a terminal.")

@@ -63,6 +63,7 @@ class SdkAccess:
         clock: Time.
 
     Attributes:
+        entities: The entities, which may be others for the next claim.
         oldest_ms: When the first message of the latest claim was enqueued, by the broker's clock.
     """
 
@@ -80,7 +81,7 @@ class SdkAccess:
         clock: Clock | None = None,
     ) -> None:
         self._place = place
-        self._entities = entities
+        self.entities = entities
         self._takes_sessions = takes_sessions
         self._max_sessions = max_sessions
         self._claim_timeout_s = claim_timeout_s
@@ -111,8 +112,8 @@ class SdkAccess:
         wait_s = wait_ms / 1000
         if self._takes_sessions:
             claim = self._of_sessions(limit, wait_s)
-        elif len(self._entities) == 1:
-            claim = self._claim_of(Key(self._entities[0]), limit, wait_s, max_bytes=self.max_bytes)
+        elif len(self.entities) == 1:
+            claim = self._claim_of(Key(self.entities[0]), limit, wait_s, max_bytes=self.max_bytes)
         else:
             claim = self._of_several(limit, wait_s)
         if not any(claim.values()):
@@ -165,8 +166,8 @@ class SdkAccess:
 
     def _of_several(self, limit: int, wait_s: float) -> Claim:
         """Receive from several entities at once; when one has something, the others get a moment to join in."""
-        share = max(1, limit // len(self._entities))
-        bytes_share = None if self.max_bytes is None else max(1, self.max_bytes // len(self._entities))
+        share = max(1, limit // len(self.entities))
+        bytes_share = None if self.max_bytes is None else max(1, self.max_bytes // len(self.entities))
         stop = Event()
         until_ms = self._clock.monotonic_ms() + int(wait_s * 1000)
         slice_s = min(SLICE_S, wait_s)
@@ -178,9 +179,9 @@ class SdkAccess:
             return claim
 
         claim: Claim = {}
-        with ThreadPoolExecutor(min(THREADS_MAX, len(self._entities))) as pool:
+        with ThreadPoolExecutor(min(THREADS_MAX, len(self.entities))) as pool:
             while not claim:
-                for part in pool.map(take, self._entities):
+                for part in pool.map(take, self.entities):
                     claim.update(part)
                 if self._clock.monotonic_ms() >= until_ms:
                     break
@@ -197,9 +198,9 @@ class SdkAccess:
 
     def _of_sessions(self, limit: int, wait_s: float) -> Claim:
         claim: Claim = {}
-        for entity in self._entities:
-            wait = wait_s / len(self._entities)
-            while len(claim) < self._max_sessions * len(self._entities) and sum(map(len, claim.values())) < limit:
+        for entity in self.entities:
+            wait = wait_s / len(self.entities)
+            while len(claim) < self._max_sessions * len(self.entities) and sum(map(len, claim.values())) < limit:
                 bytes_left = self._bytes_left()
                 key = None if bytes_left == 0 else self._next_session(entity, wait)
                 if key is None:
@@ -327,7 +328,7 @@ class SdkAccess:
         """Whether an entity has an active message; False where only the holder of a session may peek."""
         if self._takes_sessions:
             return False
-        return any(self._retried(Key(entity), partial(self._has_active, Key(entity))) for entity in self._entities)
+        return any(self._retried(Key(entity), partial(self._has_active, Key(entity))) for entity in self.entities)
 
     def _has_active(self, key: Key) -> bool:
         number = 1

@@ -58,6 +58,7 @@ _READ: Final = (
     "subscription",
     "queues",
     "queuesPattern",
+    "subscriptionsPattern",
     "subQueue",
     "maxBytesPerTrigger",
     "maxWaitTime",
@@ -71,7 +72,7 @@ _READ: Final = (
 _OF_SOURCE: Final = {option.name: option for option in SOURCE_OPTIONS}
 
 OPTIONS: Final = (
-    *(_OF_SOURCE[name] for name in _READ[:6]),
+    *(_OF_SOURCE[name] for name in _READ[:7]),
     Option("path", TEXT, None, "folder to write to: entity, date, hour and batch_id become folders in it"),
     Option("checkpoint", TEXT, None, "folder of the query's progress: the same one goes on where it ended"),
     Option(
@@ -89,7 +90,7 @@ OPTIONS: Final = (
         least=1,
         most=1_000_000,
     ),
-    *(_OF_SOURCE[name] for name in _READ[6:]),
+    *(_OF_SOURCE[name] for name in _READ[7:]),
     Option(
         "every",
         DURATION,

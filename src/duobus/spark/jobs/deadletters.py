@@ -43,7 +43,7 @@ EXAMPLE: Final = (
     "--decisions /data/triage --resubmit \"dead_letter_reason = 'Timeout'\""
 )
 
-_ENTITIES: Final = ("queue", "topic", "subscription", "queues", "queuesPattern", "subQueue")
+_ENTITIES: Final = ("queue", "topic", "subscription", "queues", "queuesPattern", "subscriptionsPattern", "subQueue")
 _OF_SOURCE: Final = {option.name: option for option in SOURCE_OPTIONS}
 
 OPTIONS: Final = (

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailab
 
 from duobus.clock import Clock
 from duobus.spark.connection import demand_reachable, namespace_of, place_of
-from duobus.spark.entities import resolved
+from duobus.spark.entities import Entities, pattern_of
 from duobus.spark.errors import CheckpointError
 from duobus.spark.offsets import COUNT_BITS, COUNT_MASK, BrowseOffset
 from duobus.spark.options import Parsed
@@ -38,7 +38,7 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._bounds: Bounds = parse_bounds(options)
-        self._entities: tuple[str, ...] = ()
+        self._entities: Entities | None = None
         #: With availableNow: the last message of each fragment when the run began.
         self._until: dict[str, dict[int, int]] | None = None
 
@@ -111,18 +111,18 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "mean nothing in the other. Give the stream a checkpoint of its own."
             )
         others = sorted(set(offset.nexts) - set(self._resolved()))
-        if others and self._options["queuesPattern"] is None:
+        if others and pattern_of(self._options) is None:
             raise CheckpointError(
                 f"The checkpoint has read '{others[0]}', which the stream does not read. Give it one of its own."
             )
         return offset
 
     def _resolved(self) -> tuple[str, ...]:
-        if not self._entities:
+        if self._entities is None:
             place = place_of(self._options)
             demand_reachable(place)
-            self._entities = resolved(place, self._options)
-        return self._entities
+            self._entities = Entities(place, self._options)
+        return self._entities.now()
 
     def _at(self, entity: str) -> Any:
         page = looker(place_of(self._options), entity, self._options["claimTimeout"] / 1000)

@@ -20,7 +20,7 @@ from duobus.spark.claims.engine import ClaimEngine
 from duobus.spark.claims.runner import ClaimRunner
 from duobus.spark.claims.sdk_access import SdkAccess
 from duobus.spark.connection import counts_deferrals, demand_reachable, namespace_of, new_client, place_of
-from duobus.spark.entities import resolved, waiting_messages
+from duobus.spark.entities import Entities, pattern_of, waiting_messages
 from duobus.spark.errors import OptionError
 from duobus.spark.offsets import Claim
 from duobus.spark.options import Parsed
@@ -49,10 +49,19 @@ def stream_reader(given: Mapping[str, str], schema: StructType) -> DataSourceStr
         options = source_options(given, "claim")
         check_schema(schema)
         if options["readMode"] == "browse":
+            _demand_no_end(options)
             return BrowseStreamReader(options, schema)
     except OptionError as error:
         return RefusingReader(error)
     return ClaimStreamReader(options, schema)
+
+
+def _demand_no_end(options: Parsed) -> None:
+    for name in ("endingOffsets", "endingTimestamp"):
+        if name in options.given:
+            raise OptionError(
+                f"The option '{name}' is of batch reads (spark.read); a stream ends with trigger(availableNow=True)."
+            )
 
 
 class RefusingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -96,7 +105,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._claim_runner: ClaimRunner | None = None
         self._access: SdkAccess | None = None
-        self._entities: tuple[str, ...] = ()
+        self._entities: Entities | None = None
         #: With availableNow: when the run began, and how many messages are left of those that there were.
         self._began_ms: int | None = None
         self._left: int | None = None
@@ -116,16 +125,17 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._claim_runner is None:
             options, place = self._options, place_of(self._options)
             demand_reachable(place)
-            self._entities = resolved(place, options)
+            self._entities = Entities(place, options)
+            entities = self._entities.now()
             engine = ClaimEngine(
                 namespace_of(place),
-                None if options["queuesPattern"] else self._entities,
+                None if pattern_of(options) is not None else entities,
                 settles_early=options["settleOn"] == "progress",
                 counted=counts_deferrals(place),
             )
             self._access = SdkAccess(
                 place,
-                self._entities,
+                entities,
                 takes_sessions=options["exclusive"],
                 max_sessions=options["maxSessions"],
                 claim_timeout_s=options["claimTimeout"] / 1000,
@@ -151,7 +161,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Count the messages that are there: a run takes this number of messages and ends."""
         self._began_ms = Clock().now_ms()
         self._claims()
-        self._left = waiting_messages(place_of(self._options), self._entities)
+        self._left = waiting_messages(place_of(self._options), self._found())
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> Any:  # noqa: N802
         """Settle batches that are done, then wait for the next batch and claim it."""
@@ -161,6 +171,8 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _latest(self, start: dict[str, Any], limit: Any) -> Any:
         claim_runner = self._claims()
         assert self._access is not None
+        if self._began_ms is None:
+            self._access.entities = self._found()
         options = self._options
         most: int = options["maxMessagesPerTrigger"] * WHOLE_TIMES
         self._access.max_bytes = options["maxBytesPerTrigger"]
@@ -183,6 +195,11 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Nothing of this batch was there when the run began.
             self._left = 0
         return end
+
+    def _found(self) -> tuple[str, ...]:
+        """The entities that are read now."""
+        assert self._entities is not None
+        return self._entities.now()
 
     def _of_one_batch(self) -> None:
         """A run of ``trigger(once=True)``: no limit but that of one claim, and nobody asks again when it is done."""
@@ -218,7 +235,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _shows_any(self) -> bool:
         """Whether messages wait, by their count or, without the right to it, by a look."""
         assert self._access is not None
-        waiting = None if self._left is None else waiting_messages(place_of(self._options), self._entities)
+        waiting = None if self._left is None else waiting_messages(place_of(self._options), self._found())
         return self._access.shows_active() if waiting is None else waiting > 0
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ClaimPartition]:

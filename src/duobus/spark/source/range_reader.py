@@ -31,7 +31,7 @@ from duobus.spark.options import Parsed
 from duobus.spark.rows import Source, check_schema, rows_of
 from duobus.spark.source.extents import cut
 from duobus.spark.source.peek_pages import page_of
-from duobus.spark.source.ranges import NUMBER_MAX, Range, looker, messages_of, parse_bounds, ranges_of
+from duobus.spark.source.ranges import LAST_NUMBER, Range, looker, messages_of, parse_bounds, ranges_of
 from duobus.spark.source.settings import reading_of, source_options
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class BrowseReader(DataSourceReader):
         self._schema = schema
         #: What filters allow: numbers, fragments, and the instant of enqueuing.
         self._least = 0
-        self._most = NUMBER_MAX
+        self._most = LAST_NUMBER
         self._since_ms: int | None = None
 
     def partitions(self) -> list[RangePartition]:

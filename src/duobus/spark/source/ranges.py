@@ -23,7 +23,7 @@ from duobus.spark.source.extents import Extent, extents, first_since
 from duobus.spark.source.peek_pages import Page
 
 #: The largest sequence number.
-NUMBER_MAX: Final = (1 << 63) - 1
+LAST_NUMBER: Final = (1 << 63) - 1
 
 
 class Range(NamedTuple):
@@ -51,7 +51,7 @@ class Bounds(NamedTuple):
     since_ms: int | None = None
     until_ms: int | None = None
     least: int = 0
-    most: int = NUMBER_MAX
+    most: int = LAST_NUMBER
 
 
 def parse_bounds(options: Parsed) -> Bounds:

@@ -142,8 +142,9 @@ async def test_of_two_tabs_that_move_the_same_fragment_the_second_is_told_and_th
         (fragment,) = (await client.data("/stores/fragments/orders"))["fragments"]
         form = {"fragment": "0", "to": str(3 - fragment["store"])}
         begun, refused = await both(client, "/stores/moves/orders", form)
-        assert (begun.status, refused.status) == (303, 503), refused
-        assert "move" in refused.words
+        # While the first move is under way, or after its end: an empty fragment is moved in a few milliseconds.
+        assert (begun.status, refused.status) in {(303, 400), (303, 503)}, refused
+        assert "already" in refused.words if refused.status == 400 else "move" in refused.words
         told = await told_until(client, "/stores/fragments/orders", lambda data: data["moves"][0]["state"] != "running")
         assert [move["state"] for move in told["moves"]] == ["done"]
         assert told["fragments"][0]["store"] == 3 - fragment["store"]

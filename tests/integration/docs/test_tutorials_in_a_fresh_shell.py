@@ -113,8 +113,9 @@ def test_a_service_behind_a_relay(new_terminal: MakeTerminal, tmp_path: Path) ->
     page = Page(TUTORIALS / "relay.md", tmp_path)
     broker, service, programs = new_terminal(), new_terminal(), new_terminal()
     broker.shell(page.next("sh"), starts="ready")
-    for _ in range(3):
+    for _ in range(2):
         service.shell(page.next("sh"))
+    (tmp_path / "shop.py").write_text(page.next("python"), encoding="utf-8")
     service.shell(page.next("sh"), starts="ready")
     programs.shell(page.next("sh"))
     for _ in range(2):

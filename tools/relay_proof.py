@@ -1,4 +1,4 @@
-"""Prove the pair of relays at length: 10,000 requests while each broker is killed and stopped, and 1 GB through a tunnel.
+"""Prove the pair of relays at length: 10,000 requests while brokers are killed and stopped, 1 GB through a tunnel.
 
     make relay-proof                            all of it
     python tools/relay_proof.py --quick         as `duobus demo --part relay` does it
@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from duobus.clock import Clock
-from duobus_demo.progress import Watcher
+from duobus_demo.progress import ConsoleWatcher
 from duobus_demo.scenarios.relay import LONG, SHORT, play, relay_failures
 
 LIMIT_S = 1_800.0
@@ -26,8 +26,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="1,500 requests and 8 MiB")
     plan = SHORT if parser.parse_args().quick else LONG
-    with tempfile.TemporaryDirectory(prefix="duobus-relay-") as folder:
-        result = play(Path(folder), Watcher(), Clock(), LIMIT_S, plan)
+    with tempfile.TemporaryDirectory(prefix="duobus-relay-") as folder, ConsoleWatcher("relay") as watcher:
+        result = play(Path(folder), watcher, Clock(), LIMIT_S, plan)
     print(json.dumps(result, indent=2))
     failures = relay_failures(result)
     for failure in failures:

@@ -109,6 +109,24 @@ def test_the_first_queue(new_terminal: MakeTerminal, tmp_path: Path) -> None:
     assert (tmp_path / "first-bus").is_dir()
 
 
+def test_a_service_behind_a_relay(new_terminal: MakeTerminal, tmp_path: Path) -> None:
+    page = Page(TUTORIALS / "relay.md", tmp_path)
+    broker, service, programs = new_terminal(), new_terminal(), new_terminal()
+    broker.shell(page.next("sh"), starts="ready")
+    for _ in range(2):
+        service.shell(page.next("sh"))
+    (tmp_path / "shop.py").write_text(page.next("python"), encoding="utf-8")
+    service.shell(page.next("sh"), starts="ready")
+    programs.shell(page.next("sh"))
+    for _ in range(2):
+        programs.python(page.next("python"))
+    service.interrupt()
+    for block in page.rest():
+        assert block[1] == "python"
+        programs.python(block[2])
+    broker.interrupt()
+
+
 @pytest.mark.timeout(240)
 def test_paired_namespaces_with_the_primary_taken_away_twice(new_terminal: MakeTerminal, tmp_path: Path) -> None:
     page = Page(TUTORIALS / "paired-namespaces.md", tmp_path)

@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 
 from duobus.ha import events, metrics, tracing
+from duobus.relay import events as relay_events
+from duobus.relay import metrics as relay_metrics
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "pair-telemetry.md"
 
@@ -56,3 +58,19 @@ def test_every_event_of_the_old_library_has_one_of_ours() -> None:
     for row in rows:
         for name in named(row[1]):
             assert name == "error" or hasattr(events, name)
+
+
+def test_every_event_and_metric_of_relays_stands_there() -> None:
+    first, others = PAGE.read_text().split("\n## Relays\n", 1)[1].split("\n| metric ", 1)
+    kinds = [kind for kind in vars(relay_events).values() if inspect.isclass(kind)]
+    told = {kind for kind in kinds if issubclass(kind, relay_events.Event) and kind is not relay_events.Event}
+    rows = [line.strip("|").split(" | ") for line in first.splitlines() if line.startswith("| `")]
+    assert {named(name)[0]: (named(members), meaning.strip()) for name, members, meaning in rows} == {
+        kind.__name__: (
+            [field.name for field in dataclasses.fields(kind) if field.name != "entity"],
+            " ".join((inspect.getdoc(kind) or "").split("\n\n")[0].split()),
+        )
+        for kind in told
+    }
+    counted = [line.strip("|").split(" | ") for line in others.splitlines() if line.startswith("| `")]
+    assert {named(row[0])[0]: (named(row[2])[0], row[4].strip()) for row in counted} == relay_metrics.COUNTERS

@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import WSMsgType, web
 
 from duobus.model.relay.addresses import parse_handshake
-from duobus.model.relay.headers import end_to_end, joined, via_appended, without
+from duobus.model.relay.headers import combined, end_to_end, via_appended, without
 from duobus.model.relay.limits import CHANNEL_BODY_BYTES_MAX
 from duobus.model.relay.messages import Accept, Rendezvous, RenewToken, Request, Response, to_relay
 from duobus.relay import RelayEndpoint
@@ -137,7 +137,7 @@ class StandInRelay:
         offered = without(request.headers.items(), "ServiceBusAuthorization", "Sec-WebSocket-Extensions")
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         address = self._address("accept", number, path, query)
-        await random.choice(self.listeners).send_str(Accept(address, number, joined(offered)).to_json())
+        await random.choice(self.listeners).send_str(Accept(address, number, combined(offered)).to_json())
         found = await asyncio.wait_for(future, 30)
         if isinstance(found, tuple):
             return web.Response(status=found[0], reason=found[1], headers={"Via": f"1.1 {request.host}"})
@@ -185,7 +185,7 @@ class StandInRelay:
             return web.Response(status=502, text=NO_LISTENER)
         number = f"r{next(self._numbers)}"
         headers = without(request.headers.items(), "ServiceBusAuthorization")
-        sent = joined(via_appended(end_to_end(headers), request.host))
+        sent = combined(via_appended(end_to_end(headers), request.host))
         self.requests.append((request.method, request.raw_path, sent.get("x-duobus-request-id", "")))
         address = self._address("request", number)
         told = Request(address, number, request.raw_path, request.method, sent, bool(body))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, overload
 
 import pyarrow as pa
 
@@ -25,12 +25,31 @@ from duobus.spark.source.ranges import LAST_NUMBER, Bounds, looker, messages_of,
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from duobus.arrow.arguments import Arguments
-
 #: How long a session that another receiver holds is tried for.
 _SESSION_S: Final = 30.0
 #: Rows that a batch may have at most.
 BATCH_ROWS_MAX: Final = 1_000_000
+
+
+class Arguments(TypedDict, total=False):
+    """The arguments that ``read_queue`` has in both modes, for type checkers."""
+
+    queue: str | None
+    topic: str | None
+    subscription: str | None
+    sub_queue: str | None
+    session: str | None
+    columns: Sequence[str] | None
+    filter: Any
+    from_sequence: int | None
+    to_sequence: int | None
+    from_time: datetime | None
+    to_time: datetime | None
+    limit: int | None
+    batch_size: int
+    max_wait: float
+    ca_file: str | None
+    connection_string_env: str | None
 
 
 @overload

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from duobus.gateway.tls_engine import PIECE_BYTES, TlsBuffers, TlsEngine
 
@@ -185,8 +185,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """See asyncio.BaseTransport."""
-        assert isinstance(protocol, asyncio.Protocol)
-        self._protocol = protocol
+        self._protocol = cast("asyncio.Protocol", protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         """See asyncio.BaseTransport."""

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
-from duobus.model.relay.headers import joined
+from duobus.model.relay.headers import combined
 from duobus.model.relay.limits import CLOSE_ERROR, CLOSE_NORMAL
 from duobus.relay.aio.listener import PendingConnection
 from duobus.relay.aio.sender import RelayConnection
@@ -161,7 +161,7 @@ class _HttpExchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._status = int(message["status"])
-            self._headers = joined(
+            self._headers = combined(
                 (bytes(name).decode("latin-1"), bytes(value).decode("latin-1"))
                 for name, value in message.get("headers", ())
             )

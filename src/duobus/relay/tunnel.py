@@ -17,7 +17,7 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
-from duobus.model.relay.headers import end_to_end, joined
+from duobus.model.relay.headers import combined, end_to_end
 from duobus.model.relay.limits import CLOSE_ERROR, CLOSE_NORMAL
 from duobus.relay.aio.listener import PendingConnection
 from duobus.relay.aio.sender import RelayConnection
@@ -147,7 +147,7 @@ class LocalPort:
                 allow_redirects=False,
                 skip_auto_headers=("Accept-Encoding", "Content-Type", "User-Agent"),
             ) as answer:
-                headers = joined(end_to_end(answer.headers.items()))
+                headers = combined(end_to_end(answer.headers.items()))
                 return RelayResponse(answer.status, headers, await answer.read(), answer.reason or "")
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self._tell("failed", f"{self._host}:{self._port}: {str(error) or type(error).__name__}")

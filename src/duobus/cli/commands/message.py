@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
-from duobus.cli.commands.message_files import capture, export, import_
+from duobus.cli.message_files.commands import capture, export, import_
 from duobus.cli.message_source import named, receiver_of, source_options, with_session_hint
 from duobus.cli.options import pair
 from duobus.cli.output import NUMBER, TIME, Column, Commands, Printer, Record, clean

@@ -157,7 +157,7 @@ def _place_of(place: int, _index: int) -> str:
     return str(place)
 
 
-class Progress:
+class ImportRecord:
     """How far an import has come, in a file beside the imported one.
 
     Args:
@@ -215,7 +215,7 @@ def check_items(items: Iterator[Item], totals: Totals, tell: Any) -> None:
 
 
 def send_items(
-    items: Iterator[Item], sender: ServiceBusSender, totals: Totals, progress: Progress, pace: Pace, tell: Any
+    items: Iterator[Item], sender: ServiceBusSender, totals: Totals, progress: ImportRecord, pace: Pace, tell: Any
 ) -> None:
     """Send messages chunk by chunk.
 

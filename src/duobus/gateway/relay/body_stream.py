@@ -6,9 +6,8 @@ import asyncio
 from collections import deque
 
 from duobus.gateway.relay.frames import TEXT, Piece
-from duobus.gateway.relay.limits import BODY_AHEAD_BYTES
 from duobus.gateway.relay.websocket_end import WebSocketEnd
-from duobus.model.relay.limits import MESSAGE_BYTES_MAX
+from duobus.model.relay.limits import BODY_AHEAD_BYTES, MESSAGE_BYTES_MAX
 from duobus.model.relay.messages import MalformedMessage, Response, to_relay
 
 

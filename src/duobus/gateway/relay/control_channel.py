@@ -7,10 +7,15 @@ from typing import Protocol
 
 from duobus.auth.authorizer import Grant
 from duobus.gateway.relay.frames import TEXT, Piece
-from duobus.gateway.relay.limits import CHANNEL_UNREAD_BYTES_MAX
 from duobus.gateway.relay.listeners import Vigil
 from duobus.gateway.relay.websocket_end import WebSocketEnd
-from duobus.model.relay.limits import CHANNEL_BODY_BYTES_MAX, CLOSE_ERROR, CLOSE_TOO_LARGE, MESSAGE_BYTES_MAX
+from duobus.model.relay.limits import (
+    CHANNEL_BODY_BYTES_MAX,
+    CHANNEL_UNREAD_BYTES_MAX,
+    CLOSE_ERROR,
+    CLOSE_TOO_LARGE,
+    MESSAGE_BYTES_MAX,
+)
 from duobus.model.relay.messages import Accept, MalformedMessage, Rendezvous, RenewToken, Request, Response, to_relay
 
 #: A response and its body; None for a response that HTTP does not allow.

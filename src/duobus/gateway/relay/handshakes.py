@@ -12,15 +12,14 @@ from duobus.auth.authorizer import NamespaceRules
 from duobus.broker.entities.relay import HybridConnection
 from duobus.gateway.relay.control_channel import ControlChannel
 from duobus.gateway.relay.hub import RelayHub
-from duobus.gateway.relay.limits import TARPIT_MAX, TARPIT_S
 from duobus.gateway.relay.refusals import Rejected, RelayRefusal
 from duobus.gateway.relay.splice import SplicedEnd
 from duobus.gateway.relay.websocket_end import Upgraded, WebSocketEnd, demand_handshake
 from duobus.model.descriptions import Right
 from duobus.model.relay.addresses import ACCEPT, CONNECT, LISTEN, REQUEST, RelayTarget, address
 from duobus.model.relay.description import HTTP
-from duobus.model.relay.headers import AUTHORIZATION, NOT_OF_HANDSHAKE, TOKEN_HEADER, joined, size_of, without
-from duobus.model.relay.limits import CLOSE_UNAUTHORIZED, HEADERS_BYTES_MAX
+from duobus.model.relay.headers import AUTHORIZATION, NOT_OF_HANDSHAKE, TOKEN_HEADER, combined, size_of, without
+from duobus.model.relay.limits import CLOSE_UNAUTHORIZED, HEADERS_BYTES_MAX, TARPIT_MAX, TARPIT_S
 from duobus.model.relay.messages import Accept, RemoteEndpoint
 
 #: Statuses that a listener may reject a sender with.
@@ -67,7 +66,7 @@ def first_protocol(request: web.Request) -> str | None:
     return found or None
 
 
-class ConnectVisit:
+class PendingConnect:
     """A sender that waits for its WebSocket to be accepted.
 
     Attributes:
@@ -85,7 +84,7 @@ class ConnectVisit:
         self.ends: tuple[WebSocketEnd, WebSocketEnd] | None = None
 
     async def opened(self, request: web.Request, target: RelayTarget) -> web.StreamResponse:
-        """See Visit: joined, or rejected."""
+        """See PendingSender: joined, or rejected."""
         if target.is_reject:
             status = target.status if target.status and _STATUS_MIN <= target.status <= _STATUS_MAX else 400
             self.fail(Rejected(status, target.description or "The listener has rejected the connection."))
@@ -103,17 +102,17 @@ class ConnectVisit:
         # The listener has its answer; only now may the sender send.
         self.done.set_result(sender.open(sender_request, SplicedEnd(sender, listener, self._count), chosen))
         use = self._hub.use_of(self.relay)
-        use.joined.update(self.ends)
+        use.spliced.update(self.ends)
         try:
             await listener.finished
         finally:
-            use.joined.discard(listener)
+            use.spliced.discard(listener)
             # The handler of a listener whose connection is gone is cancelled before its end is told.
             listener.feed_eof()
         return upgraded
 
     def fail(self, refusal: RelayRefusal) -> None:
-        """See Visit."""
+        """See PendingSender."""
         if not self.done.done():
             self.done.set_exception(refusal)
 
@@ -141,8 +140,8 @@ class Handshakes:
         if target.action == CONNECT:
             return await self._connect(request, target, namespace, tracking_id)
         if target.action in (ACCEPT, REQUEST):
-            visit = self._hub.promises.redeem(target.id, self._hub.clock.monotonic_ms())
-            return await visit.opened(request, target)
+            waiting = self._hub.promises.redeem(target.id, self._hub.clock.monotonic_ms())
+            return await waiting.opened(request, target)
         raise RelayRefusal(400, "The parameter sb-hc-action is none of listen, connect, accept and request.")
 
     async def _listen(
@@ -197,29 +196,29 @@ class Handshakes:
             raise RelayRefusal(431, f"The headers have more than {HEADERS_BYTES_MAX} bytes together.")
         hub.demand_room(relay)
         channel = hub.choose(relay, 404)
-        visit = ConnectVisit(hub, relay, request)
-        key = hub.promises.promise(visit, hub.clock.monotonic_ms() + round(hub.rendezvous_s * 1000))
+        waiting = PendingConnect(hub, relay, request)
+        key = hub.promises.promise(waiting, hub.clock.monotonic_ms() + round(hub.rendezvous_s * 1000))
         use = hub.use_of(relay)
-        use.visits[visit] = channel
+        use.pending[waiting] = channel
         where = address(channel.base, target.raw_path, ACCEPT, id=key, query=target.query)
         try:
-            channel.send(Accept(where, target.id or tracking_id, joined(headers), remote_of(request)))
+            channel.send(Accept(where, target.id or tracking_id, combined(headers), remote_of(request)))
             async with asyncio.timeout(hub.rendezvous_s):
-                upgraded = await asyncio.shield(visit.done)
+                upgraded = await asyncio.shield(waiting.done)
         except TimeoutError:
             raise RelayRefusal(504, f"No listener of '{relay.path}' has accepted in time.") from None
         finally:
             hub.promises.withdraw(key)
-            use.visits.pop(visit, None)
-            if not visit.done.done():
-                visit.done.cancel()
-        assert visit.ends is not None
-        sender = visit.ends[0]
+            use.pending.pop(waiting, None)
+            if not waiting.done.done():
+                waiting.done.cancel()
+        assert waiting.ends is not None
+        sender = waiting.ends[0]
         try:
             await sender.finished
             return upgraded
         finally:
-            use.joined.discard(sender)
+            use.spliced.discard(sender)
             sender.feed_eof()
 
 

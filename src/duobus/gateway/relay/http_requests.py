@@ -17,15 +17,15 @@ from duobus.gateway.relay.control_channel import Answer, ControlChannel
 from duobus.gateway.relay.frames import BINARY, Piece
 from duobus.gateway.relay.handshakes import headers_of, remote_of, without_tokens
 from duobus.gateway.relay.hub import RelayHub
-from duobus.gateway.relay.limits import BODY_AHEAD_BYTES
 from duobus.gateway.relay.refusals import RelayRefusal
 from duobus.gateway.relay.websocket_end import WebSocketEnd, demand_handshake
 from duobus.model.descriptions import Right
 from duobus.model.relay import addresses
 from duobus.model.relay.addresses import RelayTarget
 from duobus.model.relay.description import WEBSOCKET
-from duobus.model.relay.headers import description_of, end_to_end, joined, size_of, via_appended
+from duobus.model.relay.headers import combined, description_of, end_to_end, size_of, via_appended
 from duobus.model.relay.limits import (
+    BODY_AHEAD_BYTES,
     CHANNEL_BODY_BYTES_MAX,
     CLOSE_ERROR,
     CLOSE_NORMAL,
@@ -41,7 +41,7 @@ _FIRST_FINAL: Final = 200
 _WITHOUT_BODY: Final = frozenset((204, 304))
 
 
-class RequestVisit:
+class PendingRequest:
     """One HTTP request that waits for its response, wherever that comes.
 
     Attributes:
@@ -56,7 +56,7 @@ class RequestVisit:
         self.end: WebSocketEnd | None = None
 
     async def opened(self, request: web.Request, target: RelayTarget) -> web.StreamResponse:
-        """See Visit."""
+        """See PendingSender."""
         demand_handshake(request)
         if self.done.done():
             raise RelayRefusal(410, "The sender is gone.")
@@ -76,7 +76,7 @@ class RequestVisit:
             self.done.set_result(answer)
 
     def fail(self, refusal: RelayRefusal) -> None:
-        """See Visit."""
+        """See PendingSender."""
         if not self.done.done():
             self.done.set_exception(refusal)
 
@@ -112,25 +112,25 @@ class HttpRequests:
         channel = hub.choose(relay, 502)
         use = hub.use_of(relay)
         use.requests += 1
-        visit = RequestVisit(relay)
-        use.visits[visit] = channel
-        key = hub.promises.promise(visit, None)
-        channel.expect(key, visit.answered)
+        waiting = PendingRequest(relay)
+        use.pending[waiting] = channel
+        key = hub.promises.promise(waiting, None)
+        channel.expect(key, waiting.answered)
         try:
-            large = await self._send(request, target, channel, key, joined(headers))
-            return await self._respond(request, visit, channel, large)
+            large = await self._send(request, target, channel, key, combined(headers))
+            return await self._respond(request, waiting, channel, large)
         finally:
             use.requests -= 1
-            use.visits.pop(visit, None)
+            use.pending.pop(waiting, None)
             hub.promises.withdraw(key)
             channel.forget(key)
-            if not visit.done.done():
-                visit.done.cancel()
-            elif not visit.done.cancelled():
+            if not waiting.done.done():
+                waiting.done.cancel()
+            elif not waiting.done.cancelled():
                 # A refusal that nobody has waited for.
-                visit.done.exception()
-            if visit.end is not None:
-                visit.end.close(CLOSE_NORMAL)
+                waiting.done.exception()
+            if waiting.end is not None:
+                waiting.end.close(CLOSE_NORMAL)
 
     async def _send(
         self, request: web.Request, target: RelayTarget, channel: ControlChannel, key: str, headers: dict[str, str]
@@ -158,30 +158,32 @@ class HttpRequests:
         return message
 
     async def _respond(
-        self, request: web.Request, visit: RequestVisit, channel: ControlChannel, large: Request | None
+        self, request: web.Request, waiting: PendingRequest, channel: ControlChannel, large: Request | None
     ) -> web.StreamResponse:
         hub = self._hub
         try:
             async with asyncio.timeout(hub.response_s):
-                found = await asyncio.shield(visit.done)
+                found = await asyncio.shield(waiting.done)
         except TimeoutError:
             if channel.vigil.left_unanswered():
-                hub.cut(visit.relay, channel)
-            raise RelayRefusal(504, f"The listener of '{visit.relay.path}' has not answered in time.") from None
+                hub.cut(waiting.relay, channel)
+            raise RelayRefusal(504, f"The listener of '{waiting.relay.path}' has not answered in time.") from None
         if not isinstance(found, BodyStream):
             response, body = self._demand(found)
             return await self._whole(request, response, body)
-        assert visit.end is not None
+        assert waiting.end is not None
         sending: asyncio.Task[None] | None = None
         try:
             if large is not None:
-                visit.end.send_text(large.to_json())
-                sending = asyncio.get_running_loop().create_task(self._send_body(request, visit.end), name="relay-body")
+                waiting.end.send_text(large.to_json())
+                sending = asyncio.get_running_loop().create_task(
+                    self._send_body(request, waiting.end), name="relay-body"
+                )
             response, _ = self._demand((await found.head(hub.response_s), b""))
             channel.vigil.answered()
             return await self._streamed(request, response, found)
         except TimeoutError:
-            raise RelayRefusal(504, f"The listener of '{visit.relay.path}' has not answered in time.") from None
+            raise RelayRefusal(504, f"The listener of '{waiting.relay.path}' has not answered in time.") from None
         except RendezvousBroken as error:
             raise RelayRefusal(502, f"The rendezvous has brought no response: {error}.") from None
         finally:

@@ -15,7 +15,6 @@ from duobus.broker.entities.relay import HybridConnection
 from duobus.clock import Clock, Entropy
 from duobus.errors import Unauthorized
 from duobus.gateway.relay.control_channel import ControlChannel
-from duobus.gateway.relay.limits import CONNECTIONS_MAX, PENDING_MAX, SWEEP_S
 from duobus.gateway.relay.listeners import HandshakeRates, Listeners
 from duobus.gateway.relay.refusals import RelayRefusal, disabled, no_listener, no_relay
 from duobus.gateway.relay.rendezvous import Rendezvous
@@ -27,8 +26,11 @@ from duobus.model.relay.limits import (
     CLOSE_ERROR,
     CLOSE_GONE,
     CLOSE_UNAUTHORIZED,
+    CONNECTIONS_MAX,
+    PENDING_MAX,
     RENDEZVOUS_S,
     RESPONSE_S,
+    SWEEP_S,
 )
 from duobus.telemetry.bounded_log import BoundedLog
 from duobus.telemetry.logs import Log, new_tracking_id, tracking_suffix
@@ -37,7 +39,7 @@ from duobus.telemetry.logs import Log, new_tracking_id, tracking_suffix
 _SECRET_BYTES: Final = 16
 
 
-class Visit(Protocol):
+class PendingSender(Protocol):
     """A sender that waits for a listener to open a rendezvous."""
 
     relay: HybridConnection
@@ -54,23 +56,23 @@ class RelayUse:
 
     Attributes:
         listeners: Its control channels.
-        visits: Who waits for one of these, each with the channel that was asked.
-        joined: Ends of WebSockets that are joined.
+        pending: Who waits for one of these, each with the channel that was asked.
+        spliced: Ends of WebSockets that are joined.
         requests: HTTP requests under way.
     """
 
-    __slots__ = ("joined", "listeners", "requests", "visits")
+    __slots__ = ("listeners", "pending", "requests", "spliced")
 
     def __init__(self) -> None:
         self.listeners: Listeners[ControlChannel] = Listeners()
-        self.visits: dict[Visit, ControlChannel] = {}
-        self.joined: set[WebSocketEnd] = set()
+        self.pending: dict[PendingSender, ControlChannel] = {}
+        self.spliced: set[WebSocketEnd] = set()
         self.requests = 0
 
     @property
     def connections(self) -> int:
         """How many relay connections these are."""
-        return len(self.listeners) + len(self.joined) // 2 + len(self.visits) + self.requests
+        return len(self.listeners) + len(self.spliced) // 2 + len(self.pending) + self.requests
 
 
 class RelayHub:
@@ -100,7 +102,7 @@ class RelayHub:
         self.rendezvous_s = RENDEZVOUS_S
         self.response_s = RESPONSE_S
         self.rates = HandshakeRates()
-        self.promises: Rendezvous[Visit] = Rendezvous(lambda: entropy.token(_SECRET_BYTES).hex())
+        self.promises: Rendezvous[PendingSender] = Rendezvous(lambda: entropy.token(_SECRET_BYTES).hex())
         self._uses: dict[HybridConnection, RelayUse] = {}
         self._timer: asyncio.TimerHandle | None = None
         unit.relays.follow(self._changed)
@@ -153,7 +155,7 @@ class RelayHub:
         number = sum(use.connections for one, use in self._uses.items() if one.namespace == relay.namespace)
         if number >= CONNECTIONS_MAX:
             raise RelayRefusal(503, f"The namespace has {CONNECTIONS_MAX} relay connections, which is the most.")
-        if len(self.use_of(relay).visits) >= PENDING_MAX:
+        if len(self.use_of(relay).pending) >= PENDING_MAX:
             raise RelayRefusal(503, f"{PENDING_MAX} senders wait for listeners of '{relay.path}', which is the most.")
 
     def choose(self, relay: HybridConnection, status: int) -> ControlChannel:
@@ -239,8 +241,8 @@ class RelayHub:
         use = self.use_of(relay)
         use.listeners.remove(channel)
         gone = refusal or RelayRefusal(502, f"The listener of '{relay.path}' is gone.")
-        for visit in [visit for visit, asked in use.visits.items() if asked is channel]:
-            visit.fail(gone)
+        for waiting in [waiting for waiting, asked in use.pending.items() if asked is channel]:
+            waiting.fail(gone)
 
     def watch(self) -> None:
         """Have tokens, pings and rights looked at from now on."""
@@ -253,7 +255,7 @@ class RelayHub:
         for relay, use in self.uses():
             for channel in use.listeners.all():
                 self._look_at(relay, channel, now_ms, mono_ms)
-            if not use.connections and (relay.is_deleted or not use.joined):
+            if not use.connections and (relay.is_deleted or not use.spliced):
                 del self._uses[relay]
         if any(len(use.listeners) for use in self._uses.values()):
             self.watch()
@@ -295,9 +297,9 @@ class RelayHub:
         for channel in use.listeners.all():
             channel.end.close(CLOSE_GONE, text)
             self.end(relay, channel, refusal)
-        for visit in list(use.visits):
-            visit.fail(refusal)
-        for end in list(use.joined):
+        for waiting in list(use.pending):
+            waiting.fail(refusal)
+        for end in list(use.spliced):
             end.close(CLOSE_GONE, text)
 
     def close(self) -> None:
@@ -309,5 +311,5 @@ class RelayHub:
             for channel in use.listeners.all():
                 channel.end.close(CLOSE_GONE, "The server stops.")
                 self.end(relay, channel)
-            for end in list(use.joined):
+            for end in list(use.spliced):
                 end.close(CLOSE_GONE, "The server stops.")

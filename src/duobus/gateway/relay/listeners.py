@@ -9,15 +9,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
-from duobus.gateway.relay.limits import (
+from duobus.gateway.relay.refusals import RelayRefusal
+from duobus.model.relay.limits import (
+    LISTENERS_MAX,
     LISTENS_PER_S,
     MISSED_ANSWERS_MAX,
     MISSED_PINGS_MAX,
     PING_S,
     RATES_MAX,
 )
-from duobus.gateway.relay.refusals import RelayRefusal
-from duobus.model.relay.limits import LISTENERS_MAX
 
 ListenerT = TypeVar("ListenerT")
 

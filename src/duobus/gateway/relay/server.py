@@ -51,9 +51,9 @@ class RelayServer:
         self, request: web.Request, target: RelayTarget, namespace: NamespaceRules, *, is_handshake: bool
     ) -> web.StreamResponse:
         tracking_id = self.hub.new_tracking_id()
-        door = self._handshakes if is_handshake else self._requests
+        handler = self._handshakes if is_handshake else self._requests
         try:
-            return await door.answer(request, target, namespace, tracking_id)
+            return await handler.answer(request, target, namespace, tracking_id)
         except Rejected as rejected:
             # The listener's own words, and nothing of the relay's but its Via: a sender with two relays does not take
             # the choice of the service for an outage of the relay.

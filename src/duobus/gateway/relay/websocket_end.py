@@ -28,9 +28,8 @@ from duobus.gateway.relay.frames import (
     head,
     read_close,
 )
-from duobus.gateway.relay.limits import BODY_AHEAD_BYTES, CLOSE_S
 from duobus.gateway.relay.refusals import RelayRefusal
-from duobus.model.relay.limits import CLOSE_ABNORMAL
+from duobus.model.relay.limits import BODY_AHEAD_BYTES, CLOSE_ABNORMAL, CLOSE_S
 
 #: The version of the protocol (RFC 6455, 4.1).
 VERSION: Final = "13"

@@ -47,7 +47,7 @@ def end_to_end(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in found if not is_hop_by_hop(name) and name.lower() not in named]
 
 
-def joined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+def combined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Headers as the members of a JSON object: those of one name become one, their values joined with commas."""
     spelling: dict[str, str] = {}
     found: dict[str, str] = {}

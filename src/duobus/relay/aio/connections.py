@@ -16,7 +16,7 @@ from typing import Any, Final
 import aiohttp
 from yarl import URL
 
-from duobus.model.relay.headers import description_of, has_via, joined
+from duobus.model.relay.headers import combined, description_of, has_via
 from duobus.model.relay.limits import (
     CLOSE_ABNORMAL,
     CLOSE_NORMAL,
@@ -158,7 +158,7 @@ class Connections:
                         timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
                     )
         except aiohttp.WSServerHandshakeError as error:
-            found = joined(error.headers.items()) if error.headers is not None else {}
+            found = combined(error.headers.items()) if error.headers is not None else {}
             said = reason[-1] if reason else ""
             is_of_listener = has_via(found, URL(address).authority)
             raise handshake_error(error.status, said, endpoint, is_of_listener=is_of_listener) from None
@@ -196,7 +196,7 @@ class Connections:
                 allow_redirects=False,
                 skip_auto_headers=("Accept-Encoding", "Content-Type", "User-Agent"),
             ) as answer:
-                found = joined(answer.headers.items())
+                found = combined(answer.headers.items())
                 if answer.status >= _ERROR_FROM and not has_via(found, URL(address).authority):
                     text = (await answer.content.read(_REFUSAL_BYTES_MAX)).decode("utf-8", "replace")
                     said = description_of(f"{answer.reason or ''} {text}", DESCRIPTION_LENGTH_MAX)

@@ -98,8 +98,8 @@ def samples_of_relays(hub: RelayHub) -> Iterator[Sample]:
     for relay, use in hub.uses():
         where = (relay.namespace, relay.path)
         yield Sample("duobus_relay_listeners", where, len(use.listeners))
-        yield Sample("duobus_relay_rendezvous", where, len(use.joined) // 2)
-        yield Sample("duobus_relay_waiting", where, len(use.visits))
+        yield Sample("duobus_relay_rendezvous", where, len(use.spliced) // 2)
+        yield Sample("duobus_relay_waiting", where, len(use.pending))
     for status, number in list(hub.statuses.items()):
         yield Sample("duobus_relay_requests", (str(status),), number)
     for status, number in list(hub.refusals.items()):

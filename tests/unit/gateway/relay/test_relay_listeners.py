@@ -7,11 +7,10 @@ from random import Random
 
 import pytest
 
-from duobus.gateway.relay.limits import LISTENS_PER_S, PING_S, RATES_MAX
 from duobus.gateway.relay.listeners import HandshakeRates, Listeners, Vigil
 from duobus.gateway.relay.refusals import RelayRefusal
 from duobus.gateway.relay.rendezvous import Rendezvous
-from duobus.model.relay.limits import LISTENERS_MAX
+from duobus.model.relay.limits import LISTENERS_MAX, LISTENS_PER_S, PING_S, RATES_MAX
 
 PING_MS = round(PING_S * 1000)
 

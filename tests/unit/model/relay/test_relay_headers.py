@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from duobus.model.relay.headers import description_of, end_to_end, has_via, joined, size_of, via_appended, without_port
+from duobus.model.relay.headers import (
+    combined,
+    description_of,
+    end_to_end,
+    has_via,
+    size_of,
+    via_appended,
+    without_port,
+)
 
 
 def test_headers_of_one_connection_stay_behind_and_so_do_those_that_connection_names() -> None:
@@ -19,7 +27,7 @@ def test_headers_of_one_connection_stay_behind_and_so_do_those_that_connection_n
 
 
 def test_headers_of_one_name_become_one() -> None:
-    assert joined([("Accept", "a"), ("accept", "b"), ("Cookie", "x=1"), ("cookie", "y=2"), ("Z", "")]) == {
+    assert combined([("Accept", "a"), ("accept", "b"), ("Cookie", "x=1"), ("cookie", "y=2"), ("Z", "")]) == {
         "Accept": "a, b",
         "Cookie": "x=1; y=2",
         "Z": "",

@@ -14,7 +14,7 @@ from duobus.gateway.rest.operations.entity_endpoint import EntityEndpoint, Inspe
 from duobus.gateway.rest.operations.event_endpoint import EventEndpoint, EventFeed
 from duobus.gateway.rest.operations.history_endpoint import History, HistoryEndpoint
 from duobus.gateway.rest.operations.metering_endpoint import MeteringEndpoint, MeteringReader
-from duobus.gateway.rest.operations.relay_endpoint import RelayEndpoint, Relays
+from duobus.gateway.rest.operations.relay_endpoint import RelayEndpoint, RelayManagement
 from duobus.gateway.rest.operations.rule_endpoint import RuleEndpoint, RuleTrials
 from duobus.gateway.rest.request_bodies import BodyBudget
 from duobus.gateway.rest.request_target import Target
@@ -42,7 +42,7 @@ class Operations(NamedTuple):
     history: History | None = None
     events: EventFeed | None = None
     metering: MeteringReader | None = None
-    relays: Relays | None = None
+    relays: RelayManagement | None = None
 
 
 def endpoints_of(offered: Operations, guard: Guard, room: BodyBudget) -> Iterator[OperationEndpoint]:

@@ -27,7 +27,7 @@ RELAYS: Final = "relays"
 PROCESS_AT: Final = "X-PROCESS-AT"
 
 
-class Relays(Protocol):
+class RelayManagement(Protocol):
     """The relays of a server; see ``duobus.server.operations.relays``."""
 
     def listed(self, namespace: str) -> list[dict[str, Any]]:
@@ -74,7 +74,7 @@ def relay_entry(request: web.Request, found: Mapping[str, Any]) -> web.Response:
 class RelayEndpoint:
     """Serves these requests for one server."""
 
-    def __init__(self, relays: Relays, guard: Guard, room: BodyBudget) -> None:
+    def __init__(self, relays: RelayManagement, guard: Guard, room: BodyBudget) -> None:
         self._relays = relays
         self._guard = guard
         self._room = room

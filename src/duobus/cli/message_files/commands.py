@@ -288,7 +288,7 @@ def import_(
     FILE is of message export, dlq export (- reads standard input), or a folder of message capture. Lines that are
     broken are told and left. FILE.progress says how far an import has come: the same command goes on from there.
     """
-    from duobus.cli.message_files.imports import Progress, check_items, send_items
+    from duobus.cli.message_files.imports import ImportRecord, check_items, send_items
     from duobus.dead_letters.work import Totals
 
     totals = Totals()
@@ -300,7 +300,7 @@ def import_(
             beside = None if str(file) == "-" else file.with_name(file.name + ".progress")
             if restart and beside is not None:
                 beside.unlink(missing_ok=True)
-            progress = Progress(beside, f"{_namespace(remote)}/{entity}")
+            progress = ImportRecord(beside, f"{_namespace(remote)}/{entity}")
             if progress.done:
                 click.echo(f"Going on behind {progress.done}.", err=True)
             bar = stack.enter_context(_Bar(None, is_shown=not no_progress))

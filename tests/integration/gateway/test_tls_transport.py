@@ -344,6 +344,26 @@ async def test_a_handshake_may_not_bring_as_much_at_once_as_an_open_connection(c
 
 
 @in_a_loop
+async def test_bytes_that_come_with_the_end_of_the_handshake_are_handed_on(contexts: Contexts) -> None:
+    listener = await opened(contexts)
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = contexts[1].wrap_bio(incoming, outgoing, server_hostname="localhost")
+    is_open = False
+    while not is_open:
+        try:
+            client.do_handshake()
+            is_open = True
+        except ssl.SSLWantReadError:
+            writer.write(outgoing.read())
+            incoming.write(await reader.read(65_536))
+    client.write(b"at once")
+    writer.write(outgoing.read())
+    await until(lambda: Recorder.made[-1].received == b"at once")
+    await shut(writer, listener)
+
+
+@in_a_loop
 async def test_closing_a_listener_ends_handshakes(contexts: Contexts) -> None:
     listener = await opened(contexts)
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)

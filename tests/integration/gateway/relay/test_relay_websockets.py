@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from aiohttp import WSMsgType, WSServerHandshakeError
 
+from duobus.gateway.relay.limits import PING_S
+from duobus.gateway.relay.listeners import Vigil
 from duobus.model.descriptions import AccessRule
 from duobus.model.relay.addresses import rejected
 from duobus.model.relay.description import HybridConnectionDescription
@@ -265,9 +267,7 @@ async def test_a_listener_that_sends_nonsense_is_closed_and_no_sender_comes_to_i
 
 @pytest.mark.parametrize("cause", ["expired", "rule removed", "silent"])
 @in_loop
-async def test_a_listener_is_dropped_when_its_token_its_right_or_its_life_ends(
-    cause: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_listener_is_dropped_when_its_token_its_right_or_its_life_ends(cause: str) -> None:
     relay = HybridConnectionDescription(name=PATH, authorization_rules=(ENTITY_RULE,))
     async with relaying(relay) as parties:
         own = {"ServiceBusAuthorization": token(PATH, host="127.0.0.1", rule="own", key="own 1")}
@@ -281,7 +281,9 @@ async def test_a_listener_is_dropped_when_its_token_its_right_or_its_life_ends(
         elif cause == "rule removed":
             parties.server.unit.relays.update("ns", HybridConnectionDescription(name=PATH))
         else:
-            monkeypatch.setattr(channel.vigil, "is_dead", lambda now_ms: True)
+            now_ms, pause_ms = parties.hub.clock.monotonic_ms(), round(PING_S * 1000)
+            channel.vigil = Vigil(now_ms - 4 * pause_ms)
+            assert all(channel.vigil.is_ping_due(now_ms - turns * pause_ms) for turns in (3, 2))
         parties.hub._sweep()
         assert parties.hub.listeners_of(made) == 0
         await asyncio.wait_for(listener.socket.receive(), 5)

@@ -21,12 +21,13 @@ from duobus.gateway.relay.rendezvous import Rendezvous
 from duobus.gateway.relay.websocket_end import WebSocketEnd
 from duobus.model.descriptions import Right
 from duobus.model.relay.addresses import RelayTarget
-from duobus.model.relay.headers import AUTHORIZATION, TOKEN_HEADER
+from duobus.model.relay.headers import AUTHORIZATION, TOKEN_HEADER, description_of
 from duobus.model.relay.limits import (
     CLOSE_ERROR,
     CLOSE_GONE,
     CLOSE_UNAUTHORIZED,
     CONNECTIONS_MAX,
+    DESCRIPTION_LENGTH_MAX,
     PENDING_MAX,
     RENDEZVOUS_S,
     RESPONSE_S,
@@ -56,23 +57,21 @@ class RelayUse:
 
     Attributes:
         listeners: Its control channels.
-        pending: Who waits for one of these, each with the channel that was asked.
+        pending: Senders that wait for one of these, and HTTP requests until they are answered, each with its listener.
         spliced: Ends of WebSockets that are joined.
-        requests: HTTP requests under way.
     """
 
-    __slots__ = ("listeners", "pending", "requests", "spliced")
+    __slots__ = ("listeners", "pending", "spliced")
 
     def __init__(self) -> None:
         self.listeners: Listeners[ControlChannel] = Listeners()
         self.pending: dict[PendingSender, ControlChannel] = {}
         self.spliced: set[WebSocketEnd] = set()
-        self.requests = 0
 
     @property
     def connections(self) -> int:
         """How many relay connections these are."""
-        return len(self.listeners) + len(self.spliced) // 2 + len(self.pending) + self.requests
+        return len(self.listeners) + len(self.spliced) // 2 + len(self.pending)
 
 
 class RelayHub:
@@ -224,7 +223,9 @@ class RelayHub:
         path = request.path[:256]
         self.log.info("relay refused", tracking_id=tracking_id, status=refusal.status, path=path, reason=refusal.text)
         suffix = tracking_suffix(tracking_id, "G0", request.host, path, self.clock.now_ms())
-        response = web.Response(status=refusal.status, reason=refusal.reason + suffix, text=refusal.text + suffix)
+        # A path may hold characters that a first line must not.
+        reason = f"{refusal.reason} {description_of(suffix, DESCRIPTION_LENGTH_MAX)}"
+        response = web.Response(status=refusal.status, reason=reason, text=refusal.text + suffix)
         if refusal.status == 401:
             response.headers["WWW-Authenticate"] = "SharedAccessSignature"
         return response

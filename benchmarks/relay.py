@@ -130,6 +130,7 @@ async def measure(server: ServerProcess, number: int, size: int) -> dict[str, An
     ):
         await listener.wait_online()
         exposed = await expose("127.0.0.1", 0, sender.connect, print)
+        tunnel_port = exposed.sockets[0].getsockname()[1]
 
         async def through_relay() -> bytes:
             return (await sender.request("POST", body=BODY)).body
@@ -147,7 +148,7 @@ async def measure(server: ServerProcess, number: int, size: int) -> dict[str, An
                     "relay_latency_ms": relay_ms,
                     "proxy_requests_per_second": proxy_rate,
                     "proxy_latency_ms": proxy_ms,
-                    "relay_mb_per_second": await transfer(*exposed.sockets[0].getsockname()[:2], size),
+                    "relay_mb_per_second": await transfer("127.0.0.1", tunnel_port, size),
                     "tcp_mb_per_second": await transfer("127.0.0.1", port, size),
                 }
             )

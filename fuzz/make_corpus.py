@@ -13,7 +13,7 @@ from duobus.amqp.frames import frame  # noqa: E402 - the path comes first
 from duobus.amqp.performatives import Attach, Detach, Disposition, End, Source  # noqa: E402 - the path comes first
 from duobus.auth.sas_tokens import sign_token  # noqa: E402
 from duobus.codec import Array, Described, Int, Symbol, Timestamp, ULong, build_message, encode  # noqa: E402
-from fuzz import bearer, heads, journals  # noqa: E402
+from fuzz import bearer, heads, journals, relay  # noqa: E402
 from fuzz.targets import ATTACHED, HANDSHAKE, KEY, NOW_MS, flow_of, transfer_of  # noqa: E402
 
 UUID = uuid.UUID(int=7)
@@ -66,6 +66,7 @@ def main() -> None:
         "bearer": bearer.seeds(),
         "heads": heads.seeds(),
         "journals": journals.seeds(),
+        "relay": relay.seeds(),
         "management": [bytes([index + 1]) + encode(body) for index, body in enumerate(bodies)],
     }
     for target, found in seeds.items():

@@ -44,6 +44,7 @@ from duobus.model.descriptions import ALL_RIGHTS, AccessRule
 from fuzz.bearer import bearer
 from fuzz.heads import heads
 from fuzz.journals import journals
+from fuzz.relay import relay
 from fuzz.rule_texts import rules
 
 SECONDS_PER_64K = 0.05
@@ -414,6 +415,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "bearer": bearer,
     "heads": heads,
     "journals": journals,
+    "relay": relay,
     "frames": frames,
     "codec": codec,
     "sasl": sasl,

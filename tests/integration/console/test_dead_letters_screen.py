@@ -349,9 +349,7 @@ async def test_a_download_comes_back_by_an_upload(tmp_path: Path) -> None:
 async def test_a_line_as_long_as_the_limit_is_brought_and_a_longer_one_is_refused_before_anything_is(
     tmp_path: Path,
 ) -> None:
-    async with console(
-        QueueDescription(name="again", max_message_size_bytes=100 << 20), profiles=tmp_path / "p"
-    ) as client:
+    async with console(QueueDescription(name="again", max_message_size_bytes=100 << 20), profiles=tmp_path / "p") as client:
 
         def line(length: int) -> str:
             empty = json.dumps({"message": {"body": {"data": [""]}}})

@@ -122,6 +122,23 @@ async def test_relays_are_managed_over_http_and_changes_are_audited(tmp_path: Pa
     assert [line["operation"] for line in told if line.get("kind") == "relay"] == ["create", "update", "delete"]
 
 
+@in_loop
+async def test_a_question_about_a_relay_is_answered_by_the_server_and_not_by_a_listener() -> None:
+    async with serving() as server:
+        server.unit.relays.create("ns", relay(user_metadata="a<b"))
+        http = await Http.connect(server.port("http") or 0)
+        ask = {"X-PROCESS-AT": "ServiceBus"}
+        found = await http.ask("GET", "/a/relay?api-version=2016-07", headers=ask)
+        assert (found.status, found.header("Content-Type")) == (200, "application/atom+xml;type=entry;charset=utf-8")
+        assert "<HybridConnectionDescription " in found.text
+        assert "<ListenerCount>0</ListenerCount>" in found.text
+        assert "<UserMetadata>a&lt;b</UserMetadata>" in found.text
+        missing = await http.ask("GET", "/nowhere?api-version=2016-07", headers=ask)
+        assert "type=feed" in (missing.header("Content-Type") or "")
+        wrong = await http.ask("GET", "/a/relay", headers=ask | {"Authorization": token(key="wrong")})
+        assert wrong.status == 401
+
+
 def _config(relays: str) -> str:
     return f'{{"UserConfig":{{"Namespaces":[{{"Name":"ns","Queues":[{{"Name":"q"}}]{relays}}}]}}}}'
 

@@ -111,7 +111,6 @@ class HttpRequests:
         hub.demand_room(relay)
         channel = hub.choose(relay, 502)
         use = hub.use_of(relay)
-        use.requests += 1
         visit = RequestVisit(relay)
         use.visits[visit] = channel
         key = hub.promises.promise(visit, None)
@@ -120,7 +119,6 @@ class HttpRequests:
             large = await self._send(request, target, channel, key, joined(headers))
             return await self._respond(request, visit, channel, large)
         finally:
-            use.requests -= 1
             use.visits.pop(visit, None)
             hub.promises.withdraw(key)
             channel.forget(key)
@@ -146,8 +144,11 @@ class HttpRequests:
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0
         if is_small and request.body_exists:
-            async with asyncio.timeout(self._hub.response_s):
-                body = await request.content.read()
+            try:
+                async with asyncio.timeout(self._hub.response_s):
+                    body = await request.content.read()
+            except TimeoutError:
+                raise RelayRefusal(408, "The body did not arrive in time.") from None
         has_body = bool(body) or not is_small
         message = Request(where, key, target.raw_path + query, request.method, headers, has_body, remote_of(request))
         self._hub.handed_on += len(body)

@@ -22,11 +22,12 @@ from duobus.gateway.relay.rendezvous import Rendezvous
 from duobus.gateway.relay.websocket_end import WebSocketEnd
 from duobus.model.descriptions import Right
 from duobus.model.relay.addresses import RelayTarget
-from duobus.model.relay.headers import AUTHORIZATION, TOKEN_HEADER
+from duobus.model.relay.headers import AUTHORIZATION, TOKEN_HEADER, description_of
 from duobus.model.relay.limits import (
     CLOSE_ERROR,
     CLOSE_GONE,
     CLOSE_UNAUTHORIZED,
+    DESCRIPTION_LENGTH_MAX,
     RENDEZVOUS_S,
     RESPONSE_S,
 )
@@ -54,23 +55,21 @@ class RelayUse:
 
     Attributes:
         listeners: Its control channels.
-        visits: Who waits for one of these, each with the channel that was asked.
+        visits: Senders that wait for one of these, and HTTP requests until they are answered, each with its listener.
         joined: Ends of WebSockets that are joined.
-        requests: HTTP requests under way.
     """
 
-    __slots__ = ("joined", "listeners", "requests", "visits")
+    __slots__ = ("joined", "listeners", "visits")
 
     def __init__(self) -> None:
         self.listeners: Listeners[ControlChannel] = Listeners()
         self.visits: dict[Visit, ControlChannel] = {}
         self.joined: set[WebSocketEnd] = set()
-        self.requests = 0
 
     @property
     def connections(self) -> int:
         """How many relay connections these are."""
-        return len(self.listeners) + len(self.joined) // 2 + len(self.visits) + self.requests
+        return len(self.listeners) + len(self.joined) // 2 + len(self.visits)
 
 
 class RelayHub:
@@ -222,7 +221,9 @@ class RelayHub:
         path = request.path[:256]
         self.log.info("relay refused", tracking_id=tracking_id, status=refusal.status, path=path, reason=refusal.text)
         suffix = tracking_suffix(tracking_id, "G0", request.host, path, self.clock.now_ms())
-        response = web.Response(status=refusal.status, reason=refusal.reason + suffix, text=refusal.text + suffix)
+        # A path may hold characters that a first line must not.
+        reason = f"{refusal.reason} {description_of(suffix, DESCRIPTION_LENGTH_MAX)}"
+        response = web.Response(status=refusal.status, reason=reason, text=refusal.text + suffix)
         if refusal.status == 401:
             response.headers["WWW-Authenticate"] = "SharedAccessSignature"
         return response

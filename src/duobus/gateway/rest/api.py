@@ -17,6 +17,7 @@ from duobus.gateway.rest.keys.endpoint import AccessRules, KeyEndpoint, is_key_r
 from duobus.gateway.rest.operations import endpoint as operating
 from duobus.gateway.rest.operations.endpoint import Drill
 from duobus.gateway.rest.operations.registry import Operations, endpoints_of
+from duobus.gateway.rest.operations.relay_endpoint import RelayEndpoint
 from duobus.gateway.rest.request_bodies import BodyBudget
 from duobus.gateway.rest.request_target import HOST, Target, parse_target
 from duobus.gateway.rest.runtime.messages import Messages
@@ -59,6 +60,8 @@ class HttpApi:
         self._answers = Answers(clock, entropy, log, errors)
         room = BodyBudget()
         others = () if operations is None else tuple(endpoints_of(operations, self._guard, room))
+        relays = None if operations is None else operations.relays
+        self._relays = None if relays is None else RelayEndpoint(relays, self._guard, room)
         trail = audit or AuditTrail()
         self._operating = operating.AdminOperations(
             unit, self._guard, drills, backups, overview, others, audit=trail, now_ms=clock.now_ms
@@ -104,6 +107,9 @@ class HttpApi:
                 name,
                 lambda other: other.lower() == own_host.lower() or self._guard.knows(other, namespace),
             )
+            about = None if self._relays is None else self._relays.answer_relay(request, target, namespace)
+            if about is not None:
+                return about
             own = await self._own_answer(request, target, namespace)
             if own is not None:
                 return own

@@ -277,7 +277,8 @@ def _namespace(node: _Node) -> NamespaceConfig:
     topics = [_topic(topic) for topic in node.children("Topics")]
     relays = [_relay(relay) for relay in node.children("Relays")]
     taken: set[str] = set()
-    for entity_name in [one.name for one in (*queues, *topics, *relays)]:
+    names = [*(queue.name for queue in queues), *(topic.name for topic in topics), *(relay.name for relay in relays)]
+    for entity_name in names:
         if entity_name.lower() in taken:
             raise node.error(f"two entities are called {entity_name!r}; case makes no difference")
         taken.add(entity_name.lower())

@@ -38,6 +38,14 @@ class ServerRelays:
         """One of them; raises EntityNotFound."""
         return self._form(self._unit.relays.find(namespace, path))
 
+    def known(self, namespace: str, path: str) -> dict[str, Any] | None:
+        """One of them, with the times of its changes in ms; None when there is none of this name."""
+        relay = self._unit.namespace(namespace).relays.get(path.lower())
+        if relay is None:
+            return None
+        times = {"createdAtMs": relay.description.created_at_ms, "updatedAtMs": relay.description.updated_at_ms}
+        return self._form(relay) | times
+
     def _form(self, relay: HybridConnection) -> dict[str, Any]:
         about = relay.description
         return relay_form(about) | {

@@ -188,3 +188,17 @@ async def test_a_rendezvous_that_is_closed_before_the_response_is_an_error_of_th
         await (await listener.open(members["address"])).close()
         answer, _ = await asyncio.wait_for(asking, 5)
         assert (answer.status, "Via" in answer.headers) == (502, False)
+
+
+@in_loop
+async def test_a_sender_whose_body_does_not_come_is_told_so_and_no_listener_is_blamed() -> None:
+    async with relaying() as parties:
+        parties.hub.response_s = 0.05
+        await parties.listen()
+
+        async def nothing() -> AsyncIterator[bytes]:
+            yield b"h"
+            await asyncio.sleep(5)
+
+        answer, _ = await parties.ask("POST", data=nothing(), headers={"Content-Length": "5"})
+        assert (answer.status, "Via" in answer.headers) == (408, False)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from aiohttp import WSMsgType, WSServerHandshakeError
 
+from duobus.gateway.relay.limits import PING_S
+from duobus.gateway.relay.listeners import Vigil
 from duobus.model.descriptions import AccessRule
 from duobus.model.relay.addresses import rejected
 from duobus.model.relay.description import HybridConnectionDescription
@@ -177,6 +179,13 @@ async def test_senders_without_the_right_are_told_why(path: str, headers: dict[s
 
 
 @in_loop
+async def test_a_path_of_odd_characters_is_refused_in_one_line_of_ascii() -> None:
+    async with relaying() as parties:
+        status, reason = await parties.refusal("caf%C3%A9%0D%0AX-Injected:1")
+        assert (status, reason.isascii(), "TrackingId:" in reason) == (404, True, True)
+
+
+@in_loop
 async def test_a_rule_of_the_relay_lets_listen_and_nothing_else() -> None:
     relay = HybridConnectionDescription(name=PATH, authorization_rules=(ENTITY_RULE,))
     async with relaying(relay, HybridConnectionDescription(name="other")) as parties:
@@ -254,3 +263,28 @@ async def test_a_listener_that_sends_nonsense_is_closed_and_no_sender_comes_to_i
         await asyncio.wait_for(listener.socket.receive(), 5)
         assert listener.socket.close_code in {1009, 1011}
         assert parties.hub.listeners_of(parties.server.unit.relays.find("ns", PATH)) == 0
+
+
+@pytest.mark.parametrize("cause", ["expired", "rule removed", "silent"])
+@in_loop
+async def test_a_listener_is_dropped_when_its_token_its_right_or_its_life_ends(cause: str) -> None:
+    relay = HybridConnectionDescription(name=PATH, authorization_rules=(ENTITY_RULE,))
+    async with relaying(relay) as parties:
+        own = {"ServiceBusAuthorization": token(PATH, host="127.0.0.1", rule="own", key="own 1")}
+        listener = await parties.listen(headers=own)
+        made = parties.server.unit.relays.find("ns", PATH)
+        (channel,) = parties.hub.use_of(made).listeners.all()
+        parties.hub._sweep()
+        assert parties.hub.listeners_of(made) == 1
+        if cause == "expired":
+            channel.grant.expires_ms = parties.hub.clock.now_ms() - 1
+        elif cause == "rule removed":
+            parties.server.unit.relays.update("ns", HybridConnectionDescription(name=PATH))
+        else:
+            now_ms, pause_ms = parties.hub.clock.monotonic_ms(), round(PING_S * 1000)
+            channel.vigil = Vigil(now_ms - 4 * pause_ms)
+            assert all(channel.vigil.is_ping_due(now_ms - turns * pause_ms) for turns in (3, 2))
+        parties.hub._sweep()
+        assert parties.hub.listeners_of(made) == 0
+        await asyncio.wait_for(listener.socket.receive(), 5)
+        assert listener.socket.close_code == (1006 if cause == "silent" else 1008)

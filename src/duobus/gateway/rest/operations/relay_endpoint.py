@@ -12,6 +12,8 @@ from aiohttp import web
 
 from duobus.auth.authorizer import NamespaceRules
 from duobus.errors import EntityNotFound
+from duobus.gateway.rest.atom.xml import writer as xml
+from duobus.gateway.rest.atom.xml.documents import ENTRY_TYPE, entry
 from duobus.gateway.rest.authorization import Guard
 from duobus.gateway.rest.operations.json_bodies import json_object, json_response, read_json
 from duobus.gateway.rest.request_bodies import BodyBudget
@@ -21,6 +23,8 @@ from duobus.model.descriptions import Right
 #: Bytes of one description in JSON.
 RELAY_BYTES_MAX: Final = 64 << 10
 RELAYS: Final = "relays"
+#: The header of a request that is about a relay, and not for its listeners.
+PROCESS_AT: Final = "X-PROCESS-AT"
 
 
 class Relays(Protocol):
@@ -32,6 +36,9 @@ class Relays(Protocol):
     def shown(self, namespace: str, path: str) -> dict[str, Any]:
         """One of them."""
 
+    def known(self, namespace: str, path: str) -> dict[str, Any] | None:
+        """One of them, with the times of its changes in ms; None when there is none of this name."""
+
     def put(
         self, namespace: str, path: str, form: Mapping[str, Any], *, must_be: str, who: str, origin: str
     ) -> tuple[dict[str, Any], bool]:
@@ -41,6 +48,29 @@ class Relays(Protocol):
         """Delete one."""
 
 
+def relay_entry(request: web.Request, found: Mapping[str, Any]) -> web.Response:
+    """A relay as the .NET client asks for it: an Atom entry with what is known at run time."""
+    metadata = found["userMetadata"]
+    inside = (
+        xml.element("CreatedAt", found["createdAt"])
+        + xml.element("UpdatedAt", found["updatedAt"])
+        + xml.element("ListenerCount", str(found["listeners"]))
+        + xml.element("RequiresClientAuthorization", "true" if found["requiresClientAuthorization"] else "false")
+        + ("" if metadata is None else xml.element("UserMetadata", metadata))
+    )
+    scheme = "https" if request.secure else "http"
+    body = entry(
+        "HybridConnectionDescription",
+        inside,
+        url=f"{scheme}://{request.host}{request.raw_path}",
+        title=found["name"],
+        author=request.host.partition(":")[0],
+        created_at_ms=found["createdAtMs"],
+        updated_at_ms=found["updatedAtMs"],
+    )
+    return web.Response(body=body.encode(), headers={"Content-Type": ENTRY_TYPE})
+
+
 class RelayEndpoint:
     """Serves these requests for one server."""
 
@@ -48,6 +78,22 @@ class RelayEndpoint:
         self._relays = relays
         self._guard = guard
         self._room = room
+
+    def answer_relay(
+        self, request: web.Request, target: Target, namespace: NamespaceRules
+    ) -> web.StreamResponse | None:
+        """Answer a question about the relay that has the address of a request; None to any other request.
+
+        Raises:
+            ServiceBusError: The request is refused; the caller says so.
+        """
+        if request.method != "GET" or PROCESS_AT not in request.headers:
+            return None
+        found = self._relays.known(namespace.name, "/".join(target.segments))
+        if found is None:
+            return None
+        self._guard.demand_at(request, target.lower, namespace, Right.LISTEN)
+        return relay_entry(request, found)
 
     async def answer(self, request: web.Request, target: Target, namespace: NamespaceRules) -> web.Response | None:
         """Answer one request; None when it asks for something else.

@@ -40,7 +40,7 @@ _NOTE: Final = "pending.json"
 _VERSION: Final = 1
 _PART: Final = ".part"
 #: Characters that Spark, too, does not write into the names of folders as they are.
-_SPECIAL: Final = re.compile(r'[\x00-\x1f\x7f"#%\'*/:=?\\{}\[\]^]')
+_ESCAPED: Final = re.compile(r'[\x00-\x1f\x7f"#%\'*/:=?\\{}\[\]^]')
 _HOUR_US: Final = 3_600_000_000
 
 
@@ -234,7 +234,7 @@ class CaptureFolder:
 
 def escaped(name: str) -> str:
     """A name as Spark writes it into the names of folders."""
-    return _SPECIAL.sub(lambda sign: f"%{ord(sign[0]):02X}", name)
+    return _ESCAPED.sub(lambda sign: f"%{ord(sign[0]):02X}", name)
 
 
 def _by_hour(table: pa.Table, times: pa.ChunkedArray) -> dict[tuple[str, int], pa.Table]:

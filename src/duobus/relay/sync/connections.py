@@ -17,7 +17,7 @@ from duobus.model.relay.limits import CLOSE_NORMAL
 from duobus.relay.aio import connections as asynchronous
 from duobus.relay.http import BODY_BYTES_MAX, RelayResponse
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class _Loop:
@@ -27,7 +27,7 @@ class _Loop:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine in the loop, and wait for it."""
         with self._lock:
             if self._loop is None:

@@ -294,19 +294,9 @@ SOURCE_OPTIONS: Final = (
 
 #: What Spark itself adds to the options of a sink.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation"})
-#: What Spark adds to the options of a table (``CREATE TABLE ... USING duobus``), with the values that it gives: the
-#: name of the format, and the folder that the table would have, which is a URI.
-_OF_A_TABLE: Final = {
-    "provider": re.compile("(?i)duobus"),
-    "path": re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/.*"),
-    "location": re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/.*"),
-    "owner": re.compile(".*"),
-    "external": re.compile("(?i)true|false"),
-    "is_managed_location": re.compile("(?i)true|false"),
-    "serialization.format": re.compile("1"),
-}
-#: Spark keeps the options of a table a second time, under names that begin so.
-_KEPT: Final = "option."
+#: What Spark adds to the options of a table (``CREATE TABLE ... USING duobus``): the folder that it would have.
+_FOLDER_OF_A_TABLE: Final = "path"
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/.*")
 
 
 #: Options of other sources, in lower case, to those that do the same here. A name that ends with a dot stands for all
@@ -370,10 +360,7 @@ def parse(given: Mapping[str, str], known: Iterable[Option]) -> Parsed:
         (option.name, None if option.default is None else option.parse(option.default)) for option in options
     )
     found: dict[str, str] = {}
-    spelt = {name.lower() for name in given}
     for name, text in given.items():
-        if name.lower().startswith(_KEPT) and name.lower().removeprefix(_KEPT) in spelt:
-            continue
         if name.lower() not in names and _is_sparks_own(name.lower(), str(text)):
             continue
         if name.lower() not in names:
@@ -388,8 +375,8 @@ def parse(given: Mapping[str, str], known: Iterable[Option]) -> Parsed:
 
 
 def _is_sparks_own(name: str, text: str) -> bool:
-    """Whether Spark has added an option."""
-    return name in _SPARKS_OWN or (name in _OF_A_TABLE and _OF_A_TABLE[name].fullmatch(text) is not None)
+    """Whether Spark has added an option; the folder of a table is always a URI."""
+    return name in _SPARKS_OWN or (name == _FOLDER_OF_A_TABLE and _URI.fullmatch(text) is not None)
 
 
 def _unknown(name: str, options: tuple[Option, ...]) -> OptionError:

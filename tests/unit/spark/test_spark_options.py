@@ -130,11 +130,3 @@ def test_options_of_other_sources_are_answered_with_ours(name: str, told: str) -
 def test_every_answer_to_an_option_of_another_source_is_an_option_there_is() -> None:
     known = {option.name for option in (*CONNECTION_OPTIONS, *SOURCE_OPTIONS)}
     assert {ours for ours in (*KAFKA.values(), *EVENT_HUBS.values()) if ours} <= known
-
-
-def test_what_spark_adds_to_the_options_of_a_table_is_no_unknown_option() -> None:
-    added = {"provider": "duobus", "path": "file:/warehouse/orders", "owner": "me", "option.queue": "orders"}
-    assert parse({"queue": "orders", **added}, KNOWN)["queue"] == "orders"
-    for name, value in (("path", "orders"), ("provider", "module:function"), ("option.queue", "x")):
-        with pytest.raises(OptionError, match=f"no option '{name}'"):
-            parse({name: value}, KNOWN)

@@ -294,9 +294,6 @@ SOURCE_OPTIONS: Final = (
 
 #: What Spark itself adds to the options of a sink.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation"})
-#: What Spark adds to the options of a table (``CREATE TABLE ... USING duobus``): the folder that it would have.
-_FOLDER_OF_A_TABLE: Final = "path"
-_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/.*")
 
 
 #: Options of other sources, in lower case, to those that do the same here. A name that ends with a dot stands for all
@@ -361,7 +358,7 @@ def parse(given: Mapping[str, str], known: Iterable[Option]) -> Parsed:
     )
     found: dict[str, str] = {}
     for name, text in given.items():
-        if name.lower() not in names and _is_sparks_own(name.lower(), str(text)):
+        if name.lower() in _SPARKS_OWN and name.lower() not in names:
             continue
         if name.lower() not in names:
             raise _unknown(name, options)
@@ -372,11 +369,6 @@ def parse(given: Mapping[str, str], known: Iterable[Option]) -> Parsed:
         parsed[option.name] = option.parse(str(text))
     parsed.given = frozenset(found)
     return parsed
-
-
-def _is_sparks_own(name: str, text: str) -> bool:
-    """Whether Spark has added an option; the folder of a table is always a URI."""
-    return name in _SPARKS_OWN or (name == _FOLDER_OF_A_TABLE and _URI.fullmatch(text) is not None)
 
 
 def _unknown(name: str, options: tuple[Option, ...]) -> OptionError:

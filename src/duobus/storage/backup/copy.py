@@ -185,15 +185,21 @@ ELSEWHERE: Final = (
 )
 
 
-def snapshots_of(data: Path, stores: tuple[StoreRow, ...]) -> dict[str, Snapshot]:
-    """Return a snapshot of each store, not pinned; closes all of them when one cannot be opened."""
+def snapshots_of(data: Path, stores: tuple[StoreRow, ...], *, has_journals: bool = False) -> dict[str, Snapshot]:
+    """Return a snapshot of each store, not pinned; closes all of them when one cannot be opened.
+
+    Args:
+        data: The data folder.
+        stores: Of its catalog.
+        has_journals: There may be journals beside the files; see ``Snapshot``.
+    """
     found: dict[str, Snapshot] = {}
     try:
         for row in stores:
             path = data / row.path
             if not path.exists():
                 raise StoreFailed(f"{path}: the store's file is missing; put it back, or give the store up")
-            found[row.path] = Snapshot(path)
+            found[row.path] = Snapshot(path, has_journal=has_journals)
     except BaseException:
         for snapshot in found.values():
             snapshot.close()

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from duobus.gateway.rest.token_endpoint import TokenEndpoint
     from duobus.server.access.tokens import Tokens
     from duobus.server.backups import Backups
+    from duobus.storage.journal.store import JournalStore
     from duobus.storage.postgres.store import PostgresStore
     from duobus.storage.sqlite.store import SqliteStore
     from duobus.telemetry.spans import SpanRecorder
@@ -481,20 +482,30 @@ class Server:
             from duobus.storage.memory import MemoryStore
 
             return MemoryStore(planned.store_id), self._make_writer(planned)
-        store: SqliteStore | PostgresStore
+        store: SqliteStore | JournalStore | PostgresStore
         if planned.place is not None:
             writer: StoppableWriter = StoreWriter(loop, f"store-{planned.store_id}")
             store = postgres_store(planned, planned.place)
         else:
-            from duobus.storage.sqlite.store import SqliteStore
-
             assert self.settings.data is not None
             path = self.settings.data / planned.path
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            store = SqliteStore(str(path), planned.store_id, must_exist=not planned.is_new)
+            store = self._store_in_file(path, planned)
             writer = self._make_writer(planned)
         self._checkpoints.append(CheckpointThread(store, writer, loop))
         return store, writer
+
+    def _store_in_file(self, path: Path, planned: PlannedStore) -> SqliteStore | JournalStore:
+        """A store with a journal, if the operator wants one, or there is one from a life that ended otherwise."""
+        from duobus.storage.journal.segments import files_of
+
+        if self.settings.journal or files_of(str(path.resolve())):
+            from duobus.storage.journal.store import JournalStore
+
+            return JournalStore(str(path), planned.store_id, must_exist=not planned.is_new, clock=self._clock)
+        from duobus.storage.sqlite.store import SqliteStore
+
+        return SqliteStore(str(path), planned.store_id, must_exist=not planned.is_new)
 
     def _make_writer(self, planned: PlannedStore) -> StoppableWriter:
         """What calls a store that shares its disk, and this interpreter, with those of the same writer pool."""

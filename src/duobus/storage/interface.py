@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 #: Highest format this version reads and writes; a newer one is refused (I65). 2: bodies that copies share; 3: copies
 #: without a row of their own.
 FORMAT_VERSION = 3
-#: Of a file beside which a journal may hold commits that the file lacks (``journal/store.py``). Its rows have the format
-#: before; earlier versions refuse it, since they would not look for the journal.
+#: Of a file beside which a journal may hold commits that the file lacks (``journal/store.py``). Its rows have format 3;
+#: earlier versions refuse it, since they would not look for the journal.
 JOURNAL_VERSION = 4
 #: Lowest format that ``open`` brings forward to it.
 FORMAT_VERSION_MIN = 1

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from duobus.storage.interface import CommitBatch
 
 #: A commit is due when it is so old: most messages are gone by then (decision 0059).
-AGE_S: Final = 0.2
+AGE_MS: Final = 200
 #: Bytes that wait, at the most, until the thread that brings over hurries. Twice as many, and commits wait for it.
 BYTES_MAX: Final = 24 << 20
 #: What a commit takes beside its payloads, roughly.
@@ -25,7 +25,7 @@ _LATELY: Final = 16
 
 
 class _Waiting(NamedTuple):
-    at_s: float
+    at_ms: int
     size: int
     rows: int
     batch: CommitBatch
@@ -50,15 +50,15 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, batch: CommitBatch, at_s: float) -> None:
+    def add(self, batch: CommitBatch, at_ms: int) -> None:
         """Add a commit that was written to the journal at this time."""
         size, put, gone = measure(batch)
         with self._lock:
-            self._waiting.append(_Waiting(at_s, size, put - gone, batch))
+            self._waiting.append(_Waiting(at_ms, size, put - gone, batch))
             self.size += size
             self.rows += put - gone
 
-    def due(self, now_s: float) -> int:
+    def due(self, now_ms: int) -> int:
         """Return how many of the first are to be brought over now: those that are old, or more where too much waits."""
         number = 0
         with self._lock:
@@ -66,7 +66,7 @@ class Backlog:
             if left < BYTES_MAX:
                 left = 0
             for waiting in self._waiting:
-                if now_s - waiting.at_s < AGE_S and left <= BYTES_MAX // 2:
+                if now_ms - waiting.at_ms < AGE_MS and left <= BYTES_MAX // 2:
                     break
                 number += 1
                 left -= waiting.size
@@ -121,8 +121,13 @@ def measure(batch: CommitBatch) -> tuple[int, int, int]:
     return size, put, gone
 
 
-def touches_copies(batch: CommitBatch, homes: Sequence[int] | dict[int, int]) -> bool:
-    """Whether a commit has to do with sources other than 0, whose messages share bodies that SQLite's tables count."""
-    return any(row[0] in homes for rows in (batch.removed, batch.changes) for row in rows) or any(
-        put.source_key in homes for put in batch.puts
-    )
+def is_for_tables(batch: CommitBatch, homes: Collection[int]) -> bool:
+    """Whether a commit cannot wait, because SQLite's tables say whether it is right, or count what it has.
+
+    That is so of counts that were used up before, which nothing may have; and of sources other than 0, ``homes``, whose
+    messages share bodies.
+    """
+    for put in batch.puts:
+        if put.is_reserved or put.source_key in homes:
+            return True
+    return bool(homes) and any(row[0] in homes for rows in (batch.removed, batch.changes) for row in rows)

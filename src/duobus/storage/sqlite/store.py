@@ -456,7 +456,7 @@ class SqliteStore(MessagingStore):
             self._end_transaction(db, probes=self._meta.probes + 1)
 
     def say_journal(self, *, is_there: bool) -> None:
-        """Write down whether there is a journal beside the file, durable on return; see ``interface.JOURNAL_VERSION``."""
+        """Write down whether there is a journal beside the file, durable on return; see JOURNAL_VERSION."""
         if is_there == self.has_journal:
             return
         with self._transaction("note the journal") as db:

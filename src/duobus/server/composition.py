@@ -490,22 +490,15 @@ class Server:
             assert self.settings.data is not None
             path = self.settings.data / planned.path
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            store = self._store_in_file(path, planned)
+            from duobus.storage.journal.choice import store_in_file
+
+            has_journal = self.settings.journal
+            store = store_in_file(
+                path, planned.store_id, must_exist=not planned.is_new, has_journal=has_journal, clock=self._clock
+            )
             writer = self._make_writer(planned)
         self._checkpoints.append(CheckpointThread(store, writer, loop))
         return store, writer
-
-    def _store_in_file(self, path: Path, planned: PlannedStore) -> SqliteStore | JournalStore:
-        """A store with a journal, if the operator wants one, or there is one from a life that ended otherwise."""
-        from duobus.storage.journal.segments import files_of
-
-        if self.settings.journal or files_of(str(path.resolve())):
-            from duobus.storage.journal.store import JournalStore
-
-            return JournalStore(str(path), planned.store_id, must_exist=not planned.is_new, clock=self._clock)
-        from duobus.storage.sqlite.store import SqliteStore
-
-        return SqliteStore(str(path), planned.store_id, must_exist=not planned.is_new)
 
     def _make_writer(self, planned: PlannedStore) -> StoppableWriter:
         """What calls a store that shares its disk, and this interpreter, with those of the same writer pool."""

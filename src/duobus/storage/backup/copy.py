@@ -34,6 +34,7 @@ from duobus.storage.backup.manifest import (
 from duobus.storage.backup.snapshot import Snapshot
 from duobus.storage.catalog.sqlite import SqliteCatalog
 from duobus.storage.catalog_rows import StoreRow
+from duobus.storage.journal.choice import bring_left_over
 from duobus.storage.postgres.address import is_postgres
 
 #: Bytes that the log of a store may have while it is copied. Then the backup is given up: the log must not fill the
@@ -223,6 +224,8 @@ def back_up_stopped(data: Path, folder: Path, clock: Clock, progress: Progress) 
         stores = catalog.read().stores
         if any(is_postgres(row.path) for row in stores):
             raise ConfigurationError(ELSEWHERE)
+        for row in stores:
+            bring_left_over(data / row.path, row.store_id)
         make_folder(folder)
         snapshots = snapshots_of(data, stores)
         try:

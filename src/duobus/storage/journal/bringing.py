@@ -28,6 +28,11 @@ class BringingThread:
         """Begin; call once."""
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread has begun and not ended."""
+        return self._thread.is_alive()
+
     def wake(self) -> None:
         """Have the thread look now."""
         self._bell.set()

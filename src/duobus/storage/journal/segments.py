@@ -227,6 +227,8 @@ class Segments:
 def files_of(path: str) -> list[Path]:
     """Return the files of a database's journal."""
     database = Path(path)
+    if not database.parent.is_dir():
+        return []
     prefix = database.name + SUFFIX
     return sorted(file for file in database.parent.iterdir() if file.name.startswith(prefix))
 

@@ -125,15 +125,17 @@ class JournalStore(MessagingStore):
         return contents
 
     def _replayed(self, contents: StoreContents) -> StoreContents:
+        if not self._sqlite.has_journal:
+            # By the file's own word it lacks nothing: a close was cut short, or an opening.
+            return contents
         found = Segments.read(self._path)
-        if self._sqlite.has_journal and not found:
+        if not found:
             raise StoreFailed(
                 f"{self._name}: the store's journal is missing, and messages that were accepted may stand in it alone."
                 " Put it back. If it cannot be found, stop the server and take the store without it, by which messages"
                 " that were accepted are lost: duobus store accept-loss"
             )
-        marked_no = read_mark(self._path) if self._sqlite.has_journal else 0
-        position = Position(self._store_id, contents.generation, contents.last_commit_no, marked_no)
+        position = Position(self._store_id, contents.generation, contents.last_commit_no, read_mark(self._path))
         missing = missing_commits(self._name, found, position)
         if missing:
             self._sqlite.commit(merged(missing))

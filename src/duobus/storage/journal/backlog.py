@@ -18,8 +18,9 @@ AGE_MS: Final = 200
 BYTES_MAX: Final = 24 << 20
 #: What a commit takes beside its payloads, roughly.
 _COMMIT_BYTES: Final = 200
-#: A commit with so many bytes goes to SQLite at once, while what is put lately stays for the most part.
-_LARGE_BYTES: Final = 128 << 10
+#: While commits lately have so many bytes in the mean and what they put stays for the most part, they go to SQLite at
+#: once: what is written twice costs more than one sync saves.
+_LARGE_BYTES: Final = 32 << 10
 #: So many commits are "lately".
 _LATELY: Final = 16
 

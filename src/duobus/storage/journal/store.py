@@ -107,6 +107,8 @@ class JournalStore(MessagingStore):
 
     def open(self) -> StoreContents:
         """Open SQLite's file, bring over what the journal has and the file lacks, and begin the journal anew."""
+        if self._journal is not None and self._failure is not None:
+            self.close()
         contents = self._sqlite.open()
         try:
             contents = self._replayed(contents)
@@ -187,9 +189,8 @@ class JournalStore(MessagingStore):
             if self._failure is None:
                 self._failure = str(failure)
             self._sqlite.give_up(self._failure)
-            # The thread that brings over finds no journal, and ends with the next close.
-            self._close_files()
-            self._backlog.clear()
+        # The journal's files stay open until ``close``: the owner of the store may be in the middle of an append, and
+        # the number of a file that is closed is soon another file's.
         return failure
 
     def _opened(self) -> Segments:
@@ -255,7 +256,7 @@ class JournalStore(MessagingStore):
         """
         with self._turn:
             journal = self._journal
-            if journal is None:
+            if journal is None or self._failure is not None:
                 return False
             try:
                 try:

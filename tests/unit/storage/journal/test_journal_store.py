@@ -19,7 +19,15 @@ from duobus.storage.backup.snapshot import Snapshot
 from duobus.storage.catalog.sqlite import SqliteCatalog
 from duobus.storage.catalog_rows import store_path
 from duobus.storage.drill import DrillStore
-from duobus.storage.interface import FORMAT_VERSION, JOURNAL_VERSION, IdBlock, MessagingStore, SourceRow, Tombstone
+from duobus.storage.interface import (
+    FORMAT_VERSION,
+    JOURNAL_VERSION,
+    CommitBatch,
+    IdBlock,
+    MessagingStore,
+    SourceRow,
+    Tombstone,
+)
 from duobus.storage.journal.backlog import AGE_MS
 from duobus.storage.journal.choice import bring_left_over, store_in_file
 from duobus.storage.journal.mark import read_mark
@@ -338,6 +346,28 @@ def test_a_failure_of_the_thread_that_brings_over_closes_the_store(broker: Broke
     database(data).with_suffix(".away").rename(database(data))
     broker.reopen()
     assert payloads_of(broker.store.load(source.source_key, 1, 1)) == [b"a"]
+
+
+def test_a_failure_beside_an_append_leaves_the_files_of_the_journal_open(broker: Broker) -> None:
+    """Else the append might go to whatever file got the number meanwhile."""
+    (source,) = broker.add()
+    broker.send(source, [b"a"])
+    store = broker.store
+    assert isinstance(store, JournalStore)
+    journal = store._journal
+    assert journal is not None
+    append = journal.append
+
+    def fails_meanwhile(batch: CommitBatch, generation: int) -> bool:
+        store._give_up("do something else", StoreFailed("something else failed"))
+        return append(batch, generation)
+
+    journal.append = fails_meanwhile  # type: ignore[method-assign]
+    broker.send(source, [b"b"])
+    with pytest.raises(StoreFailed, match="something else failed"):
+        broker.send(source, [b"c"])
+    broker.reopen()
+    assert payloads_of(store.load(source.source_key, 1, 10)) == [b"a", b"b"]
 
 
 # -- other versions, backups, commands ------------------------------------------------------------------------------

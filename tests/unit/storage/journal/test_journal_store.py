@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from duobus.storage.drill import DrillStore
 from duobus.storage.interface import (
     FORMAT_VERSION,
     JOURNAL_VERSION,
-    CommitBatch,
     IdBlock,
     MessagingStore,
     SourceRow,
@@ -348,22 +347,23 @@ def test_a_failure_of_the_thread_that_brings_over_closes_the_store(broker: Broke
     assert payloads_of(broker.store.load(source.source_key, 1, 1)) == [b"a"]
 
 
-def test_a_failure_beside_an_append_leaves_the_files_of_the_journal_open(broker: Broker) -> None:
+def test_a_failure_beside_an_append_leaves_the_files_of_the_journal_open(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else the append might go to whatever file got the number meanwhile."""
     (source,) = broker.add()
     broker.send(source, [b"a"])
     store = broker.store
     assert isinstance(store, JournalStore)
-    journal = store._journal
-    assert journal is not None
-    append = journal.append
+    write = os.pwritev
 
-    def fails_meanwhile(batch: CommitBatch, generation: int) -> bool:
+    def fails_meanwhile(fd: int, buffers: Sequence[bytes], offset: int) -> int:
         store._give_up("do something else", StoreFailed("something else failed"))
-        return append(batch, generation)
+        return write(fd, buffers, offset)
 
-    journal.append = fails_meanwhile  # type: ignore[method-assign]
-    broker.send(source, [b"b"])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", fails_meanwhile)
+        broker.send(source, [b"b"])
     with pytest.raises(StoreFailed, match="something else failed"):
         broker.send(source, [b"c"])
     broker.reopen()

@@ -20,7 +20,7 @@ BYTES_MAX: Final = 24 << 20
 _COMMIT_BYTES: Final = 200
 #: While commits lately have so many bytes in the mean and what they put stays for the most part, they go to SQLite at
 #: once: what is written twice costs more than one sync saves.
-_LARGE_BYTES: Final = 32 << 10
+_LARGE_BYTES: Final = 128 << 10
 #: So many commits are "lately".
 _LATELY: Final = 16
 

@@ -181,6 +181,7 @@ class DuobusPeer(Peer):
         postgres: whether the stores are in a PostgreSQL server of the peer's own, on the same disk, which syncs.
         ephemeral: whether everything is kept in memory.
         tls: whether the load comes over TLS, with a certificate of the server's own making.
+        journal: whether commits go to a journal first.
     """
 
     def __init__(
@@ -196,8 +197,10 @@ class DuobusPeer(Peer):
         postgres: bool = False,
         ephemeral: bool = False,
         tls: bool = False,
+        journal: bool = False,
     ) -> None:
         super().__init__(f"duobus-{name}")
+        self._has_journal = journal
         self._is_ephemeral = ephemeral
         self._is_tls = tls
         self._in_postgres = postgres
@@ -223,6 +226,7 @@ class DuobusPeer(Peer):
         files = ["--data", str(folder / "data"), "--config", str(config), "--ready-file", str(ready)]
         options = ["--port", "0", "--http-port", "0", "--emulator", *self._store_options(folder)]
         options += ["--ephemeral"] if self._is_ephemeral else []
+        options += ["--journal"] if self._has_journal else []
         options += ["--tls-self-signed", "--tls-port", "0"] if self._is_tls else []
         with (folder / "log").open("wb") as log:
             started = perf_counter()

@@ -35,10 +35,13 @@ from typing import Final
 from duobus.clock import Clock
 from duobus.errors import StoreFailed
 from duobus.storage.interface import CommitBatch, Put
+from duobus.storage.journal.store import JournalStore
 from duobus.storage.sqlite import log_space as log_room
 from duobus.storage.sqlite.store import SqliteStore
 
 DISK_BYTES: Final = 24 << 20
+#: Of a journal's segments, six of which a disk of that size can hold.
+_SEGMENT_BYTES: Final = 256 << 10
 #: How each kind that lies in a file is made. ext4 makes blocks of 1 KiB by itself when it is that small.
 MAKE: Final = {
     "ext4": ["mkfs.ext4", "-q", "-m", "0", "-b", "4096"],
@@ -149,7 +152,7 @@ class Filler(threading.Thread):
 class Checkpoints(threading.Thread):
     """Copies the log home beside the commits, as ``CheckpointThread`` does."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: SqliteStore | JournalStore) -> None:
         super().__init__(daemon=True)
         self.in_log = 0
         self._store = store
@@ -199,10 +202,13 @@ class Model:
 class Run:
     """One store and its model."""
 
-    def __init__(self, place: Path, seed: int) -> None:
+    def __init__(self, place: Path, seed: int, *, has_journal: bool = False) -> None:
         self.dice = random.Random(seed)
         self.model = Model()
-        self.store = SqliteStore(str(place / "stores" / "store-1.db"), 1)
+        path = str(place / "stores" / "store-1.db")
+        self.store: SqliteStore | JournalStore = SqliteStore(path, 1)
+        if has_journal:
+            self.store = JournalStore(path, 1, segment_bytes=_SEGMENT_BYTES)
         self.checkpoints = Checkpoints(self.store)
         self.commits = self.failures = self.refused_openings = self.ambiguous = 0
         self._pause = threading.Event()
@@ -282,7 +288,7 @@ class Run:
         self.commits += 1
 
 
-def campaign(kind: str, seconds: float, seed: int, folder: Path) -> Run:
+def campaign(kind: str, seconds: float, seed: int, folder: Path, *, has_journal: bool = False) -> Run:
     """Run on one kind of disk for so long.
 
     Raises:
@@ -290,7 +296,7 @@ def campaign(kind: str, seconds: float, seed: int, folder: Path) -> Run:
     """
     clock = Clock()
     with mounted(kind, folder) as place:
-        run, filler = Run(place, seed), Filler(place, random.Random(seed + 1))
+        run, filler = Run(place, seed, has_journal=has_journal), Filler(place, random.Random(seed + 1))
         run.open()
         run.checkpoints.start()
         filler.start()
@@ -324,6 +330,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="how long in all (default: 60)")
     parser.add_argument("--disk", choices=("tmpfs", *MAKE), action="append", help="this one only; repeatable")
+    parser.add_argument("--journal", action="store_true", help="the store has a journal")
     parser.add_argument("--seed", type=int, help="of what is stored and when (default: a new one, printed)")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else random.SystemRandom().getrandbits(32)
@@ -333,7 +340,7 @@ def main() -> int:
     for kind in kinds:
         folder = Path(tempfile.mkdtemp(prefix=f"duobus-fulldisk-{kind}-"))
         try:
-            campaign(kind, options.seconds / len(kinds), seed, folder)
+            campaign(kind, options.seconds / len(kinds), seed, folder, has_journal=options.journal)
         except Difference as found:
             print(f"{kind}: {found}; seed {seed}, files in {folder}", file=sys.stderr)
             return 1

@@ -31,6 +31,8 @@ from typing import Any
 
 from duobus.errors import StoreFailed
 from duobus.storage.interface import CommitBatch, Put
+from duobus.storage.journal.choice import store_in_file
+from duobus.storage.journal.store import JournalStore
 from duobus.storage.sqlite.file import StoreOptions
 from duobus.storage.sqlite.log_space import LAID_OUT_MAX_BYTES
 from duobus.storage.sqlite.store import SqliteStore
@@ -51,9 +53,10 @@ def payload_of(count: int) -> bytes:
     return digest * (1 + digest[0] % 96) + str(count).encode()
 
 
-def write_until_killed(path: str, *, is_unsafe: bool) -> None:
+def write_until_killed(path: str, *, is_unsafe: bool, has_journal: bool) -> None:
     """Commit for ever; after each commit print its number, the next count and the last count removed."""
-    store = SqliteStore(path, 1, options=StoreOptions(unsafe_no_sync=is_unsafe))
+    kind = JournalStore if has_journal else SqliteStore
+    store = kind(path, 1, options=StoreOptions(unsafe_no_sync=is_unsafe))
     contents = store.open()
     store.begin_generation([])
     fragment, (source,) = store.add_fragment(1, 0, [0])
@@ -79,7 +82,7 @@ def write_until_killed(path: str, *, is_unsafe: bool) -> None:
             store.make_room(LAID_OUT_MAX_BYTES)
 
 
-def checkpoint_for_ever(store: SqliteStore) -> None:
+def checkpoint_for_ever(store: SqliteStore | JournalStore) -> None:
     """Checkpoint beside the commits, as a server does."""
     pause = threading.Event()
     while not pause.wait(0.02):
@@ -158,10 +161,13 @@ def why_impossible() -> str:
     return ""
 
 
-def load_and_cut(machine: Machine, seconds: float, *, is_unsafe: bool) -> tuple[int, int, int] | None:
+def load_and_cut(
+    machine: Machine, seconds: float, *, is_unsafe: bool, has_journal: bool
+) -> tuple[int, int, int] | None:
     """Let a writer write for a while, cut the power, and return the last line it printed, if any."""
     command = [sys.executable, __file__, "--writer", str(machine.mount_point / "store" / "f0.db")]
-    writer = subprocess.Popen(command + ["--unsafe-no-sync"] * is_unsafe, stdout=subprocess.PIPE)
+    command += ["--unsafe-no-sync"] * is_unsafe + ["--journal"] * has_journal
+    writer = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert writer.stdout is not None
     lines: list[bytes] = []
     timer = threading.Timer(seconds, os.kill, (writer.pid, signal.SIGSTOP))
@@ -187,7 +193,7 @@ def load_and_cut(machine: Machine, seconds: float, *, is_unsafe: bool) -> tuple[
 def inspect(path: str, acknowledged: tuple[int, int, int]) -> dict[str, Any]:
     """Recover the store and compare it with what was acknowledged."""
     commit_no, next_count, removed_to = acknowledged
-    store = SqliteStore(path, 1, must_exist=True)
+    store = store_in_file(Path(path), 1, must_exist=True)
     found: dict[str, Any] = {"lost": 0, "altered": 0, "returned": 0, "problems": []}
     try:
         contents = store.open()
@@ -212,7 +218,7 @@ def inspect(path: str, acknowledged: tuple[int, int, int]) -> dict[str, Any]:
     return found
 
 
-def run(cuts: int, *, is_unsafe: bool, seed: int, is_quiet: bool) -> dict[str, Any]:
+def run(cuts: int, *, is_unsafe: bool, has_journal: bool, seed: int, is_quiet: bool) -> dict[str, Any]:
     """Make ``cuts`` power cuts of one store and return the sums of what was found."""
     dice = random.Random(seed)
     total: dict[str, Any] = dict.fromkeys(("cuts", "acknowledged", "lost", "lost_commits", "returned", "altered"), 0)
@@ -223,7 +229,7 @@ def run(cuts: int, *, is_unsafe: bool, seed: int, is_quiet: bool) -> dict[str, A
         machine.make()
         for number in range(1, cuts + 1):
             machine.power_on()
-            said = load_and_cut(machine, dice.uniform(0.01, 0.25), is_unsafe=is_unsafe)
+            said = load_and_cut(machine, dice.uniform(0.01, 0.25), is_unsafe=is_unsafe, has_journal=has_journal)
             machine.take_apart()
             machine.power_on()
             if said is None:
@@ -258,15 +264,22 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print only a JSON summary")
     parser.add_argument("--check", action="store_true", help="only say whether power can be cut here")
     parser.add_argument("--unsafe-no-sync", action="store_true", help="plant the fault: commit without sync")
+    parser.add_argument("--journal", action="store_true", help="the store has a journal")
     parser.add_argument("--writer", metavar="PATH", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.writer:
-        write_until_killed(arguments.writer, is_unsafe=arguments.unsafe_no_sync)
+        write_until_killed(arguments.writer, is_unsafe=arguments.unsafe_no_sync, has_journal=arguments.journal)
     reason = why_impossible()
     if reason or arguments.check:
         print(reason or "power can be cut here")
         return IMPOSSIBLE if reason else 0
-    total = run(arguments.cuts, is_unsafe=arguments.unsafe_no_sync, seed=arguments.seed, is_quiet=arguments.json)
+    total = run(
+        arguments.cuts,
+        is_unsafe=arguments.unsafe_no_sync,
+        has_journal=arguments.journal,
+        seed=arguments.seed,
+        is_quiet=arguments.json,
+    )
     print(json.dumps(total, indent=None if arguments.json else 2))
     return 0 if is_sound(total) else 1
 

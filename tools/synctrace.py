@@ -33,7 +33,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-WRITES = frozenset(("write", "writev", "pwrite64", "pwritev", "sendto", "sendmsg"))
+WRITES = frozenset(("write", "writev", "pwrite64", "pwritev", "pwritev2", "sendto", "sendmsg"))
 SYNCS = frozenset(("fdatasync", "fsync"))
 IMPOSSIBLE = 3
 #: Longest string that strace prints; a page of the store is 8 KiB, a socket write is rarely longer than this.

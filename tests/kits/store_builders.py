@@ -14,6 +14,7 @@ from duobus.storage.interface import (
     StoredMessage,
     Tombstone,
 )
+from duobus.storage.journal.store import JournalStore
 from duobus.storage.sqlite.file import StoreOptions
 from duobus.storage.sqlite.store import SqliteStore
 
@@ -105,3 +106,14 @@ def payloads_of(messages: list[StoredMessage]) -> list[bytes]:
 def sqlite_store(folder: Any, **options: Any) -> SqliteStore:
     """Return a store in ``folder`` that does not wait for the disk."""
     return SqliteStore(str(folder / "store" / "f0.db"), 1, options=StoreOptions(unsafe_no_sync=True, **options))
+
+
+def journal_store(folder: Any, **options: Any) -> JournalStore:
+    """Return a store with a journal in ``folder``, whose commits are brought over when the test says so."""
+    return JournalStore(
+        str(folder / "store" / "f0.db"),
+        1,
+        options=StoreOptions(unsafe_no_sync=True, **options),
+        brings_over=False,
+        segment_bytes=64 << 10,
+    )

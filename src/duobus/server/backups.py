@@ -23,6 +23,7 @@ from duobus.storage.backup.copy import ELSEWHERE, Contents, make_folder, snapsho
 from duobus.storage.backup.snapshot import Snapshot
 from duobus.storage.catalog.sqlite import SqliteCatalog
 from duobus.storage.catalog_rows import StoreRow, store_path
+from duobus.storage.interface import MessagingStore
 from duobus.storage.sqlite.checkpoint import CheckpointThread
 from duobus.telemetry.logs import Log
 
@@ -52,10 +53,11 @@ class Hold:
         self._lock = threading.Lock()
         self._is_over = threading.Event()
 
-    def enter(self, snapshot: Snapshot) -> bool:
+    def enter(self, store: MessagingStore, snapshot: Snapshot) -> bool:
         """Pin a snapshot and stand still; runs in the store's thread. False: it went on before all had arrived."""
         if self._is_over.is_set():
             return False
+        store.bring_over()
         snapshot.pin()
         with self._lock:
             self._missing -= 1
@@ -167,7 +169,7 @@ class Backups:
 
     async def _back_up(self, folder: Path, begun_ms: int) -> None:
         rows = tuple(StoreRow(number, store_path(number)) for number in self._brokers)
-        snapshots = await asyncio.to_thread(snapshots_of, self._data, rows)
+        snapshots = await asyncio.to_thread(partial(snapshots_of, self._data, rows, has_journals=True))
         lives = {number: broker.failures for number, broker in self._brokers.items()}
         for checkpoint in self._checkpoints:
             checkpoint.is_resting = True
@@ -209,7 +211,10 @@ class Backups:
 
         hold = Hold(len(snapshots), loop, arrived)
         brokers = self._brokers.values()
-        calls = [broker.call(partial(hold.enter, pinned)) for broker, pinned in zip(brokers, snapshots, strict=True)]
+        calls = [
+            broker.call(partial(hold.enter, broker.store, pinned))
+            for broker, pinned in zip(brokers, snapshots, strict=True)
+        ]
         try:
             stood = await asyncio.wait_for(asyncio.gather(*calls), _ANSWER_S)
         except TimeoutError:

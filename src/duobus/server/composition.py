@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from duobus.gateway.rest.token_endpoint import TokenEndpoint
     from duobus.server.access.tokens import Tokens
     from duobus.server.backups import Backups
+    from duobus.storage.journal.store import JournalStore
     from duobus.storage.postgres.store import PostgresStore
     from duobus.storage.sqlite.store import SqliteStore
     from duobus.telemetry.spans import SpanRecorder
@@ -486,17 +487,20 @@ class Server:
             # A drill has a store hang, which must not stop the loop.
             in_memory = self._make_writer(planned) if self.settings.allow_drills else LoopWriter(loop)
             return MemoryStore(planned.store_id), in_memory
-        store: SqliteStore | PostgresStore
+        store: SqliteStore | JournalStore | PostgresStore
         if planned.place is not None:
             writer: StoppableWriter = StoreWriter(loop, f"store-{planned.store_id}")
             store = postgres_store(planned, planned.place)
         else:
-            from duobus.storage.sqlite.store import SqliteStore
-
             assert self.settings.data is not None
             path = self.settings.data / planned.path
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            store = SqliteStore(str(path), planned.store_id, must_exist=not planned.is_new)
+            from duobus.storage.journal.choice import store_in_file
+
+            has_journal = self.settings.journal
+            store = store_in_file(
+                path, planned.store_id, must_exist=not planned.is_new, has_journal=has_journal, clock=self._clock
+            )
             writer = self._make_writer(planned)
         self._checkpoints.append(CheckpointThread(store, writer, loop))
         return store, writer

@@ -78,6 +78,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         tls_key: Its private key, PEM.
         emulator: Behave as the emulator: its key, its namespace.
         ephemeral: Keep everything in memory.
+        journal: Commits to stores in files are appends to a journal (decision 0059).
         ready_file: File to write once clients can connect, or None.
         log_format: ``text`` or ``json``.
         log_file: File that the logs are written to, or None for standard error.
@@ -121,6 +122,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: Path | None = None
     emulator: bool = False
     ephemeral: bool = False
+    journal: bool = False
     ready_file: Path | None = None
     log_format: str = "text"
     log_file: Path | None = None
@@ -183,6 +185,11 @@ def load_settings(options: Settings) -> Settings:
         )
     if options.ephemeral:
         warnings.append("--ephemeral: messages and entities are kept in memory and gone when the server stops.")
+    if options.journal:
+        warnings.append(
+            "--journal is being tried: earlier versions cannot open a store that was not stopped in order. Leave it out"
+            " where messages matter."
+        )
     if options.allow_drills:
         warnings.append("--allow-drills: whoever may manage the namespace can make messaging stores fail and stall.")
     if any(place.is_unsafe for place in options.places):

@@ -151,5 +151,8 @@ class DrillStore(MessagingStore):
     def keep_records(self) -> None:  # noqa: D102
         return self._do(self.inner.keep_records)
 
+    def bring_over(self) -> None:  # noqa: D102
+        return self._do(self.inner.bring_over)
+
     def quarantined(self) -> list[tuple[int, int, str]]:  # noqa: D102
         return self.inner.quarantined()

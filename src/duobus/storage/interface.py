@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 #: Highest format this version reads and writes; a newer one is refused (I65). 2: bodies that copies share; 3: copies
 #: without a row of their own.
 FORMAT_VERSION = 3
+#: Of a file beside which a journal may hold commits that the file lacks (``journal/store.py``). Its rows have format 3;
+#: earlier versions refuse it, since they would not look for the journal.
+JOURNAL_VERSION = 4
 #: Lowest format that ``open`` brings forward to it.
 FORMAT_VERSION_MIN = 1
 
@@ -456,6 +459,9 @@ class MessagingStore(ABC):
 
     def keep_records(self) -> None:  # noqa: B027 - what keeps nothing has nothing to write
         """Write what the store's mark has noted for it, durable on return; nothing is no error."""
+
+    def bring_over(self) -> None:  # noqa: B027 - where commits go to the file itself, there is nothing to bring
+        """Have the store's file itself hold all that was committed, durable on return, for those who read the file."""
 
     @abstractmethod
     def close(self) -> None:

@@ -19,6 +19,7 @@ from duobus.storage.catalog.sqlite import SqliteCatalog
 from duobus.storage.catalog_identity import IDENTITY_BITS
 from duobus.storage.catalog_rows import DELETING, CatalogContents, EntityRow, SlotRow, StoreRow, store_path
 from duobus.storage.interface import MessagingStore
+from duobus.storage.journal.choice import store_in_file
 from duobus.storage.postgres.address import is_postgres, parse
 from duobus.storage.sqlite.store import SqliteStore
 
@@ -181,7 +182,7 @@ def _is_readable(data: Path, row: StoreRow) -> bool:
 
 def _store_of(data: Path, row: StoreRow) -> MessagingStore:
     if not is_postgres(row.path):
-        return SqliteStore(str(data / row.path), row.store_id, must_exist=True)
+        return store_in_file(data / row.path, row.store_id, must_exist=True)
     from duobus.storage.postgres.store import PostgresStore
 
     return PostgresStore(parse(row.path), row.store_id, must_exist=True)

@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusRece
 from kit_formats import age, age_file, version_of
 
 from duobus.errors import StoreFailed
-from duobus.storage.interface import FORMAT_VERSION, CommitBatch, Put
+from duobus.storage.interface import FORMAT_VERSION, JOURNAL_VERSION, CommitBatch, Put
 from duobus.storage.sqlite.file import StoreOptions
 from duobus.storage.sqlite.store import SqliteStore
 from duobus.testing.server import DemoFailed, ServerProcess, queues_config
@@ -123,13 +123,13 @@ def test_a_server_refuses_a_store_of_a_newer_version_and_leaves_it_as_it_is(
 ) -> None:
     path = tmp_path / "data" / "stores" / "store-2.db"
     with closing(apsw.Connection(str(path))) as db:
-        db.execute(f"PRAGMA user_version={FORMAT_VERSION + 1}")
+        db.execute(f"PRAGMA user_version={JOURNAL_VERSION + 1}")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     before = path.read_bytes()
     with pytest.raises(DemoFailed) as refusal:
         stopped.start()
     text = str(refusal.value)
-    assert f"store-2.db: the store has format {FORMAT_VERSION + 1}, this version reads up to {FORMAT_VERSION}" in text
+    assert f"store-2.db: the store has format {JOURNAL_VERSION + 1}, this version reads up to {FORMAT_VERSION}" in text
     assert "use the version of duobus that wrote it" in text
     assert "Traceback" not in text
     assert path.read_bytes() == before

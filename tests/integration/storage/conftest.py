@@ -10,7 +10,7 @@ from duobus.storage.memory import MemoryStore
 from duobus.storage.postgres.store import PostgresStore
 from duobus.testing.postgres_server import PostgresServer
 from kits.postgres import place_of, running_postgres
-from kits.store_builders import Broker, sqlite_store
+from kits.store_builders import Broker, journal_store, sqlite_store
 
 
 @pytest.fixture(scope="session")
@@ -34,13 +34,15 @@ def postgres_store(postgres: PostgresServer) -> Iterator[PostgresStore]:
     store.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "journal", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MessagingStore]:
     """A store of each kind, not yet open."""
     if request.param == "postgres":
         yield request.getfixturevalue("postgres_store")
         return
-    made: MessagingStore = MemoryStore(1) if request.param == "memory" else sqlite_store(tmp_path)
+    made: MessagingStore = MemoryStore(1)
+    if request.param != "memory":
+        made = sqlite_store(tmp_path) if request.param == "sqlite" else journal_store(tmp_path)
     yield made
     made.close()
 

@@ -16,6 +16,7 @@ from duobus.clock import Clock
 from duobus.errors import NotAllowed, ServerBusy, StoreFailed, StoreUnavailable
 from duobus.server import backups as backups_module
 from duobus.server.backups import Backups, Hold
+from duobus.storage.memory import MemoryStore
 
 
 def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -38,7 +39,11 @@ class Pinned:
 
 def broker(state: str = "open") -> Any:
     return SimpleNamespace(
-        state=state, failures=0, last_error="it broke", unavailable=lambda: StoreUnavailable("a store is away")
+        state=state,
+        store=MemoryStore(1),
+        failures=0,
+        last_error="it broke",
+        unavailable=lambda: StoreUnavailable("a store is away"),
     )
 
 
@@ -53,7 +58,7 @@ async def test_stores_that_meet_stand_until_all_are_let_go() -> None:
     met = asyncio.Event()
     hold = Hold(3, loop, met.set)
     snapshots = [Pinned() for _ in range(3)]
-    calls = [loop.run_in_executor(None, partial(hold.enter, one)) for one in snapshots]  # type: ignore[arg-type]
+    calls = [loop.run_in_executor(None, partial(hold.enter, MemoryStore(1), one)) for one in snapshots]  # type: ignore[arg-type]
     await met.wait()
     assert [one.pins for one in snapshots] == [1, 1, 1]
     assert not any(call.done() for call in calls)
@@ -66,11 +71,11 @@ async def test_a_store_does_not_wait_for_ever_for_one_that_is_busy(monkeypatch: 
     monkeypatch.setattr(backups_module, "HOLD_S_MAX", 0.001)
     loop = asyncio.get_running_loop()
     hold = Hold(2, loop, lambda: None)
-    assert not await loop.run_in_executor(None, hold.enter, Pinned())
+    assert not await loop.run_in_executor(None, hold.enter, MemoryStore(1), Pinned())
     hold.end()
     # The other one comes too late, when what it was to pin may belong to the next attempt.
     late = Pinned()
-    assert not await loop.run_in_executor(None, hold.enter, late)
+    assert not await loop.run_in_executor(None, hold.enter, MemoryStore(1), late)
     assert late.pins == 0
 
 
@@ -119,7 +124,7 @@ async def test_a_store_that_stalls_unnoticed_ends_a_backup_as_soon_as_it_counts_
 ) -> None:
     monkeypatch.setattr(backups_module, "_ANSWER_S", 0.001)
     monkeypatch.setattr(backups_module, "_PAUSE_S", 0.001)
-    monkeypatch.setattr(backups_module, "snapshots_of", lambda *_: {"stores/store-1.db": ClosedPinned()})
+    monkeypatch.setattr(backups_module, "snapshots_of", lambda *_, **_options: {"stores/store-1.db": ClosedPinned()})
     asked: list[object] = []
     stalled = broker()
 

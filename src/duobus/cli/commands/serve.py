@@ -98,6 +98,12 @@ SIGTERM or Ctrl-C drains and stops; a second one ends --drain-delay, or stops at
 @click.option("--emulator", is_flag=True, help="Take the emulator's well-known key. For this machine only.")
 @click.option("--ephemeral", is_flag=True, help="Keep everything in memory.")
 @click.option(
+    "--journal",
+    is_flag=True,
+    envvar="DUOBUS_JOURNAL",
+    help="Write commits to a journal beside each store's file first. Being tried; not for messages that matter.",
+)
+@click.option(
     "--incoming-memory",
     type=click.IntRange(1),
     default=DEFAULT_INCOMING_BYTES_MAX // _MIB,
@@ -218,6 +224,7 @@ def command(
     tls_key: Path | None,
     emulator: bool,
     ephemeral: bool,
+    journal: bool,
     incoming_memory: int,
     websocket_origins: tuple[str, ...],
     quotas: tuple[str, ...],
@@ -265,6 +272,7 @@ def command(
         tls_key=tls_key,
         emulator=emulator,
         ephemeral=ephemeral,
+        journal=journal,
         incoming_bytes_max=incoming_memory * _MIB,
         websocket_origins=websocket_origins,
         quotas=given.read("quota", lambda: parse_quotas(quotas), Quotas()),

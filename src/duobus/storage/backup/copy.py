@@ -34,6 +34,7 @@ from duobus.storage.backup.manifest import (
 from duobus.storage.backup.snapshot import Snapshot
 from duobus.storage.catalog.sqlite import SqliteCatalog
 from duobus.storage.catalog_rows import StoreRow
+from duobus.storage.journal.choice import bring_left_over
 from duobus.storage.postgres.address import is_postgres
 
 #: Bytes that the log of a store may have while it is copied. Then the backup is given up: the log must not fill the
@@ -185,15 +186,21 @@ ELSEWHERE: Final = (
 )
 
 
-def snapshots_of(data: Path, stores: tuple[StoreRow, ...]) -> dict[str, Snapshot]:
-    """Return a snapshot of each store, not pinned; closes all of them when one cannot be opened."""
+def snapshots_of(data: Path, stores: tuple[StoreRow, ...], *, has_journals: bool = False) -> dict[str, Snapshot]:
+    """Return a snapshot of each store, not pinned; closes all of them when one cannot be opened.
+
+    Args:
+        data: The data folder.
+        stores: Of its catalog.
+        has_journals: There may be journals beside the files; see ``Snapshot``.
+    """
     found: dict[str, Snapshot] = {}
     try:
         for row in stores:
             path = data / row.path
             if not path.exists():
                 raise StoreFailed(f"{path}: the store's file is missing; put it back, or give the store up")
-            found[row.path] = Snapshot(path)
+            found[row.path] = Snapshot(path, has_journal=has_journals)
     except BaseException:
         for snapshot in found.values():
             snapshot.close()
@@ -217,6 +224,8 @@ def back_up_stopped(data: Path, folder: Path, clock: Clock, progress: Progress) 
         stores = catalog.read().stores
         if any(is_postgres(row.path) for row in stores):
             raise ConfigurationError(ELSEWHERE)
+        for row in stores:
+            bring_left_over(data / row.path, row.store_id)
         make_folder(folder)
         snapshots = snapshots_of(data, stores)
         try:

@@ -37,7 +37,7 @@ from duobus.storage.catalog.sqlite import SqliteCatalog
 from duobus.storage.catalog_identity import IDENTITY_BITS
 from duobus.storage.catalog_rows import store_path
 from duobus.storage.folder_lock import NAME as LOCK
-from duobus.storage.interface import COUNT_MAX, COUNTS_LEFT_OUT
+from duobus.storage.interface import COUNT_MAX, COUNTS_LEFT_OUT, FORMAT_VERSION, JOURNAL_VERSION
 from duobus.storage.sqlite import rows
 from duobus.storage.sqlite.file import DRIVER_ERRORS, VFS, StoreOptions, check_format, close, connect, store_failed
 from duobus.storage.sqlite.schema import UPDATE_SOURCES
@@ -142,9 +142,12 @@ def fence_store(path: Path, identity: int | None = None) -> None:
     db: apsw.Connection | None = None
     try:
         db = connect(str(path), StoreOptions())
-        check_format(db, str(path), must_exist=True)
+        # Whoever calls has removed what there was of a journal.
+        check_format(db, str(path), must_exist=True, has_journal=True)
         _leave_log(db)
         with db:
+            if int(db.pragma("user_version")) == JOURNAL_VERSION:
+                db.execute(f"PRAGMA user_version={FORMAT_VERSION}")
             if identity is not None:
                 rows.write_belonging(db, rows.read_belonging(db, str(path))._replace(identity=identity))
             for fragment in rows.read_fragments(db, str(path)):

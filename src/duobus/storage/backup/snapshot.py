@@ -15,6 +15,7 @@ from typing import Final
 import apsw
 
 from duobus.storage.backup.manifest import StoreState, sync_file
+from duobus.storage.interface import FORMAT_VERSION, JOURNAL_VERSION
 from duobus.storage.sqlite import rows
 from duobus.storage.sqlite.file import DRIVER_ERRORS, StoreOptions, check_format, close, connect, store_failed
 
@@ -31,18 +32,19 @@ class Snapshot:
 
     Args:
         path: The store's file, which has to exist; whoever owns the store keeps it open, or nobody does.
+        has_journal: There may be a journal beside the file, all of which its owner brings over before ``pin``.
 
     Raises:
         StoreFailed: It cannot be opened, or is no store.
         StoreTooNew: A newer version wrote it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, has_journal: bool = False) -> None:
         self._path = str(path)
         self._db: apsw.Connection | None = None
         try:
             self._db = connect(self._path, StoreOptions(), cache_kib=_CACHE_KIB)
-            check_format(self._db, self._path, must_exist=True)
+            check_format(self._db, self._path, must_exist=True, has_journal=has_journal)
         except DRIVER_ERRORS as error:
             self.close()
             raise store_failed(self._path, "open the store for a backup", error) from error
@@ -81,6 +83,8 @@ class Snapshot:
             meta = rows.read_meta(db, self._path, version)
         except DRIVER_ERRORS as error:
             raise store_failed(self._path, "read for a backup", error) from error
+        # No journal is part of a backup.
+        version = FORMAT_VERSION if version == JOURNAL_VERSION else version
         return StoreState(meta.store_id, version, meta.generation, meta.last_commit_no, meta.broker_ms, meta.rows)
 
     def copy(self, target: Path) -> Iterator[int]:
@@ -93,6 +97,8 @@ class Snapshot:
                 copy.pragma("journal_mode", "off")
                 copy.pragma("synchronous", "off")
                 yield from self._steps(copy, target)
+                if int(copy.pragma("user_version")) == JOURNAL_VERSION:
+                    copy.pragma("user_version", FORMAT_VERSION)
             finally:
                 close(copy)
             sync_file(target)

@@ -35,7 +35,8 @@ def look_into(path: Path) -> tuple[Belonging, int]:
     db = None
     try:
         db = connect(str(path), StoreOptions())
-        if not check_format(db, str(path), must_exist=False):
+        # What a journal may hold that the file lacks is messages, which nobody asks for here.
+        if not check_format(db, str(path), must_exist=False, has_journal=True):
             return NOBODYS, 0
         return rows.read_belonging(db, str(path)), len(rows.read_fragments(db, str(path)))
     except DRIVER_ERRORS as error:

@@ -1,1 +1,1 @@
-"""The journal of a store in a file: commits as synced appends (decision 0059). No store uses it yet."""
+"""The journal of a store in a file: commits as synced appends (decision 0059), by ``duobus serve --journal``."""

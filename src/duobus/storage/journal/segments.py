@@ -14,6 +14,7 @@ A journal whose segments are all full takes nothing: ``append`` says so, and its
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -46,9 +47,10 @@ _PIECE: Final = 1 << 20
 class _Segment:
     """One file; ``last_no`` is the last commit in it, 0 before the first."""
 
-    __slots__ = ("end", "fd", "header", "last_no", "size")
+    __slots__ = ("end", "fd", "header", "last_no", "name", "size")
 
-    def __init__(self, fd: int, size: int) -> None:
+    def __init__(self, name: str, fd: int, size: int) -> None:
+        self.name = name
         self.fd = fd
         self.size = size
         self.header = SegmentHeader(0, 0, 0, b"")
@@ -59,7 +61,8 @@ class _Segment:
 class Segments:
     """The journal of one store while the store is open.
 
-    Every method raises OSError where the disk refuses; the journal is not to be used after that (L3).
+    Every method raises OSError where the disk refuses; the journal is not to be used after that (L3). One thread may
+    append while another one releases and prepares.
 
     Args:
         path: The database, beside which the files lie.
@@ -88,6 +91,8 @@ class Segments:
         self._used: deque[_Segment] = deque()
         self._prepared: deque[_Segment] = deque()
         self._free: list[_Segment] = []
+        # Segments are used in the order of their sequences, so one is begun at a time.
+        self._preparing = threading.Lock()
 
     @staticmethod
     def read(path: str) -> list[SegmentContents]:
@@ -114,9 +119,8 @@ class Segments:
         """
         self._sequence = highest_sequence
         self._segments_left = self._segments_most
-        for file in files_of(self._path):
-            file.unlink()
-        sync_folder(Path(self._path).parent)
+        remove_files(self._path)
+        self._number = 0
         self.prepare()
 
     def append(self, batch: CommitBatch, generation: int) -> bool:
@@ -149,12 +153,25 @@ class Segments:
 
     def prepare(self) -> bool:
         """Begin one more segment, if none is prepared and there may be one; return whether one is prepared then."""
-        if self._prepared:
+        with self._preparing:
+            if self._prepared:
+                return True
+            if not self._free and not self._segments_left:
+                return False
+            self._prepared.append(self._begun(self._free.pop() if self._free else self._laid_out(self._segment_bytes)))
             return True
-        if not self._free and not self._segments_left:
-            return False
-        self._prepared.append(self._begun(self._free.pop() if self._free else self._laid_out(self._segment_bytes)))
-        return True
+
+    def demand_files(self) -> None:
+        """Raise FileNotFoundError or OSError when a file with commits is not at its name any more."""
+        for segment in tuple(self._used):
+            found, kept = os.stat(segment.name), os.fstat(segment.fd)  # noqa: PTH116 - no Path ten times a second
+            if (found.st_dev, found.st_ino) != (kept.st_dev, kept.st_ino):
+                raise OSError(f"{segment.name}: the journal's file was moved or replaced while in use")
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(segment.size for segment in (*self._used, *self._prepared, *self._free))
 
     def close(self) -> None:
         """Give the files back; they stay."""
@@ -189,7 +206,7 @@ class Segments:
         except BaseException:
             os.close(fd)
             raise
-        return _Segment(fd, length)
+        return _Segment(name, fd, length)
 
     @staticmethod
     def _lay_out(fd: int, start: int, end: int) -> None:
@@ -210,5 +227,14 @@ class Segments:
 def files_of(path: str) -> list[Path]:
     """Return the files of a database's journal."""
     database = Path(path)
+    if not database.parent.is_dir():
+        return []
     prefix = database.name + SUFFIX
     return sorted(file for file in database.parent.iterdir() if file.name.startswith(prefix))
+
+
+def remove_files(path: str) -> None:
+    """Remove a database's journal, which holds nothing that the database lacks; durable on return."""
+    for file in files_of(path):
+        file.unlink()
+    sync_folder(Path(path).parent)

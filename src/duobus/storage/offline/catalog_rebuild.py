@@ -94,7 +94,8 @@ def _look_into(path: Path, number: int) -> FoundStore:
     db = None
     try:
         db = connect(str(path), StoreOptions())
-        check_format(db, str(path), must_exist=True)
+        # What a journal may hold that the file lacks is messages, which nobody asks for here.
+        check_format(db, str(path), must_exist=True, has_journal=True)
         meta = rows.read_meta(db, str(path), int(db.pragma("user_version")))
         if meta.store_id != number:
             raise ConfigurationError(f"{path} is store {meta.store_id}, not {number}: give it its own name.")

@@ -13,6 +13,12 @@ from duobus.errors import ConfigurationError, StoreFailed
 from duobus.storage.backup.restore import fence_store
 from duobus.storage.catalog.sqlite import SqliteCatalog
 from duobus.storage.catalog_rows import StoreRow
+from duobus.storage.interface import JOURNAL_VERSION
+from duobus.storage.journal.choice import bring_left_over
+from duobus.storage.journal.mark import read_mark as read_journal_mark
+from duobus.storage.journal.mark import remove_mark as remove_journal_mark
+from duobus.storage.journal.replay import Position, missing_commits
+from duobus.storage.journal.segments import Segments, remove_files
 from duobus.storage.postgres.address import PostgresAddress, is_postgres, parse
 from duobus.storage.sqlite import rows
 from duobus.storage.sqlite.file import (
@@ -47,13 +53,13 @@ def _stores(data: Path) -> Iterator[list[StoreRow]]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[apsw.Connection]:
+def _opened(path: Path, *, has_journal: bool = False) -> Iterator[apsw.Connection]:
     file = StoreFile(str(path), is_virtual=False)
     db: apsw.Connection | None = None
     try:
         file.prepare(must_exist=True)
         db = connect(str(path), StoreOptions())
-        check_format(db, str(path), must_exist=True)
+        check_format(db, str(path), must_exist=True, has_journal=has_journal)
         yield db
     except DRIVER_ERRORS as error:
         raise store_failed(str(path), "be changed", error) from error
@@ -85,7 +91,7 @@ def accept_loss(data: Path, store_id: int) -> None:
             # What stands there is no log of this store, or the rest of one.
             put_aside(f"{path}-wal")
         else:
-            is_whole = _is_whole(path, store_id)
+            is_whole = _is_whole(path, store_id) and _has_whole_journal(path)
         if is_whole:
             raise ConfigurationError(f"Messaging store {store_id} lacks nothing: start the server.")
         faults = _faults(path)
@@ -93,6 +99,9 @@ def accept_loss(data: Path, store_id: int) -> None:
             raise StoreFailed(
                 f"{path}: what is left is damaged ({faults}). Give it up: duobus store replace {store_id}"
             )
+        # The journal goes first: beside a file that has been fenced, its commits would be another life's.
+        remove_files(str(path))
+        remove_journal_mark(str(path))
         fence_store(path)
         remove_mark(str(path))
 
@@ -109,6 +118,21 @@ def _is_whole(path: Path, store_id: int) -> bool:
     if alone is not None and alone.store_id == store_id and steps < alone.steps:
         put_aside(f"{path}-wal")
     return False
+
+
+def _has_whole_journal(path: Path) -> bool:
+    """Whether a file that needs its journal has all of it."""
+    with _opened(path, has_journal=True) as db:
+        if int(db.pragma("user_version")) != JOURNAL_VERSION:
+            return True
+        meta = rows.read_meta(db, str(path))
+    position = Position(meta.store_id, meta.generation, meta.last_commit_no, read_journal_mark(str(path)))
+    try:
+        found = Segments.read(str(path))
+        missing_commits(str(path), found, position)
+    except StoreFailed:
+        return False
+    return bool(found)
 
 
 def _meta_of(path: Path, *, is_with_log: bool) -> rows.SqliteMeta | None:
@@ -133,7 +157,7 @@ def _meta_of(path: Path, *, is_with_log: bool) -> rows.SqliteMeta | None:
 def _faults(path: Path) -> str:
     """What is wrong with a file and its log, as far as SQLite can tell."""
     try:
-        with _opened(path) as db:
+        with _opened(path, has_journal=True) as db:
             found = [str(fault) for (fault,) in db.execute("PRAGMA quick_check(3)")]
     except StoreFailed as error:
         if isinstance(error.__cause__, apsw.CorruptError):
@@ -167,7 +191,7 @@ def _times(data: Path, places: Sequence[PostgresAddress], now_ms: int | None) ->
                 row.store_id,
                 _set_postgres_time(row, places, now_ms)
                 if is_postgres(row.path)
-                else _set_time(data / row.path, now_ms),
+                else _set_time(data / row.path, row.store_id, now_ms),
             )
             for row in found
         ]
@@ -185,8 +209,9 @@ def _set_postgres_time(row: StoreRow, places: Sequence[PostgresAddress], now_ms:
     return set_time(given.in_schema(place.schema or ""), row.store_id, now_ms)
 
 
-def _set_time(path: Path, now_ms: int | None) -> int:
+def _set_time(path: Path, store_id: int, now_ms: int | None) -> int:
     demand_log(str(path.resolve()))
+    bring_left_over(path, store_id)
     with _opened(path) as db:
         version = int(db.pragma("user_version"))
         meta = rows.read_meta(db, str(path), version)

@@ -48,7 +48,9 @@ _STOP_TIMEOUT_S = 10.0
 class Checkpointed(Protocol):
     """A store with a log, as far as it matters here; see SqliteStore."""
 
-    commits: int
+    @property
+    def commits(self) -> int:
+        """Transactions committed, in this life and others."""
 
     def checkpoint_aside(self) -> tuple[int, int]:
         """Copy what can be copied; return bytes in the log and bytes left to copy."""

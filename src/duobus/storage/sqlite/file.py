@@ -29,7 +29,7 @@ import apsw
 
 from duobus.errors import StoreFailed, StoreTooNew
 from duobus.file_sync import SQLITE_SETTINGS, sync_data, sync_folder
-from duobus.storage.interface import FORMAT_VERSION, FORMAT_VERSION_MIN
+from duobus.storage.interface import FORMAT_VERSION, FORMAT_VERSION_MIN, JOURNAL_VERSION
 from duobus.storage.sqlite.free_pages import forget
 from duobus.storage.sqlite.schema import APPLICATION_ID
 
@@ -257,12 +257,13 @@ def _set_up(db: apsw.Connection, options: StoreOptions, cache_kib: int) -> None:
         db.execute(f"PRAGMA {setting}")
 
 
-def check_format(db: apsw.Connection, path: str, *, must_exist: bool) -> bool:
+def check_format(db: apsw.Connection, path: str, *, must_exist: bool, has_journal: bool = False) -> bool:
     """Return whether the file holds a store that we can read; False: it is empty and may become one.
 
     Raises:
         StoreTooNew: A newer version wrote it (I65); nothing was touched.
-        StoreFailed: It is something else, or empty although it must not be.
+        StoreFailed: It is something else, or empty although it must not be, or it has a journal beside it, which only
+            who says ``has_journal`` knows of.
     """
     version = int(db.pragma("user_version"))
     application_id = int(db.pragma("application_id")) & 0xFFFFFFFF
@@ -273,6 +274,13 @@ def check_format(db: apsw.Connection, path: str, *, must_exist: bool) -> bool:
         return False
     if application_id != APPLICATION_ID:
         raise StoreFailed(f"{path}: the file is not a messaging store of duobus, or its first page is damaged")
+    if version == JOURNAL_VERSION:
+        if has_journal:
+            return True
+        raise StoreFailed(
+            f"{path}: the store was not closed in order, and its journal holds messages that this file lacks; start the"
+            " server and stop it again, which brings them over"
+        )
     if version > FORMAT_VERSION:
         raise StoreTooNew(
             f"{path}: the store has format {version}, this version reads up to {FORMAT_VERSION};"

@@ -30,6 +30,7 @@ from duobus.storage.interface import (
     COUNT_BITS,
     COUNT_MAX,
     FORMAT_VERSION,
+    JOURNAL_VERSION,
     READ_BYTES_MAX,
     FragmentRow,
     Put,
@@ -235,6 +236,8 @@ def update_meta(db: apsw.Connection, old: SqliteMeta, new: SqliteMeta) -> bool:
 def read_meta(db: apsw.Connection, path: str, version: int = FORMAT_VERSION) -> SqliteMeta:
     """Return the store's own row, verified."""
     rows = list(_verified(db, schema.READ_META, path, "the store's own row"))
+    if version == JOURNAL_VERSION:
+        version = FORMAT_VERSION
     if len(rows) != 1 or rows[0][0] != version:
         raise StoreFailed(f"{path}: the store's own row is missing or damaged; restore the file")
     return SqliteMeta(*rows[0][1:])
@@ -243,7 +246,7 @@ def read_meta(db: apsw.Connection, path: str, version: int = FORMAT_VERSION) -> 
 def bring_forward(db: apsw.Connection, path: str) -> None:
     """Give a file that an earlier version wrote the format of this one, in one transaction; no way leads back."""
     version = int(db.pragma("user_version"))
-    if version == FORMAT_VERSION:
+    if version in (FORMAT_VERSION, JOURNAL_VERSION):
         return
     meta = read_meta(db, path, version)
     with db:

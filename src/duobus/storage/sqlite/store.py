@@ -23,6 +23,7 @@ from duobus.storage.interface import (
     COUNT_BITS,
     COUNT_MAX,
     FORMAT_VERSION,
+    JOURNAL_VERSION,
     CommitBatch,
     FragmentRow,
     IdBlock,
@@ -96,14 +97,26 @@ class SqliteStore(MessagingStore):
         must_exist: The store has existed before: a missing or empty file is StoreFailed. From the first
             successful ``open`` on this is so in any case.
         options: See StoreOptions.
+        takes_journal: Open a file with a journal beside it, too. The caller reads the journal.
+
+    Attributes:
+        has_journal: Whether the file says that there is a journal beside it.
     """
 
     columns_least = schema.STRETCH
 
     def __init__(
-        self, path: str, store_id: int, *, must_exist: bool = False, options: StoreOptions | None = None
+        self,
+        path: str,
+        store_id: int,
+        *,
+        must_exist: bool = False,
+        options: StoreOptions | None = None,
+        takes_journal: bool = False,
     ) -> None:
         self._path = path
+        self._takes_journal = takes_journal
+        self.has_journal = False
         self._store_id = store_id
         self._must_exist = must_exist
         self._options = options or StoreOptions()
@@ -447,6 +460,24 @@ class SqliteStore(MessagingStore):
         with self._telling_transaction("keep what the catalog has") as db:
             self._end_transaction(db, probes=self._meta.probes + 1)
 
+    def say_journal(self, *, is_there: bool) -> None:
+        """Write down whether there is a journal beside the file, durable on return; see JOURNAL_VERSION."""
+        if is_there == self.has_journal:
+            return
+        with self._transaction("note the journal") as db:
+            db.execute(f"PRAGMA user_version={JOURNAL_VERSION if is_there else FORMAT_VERSION}")
+            self._end_transaction(db, probes=self._meta.probes + 1)
+        self.has_journal = is_there
+
+    def rows_known(self) -> tuple[dict[int, FragmentRow], dict[int, SourceRow]]:
+        """Return the caller's own copies of the rows of fragments and sources, by key."""
+        fragments = {key: copy_of_fragment(row) for key, row in self._fragments.items()}
+        return fragments, {key: copy_of_source(row) for key, row in self._sources.items()}
+
+    def give_up(self, failure: str) -> None:
+        """Close without writing anything; every call until ``open`` raises StoreFailed with these words."""
+        self._abandon(failure)
+
     def close(self) -> None:
         """Empty the log if all is well, and give everything back."""
         with self._aside_lock:
@@ -462,7 +493,7 @@ class SqliteStore(MessagingStore):
         self._abandon("the store is not open")
 
     def _read(self, db: apsw.Connection) -> StoreContents:
-        if check_format(db, self._path, must_exist=self._must_exist):
+        if check_format(db, self._path, must_exist=self._must_exist, has_journal=self._takes_journal):
             use_log(db, self._options)
             self._demand_own(db)
             db.execute(schema.CREATE_HISTORIES)
@@ -471,6 +502,7 @@ class SqliteStore(MessagingStore):
             use_log(db, self._options)
             self._create(db)
         empty_log(db)
+        self.has_journal = int(db.pragma("user_version")) == JOURNAL_VERSION
         self._meta = meta = table_rows.read_meta(db, self._path)
         self._belonging = table_rows.read_belonging(db, self._path)
         self._fragments = {row.fragment_key: row for row in table_rows.read_fragments(db, self._path)}

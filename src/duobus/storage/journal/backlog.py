@@ -1,0 +1,134 @@
+"""What of a journal waits to be brought to SQLite: the commits in order, how much they are, and which are due.
+
+One thread adds commits at the end, another takes those that it has brought over from the beginning.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from duobus.storage.interface import CommitBatch
+
+#: A commit is due when it is so old: most messages are gone by then (decision 0059).
+AGE_MS: Final = 200
+#: Bytes that wait, at the most, until the thread that brings over hurries. Twice as many, and commits wait for it.
+BYTES_MAX: Final = 24 << 20
+#: What a commit takes beside its payloads, roughly.
+_COMMIT_BYTES: Final = 200
+#: While commits lately have so many bytes in the mean and what they put stays for the most part, they go to SQLite at
+#: once: what is written twice costs more than one sync saves.
+_LARGE_BYTES: Final = 128 << 10
+#: So many commits are "lately".
+_LATELY: Final = 16
+
+
+class _Waiting(NamedTuple):
+    at_ms: int
+    size: int
+    rows: int
+    batch: CommitBatch
+
+
+class Backlog:
+    """Commits that are in the journal and not in SQLite.
+
+    Attributes:
+        size: Bytes of them.
+        rows: Messages that they add, less those that they remove.
+    """
+
+    __slots__ = ("_lock", "_waiting", "rows", "size")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[_Waiting] = deque()
+        self.size = 0
+        self.rows = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, batch: CommitBatch, at_ms: int) -> None:
+        """Add a commit that was written to the journal at this time."""
+        size, put, gone = measure(batch)
+        with self._lock:
+            self._waiting.append(_Waiting(at_ms, size, put - gone, batch))
+            self.size += size
+            self.rows += put - gone
+
+    def due(self, now_ms: int) -> int:
+        """Return how many of the first are to be brought over now: those that are old, or more where too much waits."""
+        number = 0
+        with self._lock:
+            left = self.size
+            if left < BYTES_MAX:
+                left = 0
+            for waiting in self._waiting:
+                if now_ms - waiting.at_ms < AGE_MS and left <= BYTES_MAX // 2:
+                    break
+                number += 1
+                left -= waiting.size
+        return number
+
+    def batches(self) -> list[CommitBatch]:
+        """Return all, in order."""
+        with self._lock:
+            return [waiting.batch for waiting in self._waiting]
+
+    def take(self, number: int) -> None:
+        """Take away so many of the first, which are in SQLite now."""
+        with self._lock:
+            for _ in range(number):
+                waiting = self._waiting.popleft()
+                self.size -= waiting.size
+                self.rows -= waiting.rows
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.take(len(self._waiting))
+
+
+class LargeCommits:
+    """Tells which commits are written to SQLite at once, because they would be written twice otherwise.
+
+    That pays for many bytes that stay: one large transaction of SQLite's is as good as another.
+    """
+
+    __slots__ = ("_gone", "_put", "_size")
+
+    def __init__(self) -> None:
+        self._size = self._put = self._gone = 0.0
+
+    def is_one(self, batch: CommitBatch) -> bool:
+        """Whether this one is; to be asked once for each commit, in order."""
+        size, put, gone = measure(batch)
+        self._size += (size - self._size) / _LATELY
+        self._put += put - self._put / _LATELY
+        self._gone += gone - self._gone / _LATELY
+        return self._gone < self._put / 2 and self._size >= _LARGE_BYTES
+
+
+def measure(batch: CommitBatch) -> tuple[int, int, int]:
+    """Return the bytes of a commit, the messages that it puts, and those that it removes, as far as its ranges tell."""
+    size, put, gone = _COMMIT_BYTES, 0, 0
+    for one in batch.puts:
+        size += sum(map(len, one.payloads))
+        put += len(one.payloads)
+    for _, first, last in batch.removed:
+        gone += last - first + 1
+    return size, put, gone
+
+
+def is_for_tables(batch: CommitBatch, homes: Collection[int]) -> bool:
+    """Whether a commit cannot wait, because SQLite's tables say whether it is right, or count what it has.
+
+    That is so of counts that were used up before, which nothing may have; and of sources other than 0, ``homes``, whose
+    messages share bodies.
+    """
+    for put in batch.puts:
+        if put.is_reserved or put.source_key in homes:
+            return True
+    return bool(homes) and any(row[0] in homes for rows in (batch.removed, batch.changes) for row in rows)

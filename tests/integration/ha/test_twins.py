@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 
+from duobus.concurrency import sync as tasks
 from duobus.ha.deduplication import SeenMessages
 from duobus.ha.errors import SendsFailed
 from duobus.ha.events import Event, OutboxWaits, Recognised, RolesSwapped
@@ -27,7 +28,6 @@ from duobus.ha.sync import (
     PassiveReplicationSender,
     ReplicatedReceiver,
 )
-from duobus.concurrency import sync as tasks
 from duobus.testing.server import ServerProcess
 from kits.pair import Bus, body
 

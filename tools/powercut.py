@@ -31,8 +31,7 @@ from typing import Any
 
 from duobus.errors import StoreFailed
 from duobus.storage.interface import CommitBatch, Put
-from duobus.storage.journal.choice import store_in_file
-from duobus.storage.journal.store import JournalStore
+from duobus.storage.journal.store import JournalStore, store_in_file
 from duobus.storage.sqlite.file import StoreOptions
 from duobus.storage.sqlite.log_space import LAID_OUT_MAX_BYTES
 from duobus.storage.sqlite.store import SqliteStore

@@ -495,11 +495,11 @@ class Server:
             assert self.settings.data is not None
             path = self.settings.data / planned.path
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            from duobus.storage.journal.choice import store_in_file
+            from duobus.storage.journal.store import store_in_file
 
-            has_journal = self.settings.journal
+            must_exist, has_journal = not planned.is_new, self.settings.journal
             store = store_in_file(
-                path, planned.store_id, must_exist=not planned.is_new, has_journal=has_journal, clock=self._clock
+                path, planned.store_id, must_exist=must_exist, has_journal=has_journal, clock=self._clock
             )
             writer = self._make_writer(planned)
         self._checkpoints.append(CheckpointThread(store, writer, loop))
@@ -530,9 +530,8 @@ class Server:
             self._create_relay(home, relay)
 
     def _create_relay(self, home: Namespace, asked: HybridConnectionDescription) -> None:
-        kept = home.relays.get(asked.name.lower())
         try:
-            if kept is None:
+            if asked.name.lower() not in home.relays:
                 self.unit.relays.create(home.name, asked)
         except ServiceBusError as error:
             self.log.error("relay not created", relay=asked.name, reason=str(error))

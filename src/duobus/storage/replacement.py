@@ -19,7 +19,7 @@ from duobus.storage.catalog.sqlite import SqliteCatalog
 from duobus.storage.catalog_identity import IDENTITY_BITS
 from duobus.storage.catalog_rows import DELETING, CatalogContents, EntityRow, SlotRow, StoreRow, store_path
 from duobus.storage.interface import MessagingStore
-from duobus.storage.journal.choice import store_in_file
+from duobus.storage.journal.store import store_in_file
 from duobus.storage.postgres.address import is_postgres, parse
 from duobus.storage.sqlite.store import SqliteStore
 

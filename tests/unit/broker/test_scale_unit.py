@@ -112,12 +112,12 @@ async def test_a_deletion_that_a_crash_cut_short_is_finished_at_the_start(hall: 
 
 @simulated
 async def test_an_entity_of_an_unknown_kind_keeps_its_description(hall: Hall) -> None:
-    hall.catalog.mark_live(hall.catalog.begin_create("n", "relay", "T", b'{"name":"T"}', ()))
+    hall.catalog.mark_live(hall.catalog.begin_create("n", "notificationhub", "T", b'{"name":"T"}', ()))
     await hall.start()
     with pytest.raises(EntityAlreadyExists):
         await hall.create("t")
     await hall.again()
-    assert hall.unit.namespace("n").unbuilt == {"t": "relay"}
+    assert hall.unit.namespace("n").unbuilt == {"t": "notificationhub"}
     (row,) = hall.catalog.read().entities
     assert from_json(row.description, QueueDescription).name == "T"
 

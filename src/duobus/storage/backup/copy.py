@@ -34,7 +34,7 @@ from duobus.storage.backup.manifest import (
 from duobus.storage.backup.snapshot import Snapshot
 from duobus.storage.catalog.sqlite import SqliteCatalog
 from duobus.storage.catalog_rows import StoreRow
-from duobus.storage.journal.choice import bring_left_over
+from duobus.storage.journal.store import bring_left_over
 from duobus.storage.postgres.address import is_postgres
 
 #: Bytes that the log of a store may have while it is copied. Then the backup is given up: the log must not fill the

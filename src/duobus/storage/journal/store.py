@@ -18,6 +18,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 from duobus.clock import Clock, Entropy
@@ -39,11 +40,11 @@ from duobus.storage.interface import (
     Tombstone,
 )
 from duobus.storage.journal.backlog import BYTES_MAX, Backlog, LargeCommits, is_for_tables
-from duobus.storage.journal.bringing import BringingThread
 from duobus.storage.journal.mark import JournalMark, read_mark, remove_mark
 from duobus.storage.journal.merge import merged
 from duobus.storage.journal.replay import Position, missing_commits
-from duobus.storage.journal.segments import SEGMENT_BYTES, Segments, remove_files
+from duobus.storage.journal.segments import SEGMENT_BYTES, Segments, files_of, remove_files
+from duobus.storage.journal.writeback import WritebackThread
 from duobus.storage.sqlite.file import StoreOptions, store_failed
 from duobus.storage.sqlite.shared_bodies import topic_keys_of
 from duobus.storage.sqlite.store import SqliteStore
@@ -94,7 +95,7 @@ class JournalStore(MessagingStore):
         self._large = LargeCommits()
         self._journal: Segments | None = None
         self._mark: JournalMark | None = None
-        self._thread: BringingThread | None = None
+        self._thread: WritebackThread | None = None
         self._failure: str | None = None
         self._generation = 0
         # How far the journal has come, which is further than SQLite.
@@ -122,7 +123,7 @@ class JournalStore(MessagingStore):
         self._generation, self._commit_no = contents.generation, contents.last_commit_no
         self._learn_rows()
         if self._brings_over:
-            self._thread = BringingThread(self.bring_over_due)
+            self._thread = WritebackThread(self.bring_over_due)
             self._thread.start()
         return contents
 
@@ -457,3 +458,30 @@ class JournalStore(MessagingStore):
                 if failure is error:
                     raise
                 raise failure from error
+
+
+def store_in_file(
+    path: Path, store_id: int, *, must_exist: bool, has_journal: bool = False, clock: Clock | None = None
+) -> SqliteStore | JournalStore:
+    """Return the store of a file, not open.
+
+    A store that was not closed in order may have a journal although ``has_journal`` does not ask for one: that store
+    has the journal for one more life.
+    """
+    if has_journal or files_of(str(path.resolve())):
+        return JournalStore(str(path), store_id, must_exist=must_exist, clock=clock)
+    return SqliteStore(str(path), store_id, must_exist=must_exist)
+
+
+def bring_left_over(path: Path, store_id: int) -> None:
+    """Have the file of a store that nobody uses hold what its journal holds, if there is one.
+
+    Raises:
+        StoreFailed: The store cannot be opened.
+    """
+    if files_of(str(path.resolve())):
+        store = JournalStore(str(path), store_id, must_exist=True, brings_over=False)
+        try:
+            store.open()
+        finally:
+            store.close()

@@ -14,11 +14,11 @@ from duobus.storage.backup.restore import fence_store
 from duobus.storage.catalog.sqlite import SqliteCatalog
 from duobus.storage.catalog_rows import StoreRow
 from duobus.storage.interface import JOURNAL_VERSION
-from duobus.storage.journal.choice import bring_left_over
 from duobus.storage.journal.mark import read_mark as read_journal_mark
 from duobus.storage.journal.mark import remove_mark as remove_journal_mark
 from duobus.storage.journal.replay import Position, missing_commits
 from duobus.storage.journal.segments import Segments, remove_files
+from duobus.storage.journal.store import bring_left_over
 from duobus.storage.postgres.address import PostgresAddress, is_postgres, parse
 from duobus.storage.sqlite import rows
 from duobus.storage.sqlite.file import (

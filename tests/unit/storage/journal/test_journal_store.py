@@ -28,10 +28,9 @@ from duobus.storage.interface import (
     Tombstone,
 )
 from duobus.storage.journal.backlog import AGE_MS
-from duobus.storage.journal.choice import bring_left_over, store_in_file
 from duobus.storage.journal.mark import read_mark
 from duobus.storage.journal.segments import files_of
-from duobus.storage.journal.store import JournalStore
+from duobus.storage.journal.store import JournalStore, bring_left_over, store_in_file
 from duobus.storage.offline.maintenance import accept_loss, set_times_back
 from duobus.storage.replacement import give_up
 from duobus.storage.sqlite.store import SqliteStore

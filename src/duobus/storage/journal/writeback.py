@@ -10,7 +10,7 @@ from typing import Final
 STEP_S: Final = 0.1
 
 
-class BringingThread:
+class WritebackThread:
     """Calls ``look`` from time to time while that returns True, and else when it is woken.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from duobus.amqp import ACCEPTED, Closed, Dispositions, LinkDetached, LinkFlow
-from duobus.storage.writer_pool import PooledWriter
+from duobus.storage.writers import LoopWriter
 from kits.gateway import Client, TcpStream, in_loop, message, serving
 
 #: How long a slow store takes for everything.
@@ -19,15 +19,15 @@ DELAY_S = 0.3
 
 def slow_stores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every store tell its outcomes late from now on."""
-    submit = PooledWriter.submit
+    submit = LoopWriter.submit
 
-    def late(self: PooledWriter, call: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def late(self: LoopWriter, call: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
         def tell(result: Any, error: BaseException | None) -> None:
             asyncio.get_running_loop().call_later(DELAY_S, done, result, error)
 
         submit(self, call, tell)
 
-    monkeypatch.setattr(PooledWriter, "submit", late)
+    monkeypatch.setattr(LoopWriter, "submit", late)
 
 
 async def until_closed(client: Client) -> list[Any]:

@@ -19,7 +19,7 @@ from duobus.gateway.rest.runtime.sends import Sends
 from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from duobus.server.composition import Server
 from duobus.storage.memory import MemoryStore
-from duobus.storage.writer_pool import PooledWriter
+from duobus.storage.writers import LoopWriter
 from kits.gateway import in_loop, serving, settled
 from kits.http_client import Http, Reply, both, token
 
@@ -359,12 +359,12 @@ async def test_the_room_for_bodies_is_given_back_whatever_happens() -> None:
 def holding(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Have results of stores held back from here on; what is held."""
     held: list[Any] = []
-    submit = PooledWriter.submit
+    submit = LoopWriter.submit
 
-    def hold(self: PooledWriter, call: Any, done: Any) -> None:
+    def hold(self: LoopWriter, call: Any, done: Any) -> None:
         submit(self, call, lambda *result: held.append((done, result)))
 
-    monkeypatch.setattr(PooledWriter, "submit", hold)
+    monkeypatch.setattr(LoopWriter, "submit", hold)
     return held
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from aiohttp import WSMsgType, WSServerHandshakeError
-from duobus.gateway.relay.limits import PING_S
 
 from duobus.gateway.relay.listeners import Vigil
 from duobus.model.descriptions import AccessRule
 from duobus.model.relay.addresses import rejected
 from duobus.model.relay.description import HybridConnectionDescription
+from duobus.model.relay.limits import PING_S
 from kits.gateway import in_loop, settled
 from kits.http_client import token
 from kits.relay import PATH, Listener, Parties, relaying

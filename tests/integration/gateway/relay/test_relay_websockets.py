@@ -48,7 +48,7 @@ async def test_a_sender_and_a_listener_are_joined_and_see_each_others_messages()
         await near.close(code=4001, message=b"enough")
         closed = await far.receive()
         assert (closed.type, far.close_code, closed.extra) == (WSMsgType.CLOSE, 4001, "enough")
-        await settled(lambda: not parties.hub.use_of(parties.server.unit.relays.find("ns", PATH)).joined)
+        await settled(lambda: not parties.hub.use_of(parties.server.unit.relays.find("ns", PATH)).spliced)
 
 
 @in_loop
@@ -87,7 +87,7 @@ async def test_what_a_slow_reader_leaves_is_held_back_at_the_sender() -> None:
 
 
 def _joined_ends(parties: Parties) -> list[Any]:
-    return list(parties.hub.use_of(parties.server.unit.relays.find("ns", PATH)).joined)
+    return list(parties.hub.use_of(parties.server.unit.relays.find("ns", PATH)).spliced)
 
 
 @in_loop

@@ -19,7 +19,19 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 WORK = HERE.parent / ".build" / "fuzz"
 
-TARGET_NAMES = ("frames", "codec", "sasl", "cbs", "management", "coordinator", "rules", "bearer", "heads", "journals")
+TARGET_NAMES = (
+    "frames",
+    "codec",
+    "sasl",
+    "cbs",
+    "management",
+    "coordinator",
+    "rules",
+    "bearer",
+    "heads",
+    "journals",
+    "relay",
+)
 SIZE_MAX = 65_536
 _INTERESTING = (0, 1, 7, 8, 0x3F, 0x40, 0x45, 0x7F, 0x80, 0xC0, 0xD0, 0xF0, 0xFF)
 

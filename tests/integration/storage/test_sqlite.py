@@ -17,7 +17,7 @@ import pytest
 from duobus.errors import StoreFailed, StoreStale, StoreTooNew
 from duobus.storage.backup import snapshot as snapshot_module
 from duobus.storage.backup.snapshot import Snapshot
-from duobus.storage.interface import FORMAT_VERSION, Tombstone
+from duobus.storage.interface import FORMAT_VERSION, JOURNAL_VERSION, Tombstone
 from duobus.storage.sqlite import log_space as log_room
 from duobus.storage.sqlite import store as sqlite
 from duobus.storage.sqlite.file import StoreFile, store_failed
@@ -220,9 +220,9 @@ def test_an_empty_file_in_the_place_of_a_store_leaves_its_log_alone(tmp_path: Pa
 def test_a_newer_format_is_refused_and_not_touched(tmp_path: Path) -> None:
     broker = filled(tmp_path)
     broker.store.close()
-    edit(tmp_path, f"PRAGMA user_version={FORMAT_VERSION + 1}")
+    edit(tmp_path, f"PRAGMA user_version={JOURNAL_VERSION + 1}")
     before = path_of(tmp_path).read_bytes()
-    with pytest.raises(StoreTooNew, match="format 4, this version reads up to 3"):
+    with pytest.raises(StoreTooNew, match="format 5, this version reads up to 3"):
         broker.store.open()
     assert path_of(tmp_path).read_bytes() == before
     edit(tmp_path, f"PRAGMA user_version={FORMAT_VERSION}")

@@ -222,15 +222,17 @@ def test_a_capture_that_is_killed_again_and_again_has_each_message_once(
     lake = tmp_path / "lake"
     words = [sys.executable, "-m", "duobus", "message", "capture", queue, "--to", str(lake), "--batch", "20"]
     environment = os.environ | {"DUOBUS_CONNECTION_STRING": server.connection_string}
-    had = 0
+    had = killed = 0
     for kill in range(4):
         process = subprocess.Popen([*words, "--wait", "1s"], env=environment, stderr=subprocess.PIPE)
         while len(list(lake.rglob("*.parquet"))) < had + 2 + kill and process.poll() is None:
-            time.sleep(0.01)
+            time.sleep(0.002)
+        # A busy machine may let a capture come to its end before that is seen here.
+        killed += process.poll() is None
         process.send_signal(signal.SIGKILL if kill % 2 else signal.SIGINT)
         process.communicate()
         had = len(list(lake.rglob("*.parquet")))
-    assert had < 150, "nothing was left to be killed"
+    assert killed > 1, "nothing was left to be killed"
     shell.run("message", "capture", queue, "--to", str(lake), "--wait", "1s")
     assert counted(lake) == (3_000, 3_000)
     assert shell.records("message", "export", queue) == []

@@ -28,8 +28,10 @@ pytestmark = [needs_prometheus, pytest.mark.slow, pytest.mark.xdist_group("prome
 #: The range over which rates are taken: many readings, and short.
 WINDOW = "6s"
 #: Queries to which servers as these have no answer: there is one server, without certificates, and load is too short
-#: for keys to be skewed. Whether the metrics exist is for the test of the files.
+#: for keys to be skewed; no relay is there. Whether the metrics exist is for the test of the files.
 WITHOUT_ANSWER = {
+    "Relays: listeners, joined and waiting senders",
+    "Relays: requests and refusals",
     "Certificate's days left",
     "Leases lost, beats missed",
     "Passed to other servers",
@@ -217,7 +219,9 @@ def test_alerts_begin_for_what_happens_and_end_with_it_across_a_restart(
     rate = f'sum(rate(duobus_metered_messages_total{{instance="{here}",kind="send"}}[6s]))'
     until(lambda: bool(prometheus.ask(rate)) and prometheus.number(rate) > 0, "the load to go on")
     assert prometheus.ask(f'rate(duobus_metered_messages_total{{instance="{here}"}}[30s]) < 0') == []
-    assert {name for name, instance in prometheus.alerts() if instance == address(empty)} == set()
+    # How fast commits are is the disk's matter, which other tests may keep busy meanwhile.
+    told = {name for name, instance in prometheus.alerts() if instance == address(empty)}
+    assert told <= {"DuobusCommitsSlow"}
 
 
 def test_the_rules_pass_promtool_with_a_case_for_each_alert(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from duobus.amqp import Connection, ConnectionSettings, LinkAttached, Source, Target, Transfers
-from duobus.auth.sas_tokens import sign_token
 from duobus.codec import build_message
+from duobus.model.access_rules import sign_token
 from duobus.server.settings import EMULATOR_KEY
 from duobus.testing.server import ServerProcess, queues_config
 

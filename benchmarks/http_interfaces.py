@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from duobus.auth.sas_tokens import sign_token
+from duobus.model.access_rules import sign_token
 from duobus.server.settings import EMULATOR_KEY
 from duobus.testing.server import ServerProcess, queues_config
 

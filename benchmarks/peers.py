@@ -20,7 +20,7 @@ from urllib.parse import quote
 from benchmarks.load.link import Target
 from benchmarks.load.sessions import SUFFIX
 from benchmarks.load.workloads import queue_name
-from duobus.auth.sas_tokens import sign_token
+from duobus.model.access_rules import sign_token
 from duobus.testing.postgres_server import PostgresError, PostgresServer
 
 LOG_TAIL = 2000

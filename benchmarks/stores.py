@@ -44,8 +44,8 @@ from benchmarks.load.link import Target
 from benchmarks.load.wire import LoadError
 from benchmarks.peers import EMULATOR_KEY, EMULATOR_RULE, DuobusPeer, PeerError
 from benchmarks.run import Runner
-from duobus.auth.sas_tokens import sign_token
 from duobus.clock import Clock
+from duobus.model.access_rules import sign_token
 from duobus.testing.server import ServerProcess, queues_config
 
 ROOT: Final = Path(__file__).resolve().parents[1]

@@ -11,8 +11,8 @@ sys.path.insert(0, str(HERE.parent))
 
 from duobus.amqp.frames import frame  # noqa: E402 - the path comes first
 from duobus.amqp.performatives import Attach, Detach, Disposition, End, Source  # noqa: E402 - the path comes first
-from duobus.auth.sas_tokens import sign_token  # noqa: E402
 from duobus.codec import Array, Described, Int, Symbol, Timestamp, ULong, build_message, encode  # noqa: E402
+from duobus.model.access_rules import sign_token  # noqa: E402
 from fuzz import bearer, heads, journals, relay  # noqa: E402
 from fuzz.targets import ATTACHED, HANDSHAKE, KEY, NOW_MS, flow_of, transfer_of  # noqa: E402
 

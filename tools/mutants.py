@@ -132,9 +132,11 @@ ROOMS: Final = {
         ),
     ),
     "auth": Room(
-        ("src/duobus/auth/*.py",),
+        # What signs tokens stands with the rules whose keys sign.
+        ("src/duobus/auth/*.py", "src/duobus/model/access_rules.py"),
         (
             "tests/unit/auth",
+            "tests/unit/model/test_access_rules.py",
             "tests/integration/gateway/test_token_endpoint.py",
             "tests/integration/hostile/test_wrong_tokens.py",
         ),

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 try:
     import fcntl
@@ -57,6 +59,25 @@ def sync_folder(folder: Path | str) -> None:
         sync_file(fd)
     finally:
         os.close(fd)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that gets its name when it is complete and durable; until then, or after an error, the old one stays.
+
+    Raises:
+        OSError: The disk refused, and ``path`` is what it was.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            sync_file(file.fileno())
+        part.replace(path)
+        sync_folder(path.parent)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _full_sync(fd: int) -> bool:

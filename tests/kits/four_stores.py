@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from azure.servicebus import ServiceBusClient
 
-from duobus.auth.sas_tokens import sign_token
 from duobus.cli.remote import Remote, operate
 from duobus.ha.outage_scope import slot_of
+from duobus.model.access_rules import sign_token
 from duobus.testing.server import ServerProcess, queues_config
 
 #: The store that goes away.

@@ -23,9 +23,9 @@ from duobus.amqp import (
     Target,
     Transfers,
 )
-from duobus.auth.sas_tokens import sign_token
 from duobus.codec import application_properties, build_message, decode, scan
 from duobus.codec.sections import VALUE, find_section
+from duobus.model.access_rules import sign_token
 from duobus.server.settings import EMULATOR_KEY
 
 _EventT = TypeVar("_EventT", bound=Event)

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from duobus.file_sync import sync_file, sync_folder
+from duobus.file_sync import sync_file, sync_folder, whole_file
 from duobus.spark.schema import NAMES, arrow_schema
 
 try:
@@ -176,13 +176,8 @@ class CaptureFolder:
             "moves": moves,
             "unsettled": sorted(self.unsettled.items()),
         }
-        new = self._notes / f"{_NOTE}.new"
-        with new.open("w", encoding="utf-8") as file:
-            json.dump(note, file)
-            file.flush()
-            sync_file(file.fileno())
-        new.replace(self._notes / _NOTE)
-        sync_folder(self._notes)
+        with whole_file(self._notes / _NOTE) as file:
+            file.write(json.dumps(note).encode())
 
     def _move(self, moves: Iterable[tuple[str, str]]) -> int:
         """Give files their names; those that have them already stay. Return how many were renamed."""
@@ -210,7 +205,7 @@ class CaptureFolder:
             self.recovered = self._move([(str(part), str(place)) for part, place in note["moves"]])
             self.unsettled = {int(number): int(time) for number, time in note["unsettled"]}
         for left in self._notes.iterdir():
-            if left.name.endswith((_PART, ".new")):
+            if left.name.endswith(_PART):
                 left.unlink()
 
     def _read_note(self) -> Mapping[str, Any] | None:

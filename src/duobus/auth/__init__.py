@@ -1,7 +1,8 @@
 """Who may do what: shared access signatures, and the rights that a connection has collected."""
 
 from duobus.auth.authorizer import Authorizer, Grant, Grants, NamespaceRules
-from duobus.auth.sas_tokens import SasToken, parse_sas, sign, sign_token
+from duobus.auth.sas_tokens import SasToken, parse_sas
+from duobus.model.access_rules import sign, sign_token
 
 __all__ = [
     "Authorizer",

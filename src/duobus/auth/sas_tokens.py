@@ -1,4 +1,4 @@
-"""Shared access signatures: parse, sign, verify (Azure: shared access signatures).
+"""Shared access signatures: parse, verify (Azure: shared access signatures).
 
 The signature covers the text of ``sr`` exactly as it stands in the token, still percent-encoded, because
 clients differ in the case of their escapes (rule 0.3). No text of a token ever goes into an error or a log.
@@ -6,14 +6,13 @@ clients differ in the case of their escapes (rule 0.3). No text of a token ever 
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import hmac
 from functools import lru_cache
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from duobus.errors import Unauthorized
+from duobus.model.access_rules import signature_of as _sign
 
 #: Longest token that is looked at, in characters; the longest audience is a small part of it.
 TOKEN_LENGTH_MAX = 16_384
@@ -98,29 +97,9 @@ def _parse_sas(text: str) -> SasToken:
     return SasToken(fields["sr"], fields["se"], signature, rule_name)
 
 
-def sign(key: str, resource: str, expiry: str) -> str:
-    """Return the base64 signature over ``resource`` and ``expiry`` as they stand in the token.
-
-    The key is the UTF-8 bytes of its text; it is not base64-decoded first (Azure: shared access signatures).
-    """
-    return _sign(key, resource, expiry).decode()
-
-
-def _sign(key: str, resource: str, expiry: str) -> bytes:
-    signed = f"{resource}\n{expiry}".encode("utf-8", "surrogatepass")
-    return base64.b64encode(hmac.digest(key.encode(), signed, hashlib.sha256))
-
-
 _kept_sas: Final = lru_cache(KEPT_TOKENS)(_parse_sas)
 # Two keys each.
 _kept_sign: Final = lru_cache(2 * KEPT_TOKENS)(_sign)
-
-
-def sign_token(uri: str, rule_name: str, key: str, expires_s: int) -> str:
-    """Return a complete token for ``uri`` that is good until ``expires_s`` (seconds since the epoch)."""
-    resource = quote(uri, safe="")
-    signature = quote(sign(key, resource, str(expires_s)), safe="")
-    return f"SharedAccessSignature sr={resource}&sig={signature}&se={expires_s}&skn={quote(rule_name, safe='')}"
 
 
 def _expires_ms(expiry: str) -> int:

@@ -25,12 +25,12 @@ from urllib.parse import urlsplit
 import click
 from click.core import ParameterSource
 
-from duobus.auth.sas_tokens import sign_token
 from duobus.cli.data_folder import server_of
 from duobus.cli.failures import NotFound, Refused, Unreachable, failure
 from duobus.cli.output import clean, query_option
 from duobus.clock import Clock
 from duobus.errors import ArgumentInvalid
+from duobus.model.access_rules import sign_token
 from duobus.model.durations import format_duration, parse_duration
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Changes of access rules: what a list of rules becomes by one change (Azure: shared access signatures).
+"""Access rules: what a list of them becomes by one change, and what their keys sign (Azure: shared access signatures).
 
 A rule has two keys, so that clients can move from one to the other without an outage: one key is replaced while clients
 use the other.
@@ -6,9 +6,13 @@ use the other.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -173,3 +177,24 @@ def differences(before: Iterable[AccessRule], after: Iterable[AccessRule], name:
     keys = ("primary_key", "secondary_key")
     told: dict[str, list[object]] = {key: ["***", "***"] for key in keys if getattr(old, key) != getattr(new, key)}
     return told | ({} if old.rights == new.rights else {"rights": [names_of(old.rights), names_of(new.rights)]})
+
+
+def sign(key: str, resource: str, expiry: str) -> str:
+    """Return the base64 signature over ``resource`` and ``expiry`` as they stand in the token.
+
+    The key is the UTF-8 bytes of its text; it is not base64-decoded first (Azure: shared access signatures).
+    """
+    return signature_of(key, resource, expiry).decode()
+
+
+def signature_of(key: str, resource: str, expiry: str) -> bytes:
+    """The same as bytes."""
+    signed = f"{resource}\n{expiry}".encode("utf-8", "surrogatepass")
+    return base64.b64encode(hmac.digest(key.encode(), signed, hashlib.sha256))
+
+
+def sign_token(uri: str, rule_name: str, key: str, expires_s: int) -> str:
+    """Return a complete token for ``uri`` that is good until ``expires_s`` (seconds since the epoch)."""
+    resource = quote(uri, safe="")
+    signature = quote(sign(key, resource, str(expires_s)), safe="")
+    return f"SharedAccessSignature sr={resource}&sig={signature}&se={expires_s}&skn={quote(rule_name, safe='')}"

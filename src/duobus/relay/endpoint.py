@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
+from duobus.model.access_rules import sign_token
 from duobus.model.relay.addresses import CONNECT, LISTEN, address, encoded_path
 
 _SECURE: Final = frozenset({"sb", "https", "wss", "amqps"})
@@ -86,10 +84,7 @@ class RelayEndpoint:
 
     def token(self, expires_s: int) -> str:
         """Return a shared access signature that is good until ``expires_s``, in seconds since 1970."""
-        resource = quote(self.audience, safe="")
-        digest = hmac.digest(self.key.encode(), f"{resource}\n{expires_s}".encode(), hashlib.sha256)
-        signature = quote(base64.b64encode(digest).decode(), safe="")
-        return f"SharedAccessSignature sr={resource}&sig={signature}&se={expires_s}&skn={quote(self.key_name, safe='')}"
+        return sign_token(self.audience, self.key_name, self.key, expires_s)
 
     def listen_address(self, identifier: str) -> str:
         """The address of the control channel; the identifier is in the relay's logs."""

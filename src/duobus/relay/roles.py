@@ -2,7 +2,7 @@
 
 Pure: errors and ``now_ms`` go in, attempts come out. The rules:
 
-- The first active endpoint is drawn at random by whoever makes ``Roles``; afterwards the choice stays.
+- The maker of ``Roles`` draws the first active endpoint at random; afterwards the choice stays.
 - An operation tries the active endpoint. When the error tells of an outage, and the request may be sent again, the
   operation tries the backup.
 - The roles are swapped when the backup has answered, and only then. The swap compares the generation of the roles with

@@ -15,8 +15,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from duobus.auth.sas_tokens import sign_token
 from duobus.clock import Clock
+from duobus.model.access_rules import sign_token
 from duobus.relay import RelayEndpoint, RelayError, RelayRequest, RelayResponse
 from duobus.relay.aio import PairListener, RelayPair
 from duobus.relay.events import Event, RelayRolesSwapped

@@ -12,8 +12,8 @@ from kit_sdk import Sdk, within_the_limit
 from test_raw_deliveries import filled, locked, management
 from test_raw_sessions import sent
 
-from duobus.auth.sas_tokens import sign_token
 from duobus.codec import Int, Timestamp
+from duobus.model.access_rules import sign_token
 from kits.raw_client import RawClient, token
 
 KINDS = pytest.mark.parametrize("kind", ["plain", "partitioned"])

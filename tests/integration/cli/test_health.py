@@ -13,9 +13,9 @@ import pytest
 import requests
 from click.testing import CliRunner
 
-from duobus.auth.sas_tokens import sign_token
 from duobus.cli.main import main
 from duobus.clock import Clock
+from duobus.model.access_rules import sign_token
 from duobus.testing.server import ServerProcess, queues_config
 
 

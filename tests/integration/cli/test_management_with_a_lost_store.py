@@ -12,10 +12,10 @@ from azure.core.exceptions import HttpResponseError
 from azure.servicebus.management import ServiceBusAdministrationClient
 from click.testing import CliRunner
 
-from duobus.auth.sas_tokens import sign_token
 from duobus.cli.main import main
 from duobus.cli.remote import Remote
 from duobus.clock import Clock
+from duobus.model.access_rules import sign_token
 from duobus.testing.server import ServerProcess
 
 CONFIG = {

@@ -15,8 +15,8 @@ from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBu
 from click.testing import CliRunner
 from kit_cluster import Cluster
 
-from duobus.auth.sas_tokens import sign_token
 from duobus.cli.main import main
+from duobus.model.access_rules import sign_token
 
 pytestmark = [pytest.mark.slow]
 

@@ -18,7 +18,7 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBu
 from azure.servicebus.exceptions import ServiceBusError
 from kit_cluster import Cluster
 
-from duobus.auth.sas_tokens import sign_token
+from duobus.model.access_rules import sign_token
 from kits.earlier_commits import FIRST, package_of, unpack_commit, words_before
 from kits.postgres import running_postgres
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kit_cluster import Cluster
 
-from duobus.auth.sas_tokens import sign_token
+from duobus.model.access_rules import sign_token
 
 pytestmark = [pytest.mark.slow]
 

@@ -15,7 +15,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus.exceptions import ServiceBusError
 from kit_cluster import Cluster, Traffic, running_cluster
 
-from duobus.auth.sas_tokens import sign_token
+from duobus.model.access_rules import sign_token
 
 pytestmark = [
     pytest.mark.slow,

@@ -11,10 +11,10 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 from kit_cluster import Cluster, running_cluster
 
-from duobus.auth.sas_tokens import sign_token
 from duobus.clock import Clock, Entropy
 from duobus.cluster.directory import Directory
 from duobus.gateway.tls import SelfSigned
+from duobus.model.access_rules import sign_token
 from duobus.server.settings import EMULATOR_KEY
 from duobus.storage.catalog_rows import CatalogContents, StoreRow
 

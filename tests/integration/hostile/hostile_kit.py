@@ -15,9 +15,9 @@ import msgspec
 
 from duobus.amqp.frames import AMQP_HEADER, SASL_HEADER, TYPE_SASL, frame
 from duobus.amqp.performatives import Attach, Begin, Flow, Open, Performative, SaslInit, Source, Target, Transfer
-from duobus.auth.sas_tokens import sign_token
 from duobus.clock import Clock, Entropy
 from duobus.codec import Described, build_message, decode
+from duobus.model.access_rules import sign_token
 from duobus.model.descriptions import QueueDescription
 from duobus.server.composition import Server
 from duobus.server.settings import EMULATOR_KEY, NamespaceConfig, Settings, load_settings

@@ -20,8 +20,8 @@ from typing import Any, Final
 import apsw
 import pytest
 
-from duobus.auth.sas_tokens import sign_token
 from duobus.clock import Clock, Entropy
+from duobus.model.access_rules import sign_token
 from duobus.server.composition import Server
 from duobus.server.settings import EMULATOR_KEY, Settings, load_settings
 from duobus.testing.server import queues_config

@@ -20,10 +20,10 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 from click.testing import CliRunner
 
-from duobus.auth.sas_tokens import sign_token
 from duobus.cli.main import main
 from duobus.ha.outage_scope import Away, keys_of, slot_of, store_away
 from duobus.ha.transfer import ping
+from duobus.model.access_rules import sign_token
 from duobus.testing.server import ServerProcess, queues_config
 from duobus_demo.clients import endpoints_of
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from duobus import file_sync
 from duobus.arrow import capture_folder
 from duobus.arrow.capture_folder import CaptureError, CaptureFolder, escaped
 from duobus.spark.schema import arrow_schema
@@ -76,8 +77,10 @@ def kill_at(count: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return call
 
-    monkeypatch.setattr(capture_folder, "sync_file", dying(capture_folder.sync_file))
-    monkeypatch.setattr(capture_folder, "sync_folder", dying(capture_folder.sync_folder))
+    for name in ("sync_file", "sync_folder"):
+        call = dying(getattr(file_sync, name))
+        for module in (capture_folder, file_sync):
+            monkeypatch.setattr(module, name, call)
     return done
 
 

@@ -9,12 +9,12 @@ import pytest
 from test_clustered_units import Owner
 
 from duobus.auth.authorizer import Authorizer, Grants, NamespaceRules
-from duobus.auth.sas_tokens import sign_token
 from duobus.broker.entities.queue import COUNT_BITS
 from duobus.cluster.directory import Directory
 from duobus.cluster.sharding.entities import ShardedQueue
 from duobus.cluster.shards import assign_shards
 from duobus.errors import EntityAlreadyExists, NotAllowed, NotImplementedYet, StoreUnavailable
+from duobus.model.access_rules import sign_token
 from duobus.model.address import check_entity_name, parse_address, shard_path, sharded_queue_of
 from duobus.model.batches import Refusal
 from duobus.model.descriptions import AccessRule, QueueDescription, Right

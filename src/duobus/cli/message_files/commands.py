@@ -244,7 +244,7 @@ def export(
     """Write messages to a file, whole, in any state; they stay where they are."""
     if path is None and form == PARQUET:
         raise click.UsageError("Give --to: files of Parquet do not go to standard output.")
-    from duobus.cli.message_files.exports import JsonLines, Parquet, Writer, whole_file
+    from duobus.cli.message_files.exports import JsonLines, Parquet, Writer, output_of
 
     with remote.messaging(named(source)):
         # Without the SDK the modules below cannot be loaded, which is told here.
@@ -255,7 +255,7 @@ def export(
         with_session_hint(source),
         remote.messaging(named(source)) as client,
         receiver_of(client, **source) as receiver,
-        whole_file(path) as file,
+        output_of(path) as file,
         _Bar(count, is_shown=not no_progress and path is not None) as bar,
     ):
         writer: Writer

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from duobus.cli.output import json_of
-from duobus.file_sync import sync_file, sync_folder
+from duobus.file_sync import whole_file
 
 if TYPE_CHECKING:
     from duobus.spark.rows import Source
@@ -98,19 +98,11 @@ def _without_data(form: dict[str, Any]) -> str:
 
 
 @contextmanager
-def whole_file(path: Path | None) -> Iterator[IO[bytes]]:
+def output_of(path: Path | None) -> Iterator[IO[bytes]]:
     """Open a file that gets its name when it is complete and durable; None: standard output."""
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with part.open("wb") as file:
-            yield file
-            file.flush()
-            sync_file(file.fileno())
-        part.replace(path)
-        sync_folder(path.parent)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        yield file

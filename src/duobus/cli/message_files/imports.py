@@ -19,7 +19,7 @@ from duobus.cli.message_files.exports import MESSAGE
 from duobus.dead_letters.sdk_messages import sdk_message
 from duobus.dead_letters.work import Pace, Totals
 from duobus.errors import ServiceBusError
-from duobus.file_sync import sync_file
+from duobus.file_sync import whole_file
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusSender
@@ -191,12 +191,8 @@ class ImportRecord:
         self.done = done
         if self._path is None:
             return
-        new = self._path.with_name(self._path.name + ".new")
-        with new.open("w", encoding="utf-8") as file:
-            json.dump({"target": self._target, "done": done}, file)
-            file.flush()
-            sync_file(file.fileno())
-        new.replace(self._path)
+        with whole_file(self._path) as file:
+            file.write(json.dumps({"target": self._target, "done": done}).encode())
 
     def end(self) -> None:
         """The import is complete: the next one begins anew."""

@@ -15,11 +15,12 @@ from urllib.parse import quote, urlencode
 
 import aiohttp
 
-# The signature itself is the server's, so that it is written once. Nothing else of the server is used here.
-from duobus.auth.sas_tokens import sign_token
 from duobus.clock import Clock
 from duobus.console.namespace.address import NamespaceAddress
 from duobus.console.namespace.failures import NamespaceError, detail_of, told
+
+# The signature itself is the server's, so that it is written once. Nothing else of the server is used here.
+from duobus.model.access_rules import sign_token
 
 #: For how many seconds the signature of one request is good.
 _TOKEN_S: Final = 300

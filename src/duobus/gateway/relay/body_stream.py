@@ -16,7 +16,7 @@ class RendezvousBroken(Exception):
 
 
 class BodyStream:
-    """Reads a rendezvous for whoever writes the response to the sender.
+    """Reads a rendezvous for the handler that writes the response to the sender.
 
     Args:
         end: The listener's WebSocket.

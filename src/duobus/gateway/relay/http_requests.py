@@ -125,7 +125,7 @@ class HttpRequests:
             if not waiting.done.done():
                 waiting.done.cancel()
             elif not waiting.done.cancelled():
-                # A refusal that nobody has waited for.
+                # The refusal is read, or asyncio would log an error that was never retrieved.
                 waiting.done.exception()
             if waiting.end is not None:
                 waiting.end.close(CLOSE_NORMAL)

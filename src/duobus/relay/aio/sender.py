@@ -1,4 +1,4 @@
-"""RelaySender: WebSocket connections and HTTP requests to whoever listens behind a relay."""
+"""RelaySender: WebSocket connections and HTTP requests to the listeners behind a relay."""
 
 from __future__ import annotations
 

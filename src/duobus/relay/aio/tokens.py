@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LIFE_S: Final = 3600
 #: The part of its life after which a token is replaced.
 RENEW_AFTER: Final = 0.8
-#: Some decades, for tokens that nobody here can replace.
+#: Some decades, for tokens that this client cannot replace.
 _NEVER_MS: Final = 1 << 40
 #: A credential has this long for a token.
 CREDENTIAL_S: Final = 30.0

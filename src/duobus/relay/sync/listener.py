@@ -310,7 +310,7 @@ class RelayListener:
         except RelayError as error:
             return error
         except Exception as error:  # noqa: BLE001 - it is logged and told
-            # A listener outlives what nobody foresaw.
+            # A listener outlives errors of every kind.
             _log.exception("%s: listening failed", self.endpoint.name)
             return ConnectionDropped(f"unexpected: {error!r}", self.endpoint.name)
 

@@ -1,5 +1,5 @@
 # Generated from duobus/relay/aio/sender.py by `make twins`; change that one.
-"""RelaySender: WebSocket connections and HTTP requests to whoever listens behind a relay."""
+"""RelaySender: WebSocket connections and HTTP requests to the listeners behind a relay."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class JournalStore(MessagingStore):
         self._clock = clock or Clock()
         self._brings_over = brings_over
         self._segment_bytes = segment_bytes
-        #: Held by whoever uses SQLite's connection for commits and reads.
+        #: Held by the thread that uses SQLite's connection for commits and reads.
         self._turn = threading.RLock()
         self._backlog = Backlog()
         self._large = LargeCommits()
@@ -148,7 +148,7 @@ class JournalStore(MessagingStore):
         return contents
 
     def _begin_journal(self) -> None:
-        # The file lacks nothing now, so that nobody has to miss the journal while there is none.
+        # The file lacks nothing now, so the store may do without a journal until the new one is there.
         self._sqlite.say_journal(is_there=False)
         remove_mark(self._path)
         self._journal = Segments(self._path, self._store_id, self._salt, SEGMENTS, segment_bytes=self._segment_bytes)
@@ -291,11 +291,17 @@ class JournalStore(MessagingStore):
     @contextmanager
     def _whole(self, doing: str) -> Iterator[SqliteStore]:
         """Lend SQLite's side, to which everything has been brought over."""
+        with self._beside(doing) as store:
+            self._bring_over(len(self._backlog))
+            yield store
+
+    @contextmanager
+    def _beside(self, doing: str) -> Iterator[SqliteStore]:
+        """Lend SQLite's side as it is, for what has nothing to do with messages."""
         self._opened()
         with self._turn:
             self._opened()
             try:
-                self._bring_over(len(self._backlog))
                 yield self._sqlite
             except BaseException as error:
                 failure = self._failed(doing, error)
@@ -445,20 +451,6 @@ class JournalStore(MessagingStore):
         with self._whole("keep what the catalog has") as store:
             store.keep_records()
 
-    @contextmanager
-    def _beside(self, doing: str) -> Iterator[SqliteStore]:
-        """Lend SQLite's side as it is, for what has nothing to do with messages."""
-        self._opened()
-        with self._turn:
-            self._opened()
-            try:
-                yield self._sqlite
-            except BaseException as error:
-                failure = self._failed(doing, error)
-                if failure is error:
-                    raise
-                raise failure from error
-
 
 def store_in_file(
     path: Path, store_id: int, *, must_exist: bool, has_journal: bool = False, clock: Clock | None = None
@@ -474,7 +466,7 @@ def store_in_file(
 
 
 def bring_left_over(path: Path, store_id: int) -> None:
-    """Have the file of a store that nobody uses hold what its journal holds, if there is one.
+    """Have the file of a store that is not in use hold what its journal holds, if there is one.
 
     Raises:
         StoreFailed: The store cannot be opened.

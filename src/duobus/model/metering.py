@@ -20,6 +20,12 @@ EMPTY_RECEIVE = "empty-receive"
 PEEK = "peek"
 SETTLE = "settle"
 RENEW = "renew"
+#: An HTTP request to a relay, with the bytes of its body and of the body of its answer.
+RELAY_REQUEST = "relay-request"
+#: A message that went through joined WebSockets of a relay.
+RELAY_MESSAGE = "relay-message"
+#: A second, begun, in which a listener of a relay was there.
+RELAY_LISTENER = "relay-listener"
 
 #: Every kind that a record may have, and whether it costs.
 KINDS: dict[str, bool] = {
@@ -30,7 +36,12 @@ KINDS: dict[str, bool] = {
     PEEK: True,
     SETTLE: False,
     RENEW: False,
+    RELAY_REQUEST: False,
+    RELAY_MESSAGE: False,
+    RELAY_LISTENER: False,
 }
+#: Those of relays: no price of messages fits them.
+RELAY_KINDS = (RELAY_REQUEST, RELAY_MESSAGE, RELAY_LISTENER)
 
 
 class MeteringRecord(msgspec.Struct, frozen=True):
@@ -41,9 +52,9 @@ class MeteringRecord(msgspec.Struct, frozen=True):
         number: 1 and up within ``server``, without gaps.
         minute_ms: Start of the minute, ms since the epoch.
         namespace: Name of the namespace.
-        entity: Path of the queue, topic or subscription.
+        entity: Path of the queue, topic, subscription or relay.
         kind: One of KINDS.
-        messages: Messages, or requests for a kind that moves none.
+        messages: Messages, or requests for a kind that moves none; of RELAY_LISTENER seconds.
         bytes: Sum of the payload sizes.
         operations: Billable operations; counted per message, since sums cannot be split again.
         key: Name of the access rule, or of the identity, that asked; empty where nobody is named.

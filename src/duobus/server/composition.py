@@ -14,6 +14,7 @@ import msgspec
 
 from duobus.auth.authorizer import Authorizer, NamespaceRules
 from duobus.broker import MessageBroker, Namespace, Queue, ScaleUnit, Throttle, create_queues, without_subscriptions
+from duobus.broker.entities.relay import HybridConnection
 from duobus.broker.store_probes import StoreProbes
 from duobus.clock import AHEAD_MAX_MS, BrokerTime, Clock, Entropy
 from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, StoreForeign, StoreTooNew
@@ -362,7 +363,8 @@ class Server:
     def _rules_of_entities(self, namespace: str) -> Iterable[tuple[str, tuple[AccessRule, ...]]]:
         """Path and access rules of each entity that has any."""
         home = self.unit.namespace(namespace)
-        for entity in (*home.queues.values(), *home.topics.values()):
+        entities: list[Queue | HybridConnection] = [*home.queues.values(), *home.topics.values(), *home.relays.values()]
+        for entity in entities:
             if entity.description.authorization_rules:
                 yield entity.path, entity.description.authorization_rules
 
@@ -572,6 +574,7 @@ class Server:
     async def _open_listeners(self, authorizer: Authorizer) -> None:
         settings = self.settings
         tls = self.certificates = self._certificates()
+        from duobus.gateway.relay.activity import RelayActivity
         from duobus.gateway.relay.hub import RelayHub
         from duobus.gateway.relay.server import RelayServer
         from duobus.gateway.rest.api import HttpApi
@@ -584,7 +587,7 @@ class Server:
         started_ms = self._clock.now_ms()
         metrics = Metrics(lambda: self._samples(started_ms))
         websocket = WebSocketServer(self.amqp, self._own_hosts(), Log("websocket"))
-        relay_hub = RelayHub(self.unit, authorizer, self._clock, self._entropy, Log("relay"))
+        relay_hub = RelayHub(self.unit, authorizer, self._clock, self._entropy, Log("relay"), self.metering)
         api = HttpApi(
             self.unit,
             authorizer,
@@ -626,7 +629,7 @@ class Server:
                 history=self._history,
                 events=self._events,
                 metering=MeteringReader(None if settings.ephemeral else settings.data, self._clock),
-                relays=ServerRelays(self.unit, relay_hub, self.audit, self._clock.now_ms),
+                relays=ServerRelays(self.unit, RelayActivity(relay_hub), self.audit, self._clock.now_ms),
             ),
             **self._sends(),
         )

@@ -13,6 +13,7 @@ from duobus.console.screens import (
     messages,
     overview,
     pairs,
+    relays,
     stores,
     usage,
 )
@@ -24,6 +25,7 @@ SCREENS: Final[tuple[Screen, ...]] = (
     messages.screen,
     dead_letters.screen,
     connections.screen,
+    relays.screen,
     stores.screen,
     pairs.screen,
     audit.screen,

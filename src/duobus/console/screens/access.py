@@ -1,6 +1,6 @@
 """Who may do what, and how the server shows who the server is: access rules with their keys, and the certificate.
 
-The rules of a queue or topic are on the page of that entity, whose forms lead here as well.
+The rules of a queue, topic or relay are on the page of that entity, whose forms lead here as well.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from duobus.console.formats import entity_url
 from duobus.console.namespace.access_rules import RIGHTS, WHICH, AccessRules
 from duobus.console.observation.findings import certificate_of
 from duobus.console.visits import Redirect, Refusal, Screen, View, Visit
+
+#: First part of the address of the page of a relay.
+RELAY_PAGE: Final = "relay"
 
 screen: Final = Screen("access", label="Access", key="k", order=200)
 
@@ -113,4 +116,6 @@ def _rights(visit: Visit) -> list[str]:
 
 def _done(visit: Visit, notice: str) -> Redirect:
     entity = visit.form.get("entity", "")
-    return Redirect(entity_url(entity, tab="access") if entity else "/access", notice=notice)
+    # Which screen the entity has: the form says so of a relay.
+    place = RELAY_PAGE if visit.form.get("page") == RELAY_PAGE else "entities"
+    return Redirect(entity_url(entity, place, tab="access") if entity else "/access", notice=notice)

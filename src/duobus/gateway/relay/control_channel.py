@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from duobus.auth.authorizer import Grant
 from duobus.gateway.relay.frames import TEXT, Piece
 from duobus.gateway.relay.listeners import Vigil
+from duobus.gateway.relay.usage import UsageCounter
 from duobus.gateway.relay.websocket_end import WebSocketEnd
 from duobus.model.relay.limits import (
     CHANNEL_BODY_BYTES_MAX,
@@ -16,10 +17,37 @@ from duobus.model.relay.limits import (
     CLOSE_TOO_LARGE,
     MESSAGE_BYTES_MAX,
 )
-from duobus.model.relay.messages import Accept, MalformedMessage, Rendezvous, RenewToken, Request, Response, to_relay
+from duobus.model.relay.messages import (
+    Accept,
+    MalformedMessage,
+    RemoteEndpoint,
+    Rendezvous,
+    RenewToken,
+    Request,
+    Response,
+    to_relay,
+)
 
 #: A response and its body; None for a response that HTTP does not allow.
 Answer = tuple[Response, bytes] | None
+
+
+class ListenerAbout(NamedTuple):
+    """What is known of a listener from its handshake.
+
+    Attributes:
+        base: Scheme and host by which the listener has come, for addresses of rendezvous.
+        remote: Where the listener is.
+        id: The id that the listener has chosen; empty where it has chosen none.
+        tracking_id: For the log.
+        since_ms: When it has come.
+    """
+
+    base: str
+    remote: RemoteEndpoint | None
+    id: str
+    tracking_id: str
+    since_ms: int
 
 
 class ChannelOwner(Protocol):
@@ -36,22 +64,30 @@ class ControlChannel:
     """One listener.
 
     Attributes:
+        about: What its handshake has told.
         grant: What its token allows; renewed by itself.
-        base: Scheme and host by which it has come, for addresses of rendezvous.
-        tracking_id: For the log.
     """
 
-    __slots__ = ("_body", "_expected", "_owner", "_text", "_waiting", "base", "end", "grant", "tracking_id", "vigil")
+    __slots__ = ("_body", "_counted_s", "_expected", "_owner", "_seconds", "_start_ms", "_text", "_waiting", "about",
+                 "end", "grant", "vigil")  # fmt: skip
 
     def __init__(
-        self, end: WebSocketEnd, owner: ChannelOwner, grant: Grant, base: str, tracking_id: str, now_ms: int
+        self,
+        end: WebSocketEnd,
+        owner: ChannelOwner,
+        grant: Grant,
+        about: ListenerAbout,
+        seconds: UsageCounter,
+        now_ms: int,
     ) -> None:
         self.end = end
         self.grant = grant
-        self.base = base
-        self.tracking_id = tracking_id
+        self.about = about
         self.vigil = Vigil(now_ms)
         self._owner = owner
+        self._seconds = seconds
+        self._start_ms = now_ms
+        self._counted_s = 0
         self._text = bytearray()
         # The response whose body is the next binary message, and what has come of that.
         self._expected: Response | None = None
@@ -62,6 +98,13 @@ class ControlChannel:
     def is_fit(self) -> bool:
         """Whether a sender may be sent to it."""
         return self.end.is_open and self.end.unsent_bytes < CHANNEL_UNREAD_BYTES_MAX
+
+    def count_time(self, now_ms: int) -> None:
+        """Meter the seconds that the listener has begun since the last call."""
+        begun = (now_ms - self._start_ms) // 1000 + 1
+        if begun > self._counted_s:
+            self._seconds.add(begun - self._counted_s, 0)
+            self._counted_s = begun
 
     # -- what the relay asks ----------------------------------------------------------------------------------------
 

@@ -10,12 +10,14 @@ from aiohttp import web
 
 from duobus.auth.authorizer import NamespaceRules
 from duobus.broker.entities.relay import HybridConnection
-from duobus.gateway.relay.control_channel import ControlChannel
+from duobus.gateway.relay.control_channel import ControlChannel, ListenerAbout
+from duobus.gateway.relay.frames import Piece
 from duobus.gateway.relay.hub import RelayHub
 from duobus.gateway.relay.refusals import Rejected, RelayRefusal
 from duobus.gateway.relay.splice import SplicedEnd
 from duobus.gateway.relay.websocket_end import Upgraded, WebSocketEnd, demand_handshake
 from duobus.model.descriptions import Right
+from duobus.model.metering import RELAY_LISTENER, RELAY_MESSAGE
 from duobus.model.relay.addresses import ACCEPT, CONNECT, LISTEN, REQUEST, RelayTarget, address
 from duobus.model.relay.description import HTTP
 from duobus.model.relay.headers import AUTHORIZATION, NOT_OF_HANDSHAKE, TOKEN_HEADER, combined, size_of, without
@@ -74,8 +76,9 @@ class PendingConnect:
         done: Has the answer of the sender's handler, or the refusal.
     """
 
-    def __init__(self, hub: RelayHub, relay: HybridConnection, request: web.Request) -> None:
+    def __init__(self, hub: RelayHub, relay: HybridConnection, request: web.Request, key: str) -> None:
         self.relay = relay
+        self._messages = hub.counter_of(relay, RELAY_MESSAGE, key)
         self.done: asyncio.Future[Upgraded] = asyncio.get_running_loop().create_future()
         self._hub = hub
         self._request = request
@@ -102,11 +105,11 @@ class PendingConnect:
         # The listener has its answer; only now may the sender send.
         self.done.set_result(sender.open(sender_request, SplicedEnd(sender, listener, self._count), chosen))
         use = self._hub.use_of(self.relay)
-        use.spliced.update(self.ends)
+        use.join(self.ends)
         try:
             await listener.finished
         finally:
-            use.spliced.discard(listener)
+            use.part(listener)
             # The handler of a listener whose connection is gone is cancelled before its end is told.
             listener.feed_eof()
         return upgraded
@@ -116,8 +119,9 @@ class PendingConnect:
         if not self.done.done():
             self.done.set_exception(refusal)
 
-    def _count(self, size: int) -> None:
-        self._hub.handed_on += size
+    def _count(self, piece: Piece) -> None:
+        self._hub.carried(self.relay, piece.is_last, len(piece.data))
+        self._messages.add(piece.is_last, len(piece.data))
 
 
 class Handshakes:
@@ -152,10 +156,12 @@ class Handshakes:
         relay = hub.demand_relay(namespace.name, target)
         demand_handshake(request)
         grant = hub.authorize(request, target, relay, namespace, Right.LISTEN)
-        hub.demand_room(relay)
+        hub.use_of(relay).demand_room(relay.path)
         end = WebSocketEnd(request)
         owner = _Owner(hub, relay, namespace)
-        channel = ControlChannel(end, owner, grant, base_of(request), tracking_id, hub.clock.monotonic_ms())
+        about = ListenerAbout(base_of(request), remote_of(request), target.id, tracking_id, hub.clock.now_ms())
+        seconds = hub.counter_of(relay, RELAY_LISTENER, grant.who)
+        channel = ControlChannel(end, owner, grant, about, seconds, hub.clock.monotonic_ms())
         hub.begin(relay, channel)
         try:
             upgraded = end.open(request, channel, first_protocol(request))
@@ -185,8 +191,7 @@ class Handshakes:
         hub = self._hub
         relay = hub.demand_relay(namespace.name, target)
         is_authorized = relay.description.requires_client_authorization
-        if is_authorized:
-            hub.authorize(request, target, relay, namespace, Right.SEND)
+        who = hub.authorize(request, target, relay, namespace, Right.SEND).who if is_authorized else ""
         demand_handshake(request)
         if relay.description.senders == HTTP:
             raise RelayRefusal(400, f"The hybrid connection '{relay.path}' takes HTTP requests only.")
@@ -194,13 +199,13 @@ class Handshakes:
         headers = without(headers, *NOT_OF_HANDSHAKE)
         if size_of(headers) > HEADERS_BYTES_MAX:
             raise RelayRefusal(431, f"The headers have more than {HEADERS_BYTES_MAX} bytes together.")
-        hub.demand_room(relay)
-        channel = hub.choose(relay, 404)
-        waiting = PendingConnect(hub, relay, request)
-        key = hub.promises.promise(waiting, hub.clock.monotonic_ms() + round(hub.rendezvous_s * 1000))
         use = hub.use_of(relay)
-        use.pending[waiting] = channel
-        where = address(channel.base, target.raw_path, ACCEPT, id=key, query=target.query)
+        use.demand_room(relay.path)
+        channel = hub.choose(relay, 404)
+        waiting = PendingConnect(hub, relay, request, who)
+        key = hub.promises.promise(waiting, hub.clock.monotonic_ms() + round(hub.rendezvous_s * 1000))
+        use.wait(waiting, channel)
+        where = address(channel.about.base, target.raw_path, ACCEPT, id=key, query=target.query)
         try:
             channel.send(Accept(where, target.id or tracking_id, combined(headers), remote_of(request)))
             async with asyncio.timeout(hub.rendezvous_s):
@@ -209,7 +214,7 @@ class Handshakes:
             raise RelayRefusal(504, f"No listener of '{relay.path}' has accepted in time.") from None
         finally:
             hub.promises.withdraw(key)
-            use.pending.pop(waiting, None)
+            use.waited(waiting)
             if not waiting.done.done():
                 waiting.done.cancel()
         assert waiting.ends is not None
@@ -218,7 +223,7 @@ class Handshakes:
             await sender.finished
             return upgraded
         finally:
-            use.spliced.discard(sender)
+            use.part(sender)
             sender.feed_eof()
 
 

@@ -20,6 +20,7 @@ from duobus.gateway.relay.hub import RelayHub
 from duobus.gateway.relay.refusals import RelayRefusal
 from duobus.gateway.relay.websocket_end import WebSocketEnd, demand_handshake
 from duobus.model.descriptions import Right
+from duobus.model.metering import RELAY_REQUEST
 from duobus.model.relay import addresses
 from duobus.model.relay.addresses import RelayTarget
 from duobus.model.relay.description import WEBSOCKET
@@ -49,8 +50,10 @@ class PendingRequest:
         done: The answer of the control channel, or the stream of a rendezvous.
     """
 
-    def __init__(self, relay: HybridConnection) -> None:
+    def __init__(self, hub: RelayHub, relay: HybridConnection, key: str) -> None:
         self.relay = relay
+        self._hub = hub
+        self._usage = hub.counter_of(relay, RELAY_REQUEST, key)
         self.done: asyncio.Future[Answer | BodyStream] = asyncio.get_running_loop().create_future()
         #: The listener's rendezvous, once it is open.
         self.end: WebSocketEnd | None = None
@@ -69,6 +72,11 @@ class PendingRequest:
         finally:
             end.feed_eof()
         return upgraded
+
+    def count(self, requests: int, size_bytes: int) -> None:
+        """Count this request, once, or bytes of its body or of the body of its answer."""
+        self._hub.carried(self.relay, 0, size_bytes)
+        self._usage.add(requests, size_bytes)
 
     def answered(self, answer: Answer) -> None:
         """The control channel has brought the response; None: one that HTTP does not allow."""
@@ -98,8 +106,7 @@ class HttpRequests:
         hub = self._hub
         relay = hub.demand_relay(namespace.name, target)
         is_authorized = relay.description.requires_client_authorization
-        if is_authorized:
-            hub.authorize(request, target, relay, namespace, Right.SEND)
+        who = hub.authorize(request, target, relay, namespace, Right.SEND).who if is_authorized else ""
         if relay.description.senders == WEBSOCKET:
             raise RelayRefusal(400, f"The hybrid connection '{relay.path}' takes WebSockets only.")
         if request.method == "CONNECT":
@@ -108,18 +115,18 @@ class HttpRequests:
         headers = via_appended(end_to_end(headers), request.host)
         if size_of(headers) > HEADERS_BYTES_MAX:
             raise RelayRefusal(431, f"The headers have more than {HEADERS_BYTES_MAX} bytes together.")
-        hub.demand_room(relay)
-        channel = hub.choose(relay, 502)
         use = hub.use_of(relay)
-        waiting = PendingRequest(relay)
-        use.pending[waiting] = channel
+        use.demand_room(relay.path)
+        channel = hub.choose(relay, 502)
+        waiting = PendingRequest(hub, relay, who)
+        use.wait(waiting, channel)
         key = hub.promises.promise(waiting, None)
         channel.expect(key, waiting.answered)
         try:
-            large = await self._send(request, target, channel, key, combined(headers))
+            large = await self._send(request, target, channel, waiting, key, combined(headers))
             return await self._respond(request, waiting, channel, large)
         finally:
-            use.pending.pop(waiting, None)
+            use.waited(waiting)
             hub.promises.withdraw(key)
             channel.forget(key)
             if not waiting.done.done():
@@ -131,10 +138,16 @@ class HttpRequests:
                 waiting.end.close(CLOSE_NORMAL)
 
     async def _send(
-        self, request: web.Request, target: RelayTarget, channel: ControlChannel, key: str, headers: dict[str, str]
+        self,
+        request: web.Request,
+        target: RelayTarget,
+        channel: ControlChannel,
+        waiting: PendingRequest,
+        key: str,
+        headers: dict[str, str],
     ) -> Request | None:
         """Send a small request; return a large one, which goes over the rendezvous that the listener is asked for."""
-        where = addresses.address(channel.base, target.raw_path, addresses.REQUEST, id=key)
+        where = addresses.address(channel.about.base, target.raw_path, addresses.REQUEST, id=key)
         query = f"?{target.query}" if target.query else ""
         length = request.content_length
         is_small = not request.body_exists or (length is not None and length <= CHANNEL_BODY_BYTES_MAX)
@@ -151,7 +164,7 @@ class HttpRequests:
                 raise RelayRefusal(408, "The body did not arrive in time.") from None
         has_body = bool(body) or not is_small
         message = Request(where, key, target.raw_path + query, request.method, headers, has_body, remote_of(request))
-        self._hub.handed_on += len(body)
+        waiting.count(1, len(body))
         if is_small:
             channel.send(message, body)
             return None
@@ -171,18 +184,18 @@ class HttpRequests:
             raise RelayRefusal(504, f"The listener of '{waiting.relay.path}' has not answered in time.") from None
         if not isinstance(found, BodyStream):
             response, body = self._demand(found)
-            return await self._whole(request, response, body)
+            return await self._whole(request, waiting, response, body)
         assert waiting.end is not None
         sending: asyncio.Task[None] | None = None
         try:
             if large is not None:
                 waiting.end.send_text(large.to_json())
                 sending = asyncio.get_running_loop().create_task(
-                    self._send_body(request, waiting.end), name="relay-body"
+                    self._send_body(request, waiting, waiting.end), name="relay-body"
                 )
             response, _ = self._demand((await found.head(hub.response_s), b""))
             channel.vigil.answered()
-            return await self._streamed(request, response, found)
+            return await self._streamed(request, waiting, response, found)
         except TimeoutError:
             raise RelayRefusal(504, f"The listener of '{waiting.relay.path}' has not answered in time.") from None
         except RendezvousBroken as error:
@@ -191,12 +204,12 @@ class HttpRequests:
             if sending is not None:
                 sending.cancel()
 
-    async def _send_body(self, request: web.Request, end: WebSocketEnd) -> None:
+    async def _send_body(self, request: web.Request, waiting: PendingRequest, end: WebSocketEnd) -> None:
         """Hand the body on as it comes, as fast as the listener reads."""
         is_first = True
         try:
             async for part in request.content.iter_any():
-                self._hub.handed_on += len(part)
+                waiting.count(0, len(part))
                 for pos in range(0, len(part), BODY_AHEAD_BYTES):
                     end.send_piece(Piece(BINARY, part[pos : pos + BODY_AHEAD_BYTES], is_first, False))
                     is_first = False
@@ -212,25 +225,31 @@ class HttpRequests:
             raise RelayRefusal(502, "The listener has answered with something that is no response of HTTP.")
         return found
 
-    def _head(self, request: web.Request, response: Response) -> tuple[int, str | None, list[tuple[str, str]]]:
+    def _head(
+        self, request: web.Request, waiting: PendingRequest, response: Response
+    ) -> tuple[int, str | None, list[tuple[str, str]]]:
         status = _OWN_FAULT if response.status in _NOT_OF_LISTENERS else response.status
-        self._hub.statuses[status] += 1
+        self._hub.answered(waiting.relay, status)
         reason = description_of(response.description, DESCRIPTION_LENGTH_MAX) or None
         return status, reason, via_appended(end_to_end(response.headers.items()), request.host)
 
-    async def _whole(self, request: web.Request, response: Response, body: bytes) -> web.StreamResponse:
-        status, reason, headers = self._head(request, response)
-        self._hub.handed_on += len(body)
+    async def _whole(
+        self, request: web.Request, waiting: PendingRequest, response: Response, body: bytes
+    ) -> web.StreamResponse:
+        status, reason, headers = self._head(request, waiting, response)
+        waiting.count(0, len(body))
         return web.Response(status=status, reason=reason, headers=headers, body=body or None)
 
-    async def _streamed(self, request: web.Request, response: Response, stream: BodyStream) -> web.StreamResponse:
-        status, reason, headers = self._head(request, response)
+    async def _streamed(
+        self, request: web.Request, waiting: PendingRequest, response: Response, stream: BodyStream
+    ) -> web.StreamResponse:
+        status, reason, headers = self._head(request, waiting, response)
         answer = web.StreamResponse(status=status, reason=reason, headers=headers)
         await answer.prepare(request)
         is_bare = request.method == "HEAD" or status in _WITHOUT_BODY
         try:
             while data := await stream.next(self._hub.response_s):
-                self._hub.handed_on += len(data)
+                waiting.count(0, len(data))
                 if not is_bare:
                     await answer.write(data)
         except (TimeoutError, RendezvousBroken):

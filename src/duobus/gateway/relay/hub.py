@@ -15,9 +15,11 @@ from duobus.broker.entities.relay import HybridConnection
 from duobus.clock import Clock, Entropy
 from duobus.errors import Unauthorized
 from duobus.gateway.relay.control_channel import ControlChannel
-from duobus.gateway.relay.listeners import HandshakeRates, Listeners
+from duobus.gateway.relay.listeners import HandshakeRates
 from duobus.gateway.relay.refusals import RelayRefusal, disabled, no_listener, no_relay
+from duobus.gateway.relay.relay_use import NamespaceRoom, RelayUse
 from duobus.gateway.relay.rendezvous import Rendezvous
+from duobus.gateway.relay.usage import Metering, RelayTotals, UsageCounter
 from duobus.gateway.relay.websocket_end import WebSocketEnd
 from duobus.model.descriptions import Right
 from duobus.model.relay.addresses import RelayTarget
@@ -26,9 +28,7 @@ from duobus.model.relay.limits import (
     CLOSE_ERROR,
     CLOSE_GONE,
     CLOSE_UNAUTHORIZED,
-    CONNECTIONS_MAX,
     DESCRIPTION_LENGTH_MAX,
-    PENDING_MAX,
     RENDEZVOUS_S,
     RESPONSE_S,
     SWEEP_S,
@@ -52,26 +52,7 @@ class PendingSender(Protocol):
         """The relay or the listener is gone."""
 
 
-class RelayUse:
-    """What goes on at one relay.
-
-    Attributes:
-        listeners: Its control channels.
-        pending: Senders that wait for one of these, and HTTP requests until they are answered, each with its listener.
-        spliced: Ends of WebSockets that are joined.
-    """
-
-    __slots__ = ("listeners", "pending", "spliced")
-
-    def __init__(self) -> None:
-        self.listeners: Listeners[ControlChannel] = Listeners()
-        self.pending: dict[PendingSender, ControlChannel] = {}
-        self.spliced: set[WebSocketEnd] = set()
-
-    @property
-    def connections(self) -> int:
-        """How many relay connections these are."""
-        return len(self.listeners) + len(self.spliced) // 2 + len(self.pending)
+Use = RelayUse[ControlChannel, PendingSender, WebSocketEnd]
 
 
 class RelayHub:
@@ -80,8 +61,7 @@ class RelayHub:
     Attributes:
         clock: Time.
         log: Where refusals and listeners are told.
-        statuses: Answers to HTTP senders by status, for the metrics.
-        handed_on: Bytes that went through.
+        totals: What all relays have carried, for the metrics.
         refusals: Refused handshakes and requests by status, for the metrics.
         rendezvous_s: How long the address of a rendezvous is good.
         response_s: How long a response may take, from one frame to the next.
@@ -89,20 +69,30 @@ class RelayHub:
         promises: Rendezvous that were not opened yet.
     """
 
-    def __init__(self, unit: ScaleUnit, authorizer: Authorizer, clock: Clock, entropy: Entropy, log: Log) -> None:
+    def __init__(
+        self,
+        unit: ScaleUnit,
+        authorizer: Authorizer,
+        clock: Clock,
+        entropy: Entropy,
+        log: Log,
+        metering: Metering,
+    ) -> None:
         self._unit = unit
         self._authorizer = authorizer
         self._entropy = entropy
         self.clock = clock
         self.log = BoundedLog(log, clock.monotonic_ms)
-        self.statuses: Counter[int] = Counter()
+        self.totals = RelayTotals()
         self.refusals: Counter[int] = Counter()
-        self.handed_on = 0
         self.rendezvous_s = RENDEZVOUS_S
         self.response_s = RESPONSE_S
         self.rates = HandshakeRates()
         self.promises: Rendezvous[PendingSender] = Rendezvous(lambda: entropy.token(_SECRET_BYTES).hex())
-        self._uses: dict[HybridConnection, RelayUse] = {}
+        self._metering = metering
+        self._uses: dict[HybridConnection, Use] = {}
+        self._rooms: dict[str, NamespaceRoom] = {}
+        self._totals: dict[HybridConnection, RelayTotals] = {}
         self._timer: asyncio.TimerHandle | None = None
         unit.relays.follow(self._changed)
 
@@ -133,29 +123,51 @@ class RelayHub:
             raise disabled(relay.path)
         return relay
 
-    def use_of(self, relay: HybridConnection) -> RelayUse:
+    def use_of(self, relay: HybridConnection) -> Use:
         """What goes on at a relay."""
         found = self._uses.get(relay)
         if found is None:
-            found = self._uses[relay] = RelayUse()
+            room = self._rooms.setdefault(relay.namespace, NamespaceRoom())
+            found = self._uses[relay] = RelayUse(room)
         return found
+
+    def uses(self) -> list[tuple[HybridConnection, Use]]:
+        """Every relay that something goes on at."""
+        return list(self._uses.items())
 
     def listeners_of(self, relay: HybridConnection) -> int:
         """How many listeners a relay has at this server."""
         use = self._uses.get(relay)
         return 0 if use is None else len(use.listeners)
 
-    def uses(self) -> list[tuple[HybridConnection, RelayUse]]:
-        """Every relay that something goes on at."""
-        return list(self._uses.items())
+    def use_if_any(self, relay: HybridConnection) -> Use | None:
+        """What goes on at a relay; None where nothing does."""
+        return self._uses.get(relay)
 
-    def demand_room(self, relay: HybridConnection) -> None:
-        """Raise RelayRefusal when a namespace has as many relay connections as it may."""
-        number = sum(use.connections for one, use in self._uses.items() if one.namespace == relay.namespace)
-        if number >= CONNECTIONS_MAX:
-            raise RelayRefusal(503, f"The namespace has {CONNECTIONS_MAX} relay connections, which is the most.")
-        if len(self.use_of(relay).pending) >= PENDING_MAX:
-            raise RelayRefusal(503, f"{PENDING_MAX} senders wait for listeners of '{relay.path}', which is the most.")
+    def totals_of(self, relay: HybridConnection) -> RelayTotals:
+        """What a relay has carried since the server began."""
+        found = self._totals.get(relay)
+        if found is None:
+            found = RelayTotals()
+            if not relay.is_deleted:
+                self._totals[relay] = found
+        return found
+
+    def counter_of(self, relay: HybridConnection, kind: str, key: str) -> UsageCounter:
+        """What meters one kind of use of a relay by one key."""
+        return UsageCounter(self._metering, relay, kind, key)
+
+    def answered(self, relay: HybridConnection | None, status: int) -> None:
+        """An HTTP sender has its answer."""
+        self.totals.statuses[status] += 1
+        if relay is not None:
+            self.totals_of(relay).statuses[status] += 1
+
+    def carried(self, relay: HybridConnection, messages: int, size_bytes: int) -> None:
+        """Bytes went through, and so many messages have ended with them."""
+        for totals in (self.totals, self.totals_of(relay)):
+            totals.messages += messages
+            totals.handed_on += size_bytes
 
     def choose(self, relay: HybridConnection, status: int) -> ControlChannel:
         """A listener, at random; raises RelayRefusal with this status when there is none."""
@@ -234,13 +246,15 @@ class RelayHub:
 
     def begin(self, relay: HybridConnection, channel: ControlChannel) -> None:
         """A listener is there."""
-        self.use_of(relay).listeners.add(channel, relay.path)
+        self.use_of(relay).listen(channel, relay.path)
+        channel.count_time(self.clock.monotonic_ms())
         self.watch()
 
     def end(self, relay: HybridConnection, channel: ControlChannel, refusal: RelayRefusal | None = None) -> None:
         """A listener is not there any more: who waits for it is told, and what is joined goes on."""
         use = self.use_of(relay)
-        use.listeners.remove(channel)
+        if use.leave(channel):
+            channel.count_time(self.clock.monotonic_ms())
         gone = refusal or RelayRefusal(502, f"The listener of '{relay.path}' is gone.")
         for waiting in [waiting for waiting, asked in use.pending.items() if asked is channel]:
             waiting.fail(gone)
@@ -255,6 +269,7 @@ class RelayHub:
         now_ms, mono_ms = self.clock.now_ms(), self.clock.monotonic_ms()
         for relay, use in self.uses():
             for channel in use.listeners.all():
+                channel.count_time(mono_ms)
                 self._look_at(relay, channel, now_ms, mono_ms)
             if not use.connections and (relay.is_deleted or not use.spliced):
                 del self._uses[relay]
@@ -269,7 +284,7 @@ class RelayHub:
         elif not rights & (int(Right.LISTEN) | int(Right.MANAGE)):
             self.drop(relay, channel, CLOSE_UNAUTHORIZED, "The right to listen was taken away.")
         elif channel.vigil.is_dead(mono_ms):
-            self.log.info("relay listener dead", tracking_id=channel.tracking_id, path=relay.path)
+            self.log.info("relay listener dead", tracking_id=channel.about.tracking_id, path=relay.path)
             self.end(relay, channel)
             channel.end.abort()
         elif channel.vigil.is_ping_due(mono_ms):
@@ -277,8 +292,8 @@ class RelayHub:
 
     def drop(self, relay: HybridConnection, channel: ControlChannel, code: int, text: str) -> None:
         """Close a control channel; a peer that does not close in time is cut off."""
-        self.log.info("relay listener dropped", tracking_id=channel.tracking_id, path=relay.path, code=code)
-        channel.end.close(code, f"{text} TrackingId:{channel.tracking_id}")
+        self.log.info("relay listener dropped", tracking_id=channel.about.tracking_id, path=relay.path, code=code)
+        channel.end.close(code, f"{text} TrackingId:{channel.about.tracking_id}")
         self.end(relay, channel)
 
     def cut(self, relay: HybridConnection, channel: ControlChannel) -> None:
@@ -290,6 +305,8 @@ class RelayHub:
         """A relay has other properties, or is deleted."""
         if relay.is_active:
             return
+        if relay.is_deleted:
+            self._totals.pop(relay, None)
         use = self._uses.get(relay)
         if use is None:
             return

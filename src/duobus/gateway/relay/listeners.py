@@ -93,10 +93,12 @@ class Listeners(Generic[ListenerT]):
             raise RelayRefusal(503, f"The hybrid connection '{path}' has {LISTENERS_MAX} listeners, which is the most.")
         self._all.append(listener)
 
-    def remove(self, listener: ListenerT) -> None:
-        """Forget one, so that no sender is sent to it; one that is forgotten already is no error."""
-        if listener in self._all:
+    def remove(self, listener: ListenerT) -> bool:
+        """Forget one, so that no sender is sent to it; return whether it was there."""
+        is_there = listener in self._all
+        if is_there:
             self._all.remove(listener)
+        return is_there
 
     def choose(self, draw: Draw, is_fit: Callable[[ListenerT], bool]) -> ListenerT | None:
         """One of those that are fit, at random; None when there is none."""

@@ -36,7 +36,8 @@ class RelayServer:
             return None
         namespace = self.hub.namespace_of(request)
         target = parse_request(text)
-        if self.hub.relay_of(namespace.name, target.segments) is None or MANAGEMENT_HEADER in request.headers:
+        relay = self.hub.relay_of(namespace.name, target.segments)
+        if relay is None or MANAGEMENT_HEADER in request.headers:
             return None
         return await self._answered(request, target, namespace, is_handshake=False)
 
@@ -62,7 +63,7 @@ class RelayServer:
             return web.Response(status=rejected.status, reason=reason, text=rejected.text, headers=via)
         except RelayRefusal as refusal:
             if not is_handshake:
-                self.hub.statuses[refusal.status] += 1
+                self.hub.answered(self.hub.relay_of(namespace.name, target.segments), refusal.status)
             return self.hub.answer_of(refusal, request, tracking_id)
 
     def close(self) -> None:

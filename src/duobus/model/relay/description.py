@@ -36,6 +36,15 @@ _JSON: Final = {
 }
 
 
+#: Members of what a server tells of a relay that nobody sets, or that are set apart from the others.
+_TOLD: Final = frozenset(
+    (
+        *("name", "authorizationRules", "createdAt", "updatedAt"),
+        *("listeners", "listening", "joined", "waiting", "requests", "messages", "bytes"),
+    )
+)
+
+
 class HybridConnectionDescription(msgspec.Struct, frozen=True, kw_only=True):
     """All properties of a hybrid connection.
 
@@ -121,7 +130,7 @@ def relay_of_form(
     Raises:
         ArgumentInvalid: A member is not known, or is of another type.
     """
-    unknown = sorted(form.keys() - _JSON.keys() - {"name", "authorizationRules", "createdAt", "updatedAt", "listeners"})
+    unknown = sorted(form.keys() - _JSON.keys() - _TOLD)
     if unknown:
         raise ArgumentInvalid(f"There is no property {unknown[0]!r} of a relay.")
     start = kept or HybridConnectionDescription(name=name)

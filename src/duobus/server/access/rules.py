@@ -9,6 +9,7 @@ import msgspec
 
 from duobus.auth.authorizer import NamespaceRules
 from duobus.broker import Queue, ScaleUnit, Topic
+from duobus.broker.entities.relay import HybridConnection
 from duobus.clock import Clock, Entropy
 from duobus.errors import NotAllowed, ServerBusy, ServiceBusError, StoreFailed
 from duobus.model import access_rules
@@ -66,7 +67,7 @@ class ServerRules:
         """Rules with the path of their entity, None for the namespace: those of one entity, or all.
 
         Raises:
-            EntityNotFound: There is no such queue or topic.
+            EntityNotFound: There is no such queue, topic or relay.
         """
         if entity is not None:
             found = self._entity(namespace, entity)
@@ -78,7 +79,7 @@ class ServerRules:
         """One rule, with its keys, and the path of its entity in the spelling of its creator.
 
         Raises:
-            EntityNotFound: There is no such queue or topic, or no such rule.
+            EntityNotFound: There is no such queue, topic or relay, or no such rule.
         """
         if entity is None:
             return None, access_rules.rule_named(self._of_namespace(namespace), name, _place(namespace, None))
@@ -92,7 +93,7 @@ class ServerRules:
         """Change one rule, durable and in force on return: the path of its entity, and the rule, None if removed.
 
         Raises:
-            EntityNotFound: There is no such queue or topic, or no such rule.
+            EntityNotFound: There is no such queue, topic or relay, or no such rule.
             EntityAlreadyExists, ArgumentInvalid, NotAllowed: The change is refused; nothing was changed.
             ServerBusy: The catalog or the audit log cannot be written.
         """
@@ -147,6 +148,11 @@ class ServerRules:
     ) -> tuple[tuple[AccessRule, ...], tuple[AccessRule, ...]]:
         # Nothing is awaited between what is read here and what is written, so no other change comes in between.
         entity = self._entity(namespace, path)
+        if isinstance(entity, HybridConnection):
+            before = entity.description.authorization_rules
+            wanted = self._wanted(before, change, namespace, path)
+            relay = msgspec.structs.replace(entity.description, authorization_rules=wanted)
+            return before, self._unit.relays.update(namespace, relay).description.authorization_rules
         if isinstance(entity, Topic):
             before = entity.about.authorization_rules
             about = msgspec.structs.replace(
@@ -176,10 +182,10 @@ class ServerRules:
     def _of_namespace(self, namespace: str) -> Iterable[AccessRule]:
         return self._namespace_rules(namespace).rules.values()
 
-    def _entity(self, namespace: str, path: str) -> Queue:
+    def _entity(self, namespace: str, path: str) -> Queue | HybridConnection:
         home = self._unit.namespace(namespace)
         key = check_entity_name(path).lower()
-        entity = home.queues.get(key) or home.topics.get(key)
+        entity = home.queues.get(key) or home.topics.get(key) or home.relays.get(key)
         if entity is None:
             raise not_found(f"sb://{home.name}/{path}")
         return entity

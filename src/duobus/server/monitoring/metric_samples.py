@@ -98,13 +98,13 @@ def samples_of_relays(hub: RelayHub) -> Iterator[Sample]:
     for relay, use in hub.uses():
         where = (relay.namespace, relay.path)
         yield Sample("duobus_relay_listeners", where, len(use.listeners))
-        yield Sample("duobus_relay_rendezvous", where, len(use.spliced) // 2)
+        yield Sample("duobus_relay_rendezvous", where, use.joined)
         yield Sample("duobus_relay_waiting", where, len(use.pending))
-    for status, number in list(hub.statuses.items()):
+    for status, number in list(hub.totals.statuses.items()):
         yield Sample("duobus_relay_requests", (str(status),), number)
     for status, number in list(hub.refusals.items()):
         yield Sample("duobus_relay_refusals", (str(status),), number)
-    yield Sample("duobus_relay_bytes", (), hub.handed_on)
+    yield Sample("duobus_relay_bytes", (), hub.totals.handed_on)
 
 
 def running_version() -> str:

@@ -13,30 +13,35 @@ from duobus.telemetry.audit_log import CREATE, DELETE, DONE, UPDATE, AuditTrail,
 from duobus.telemetry.logs import timestamp
 
 
-class ListenerCounts(Protocol):
-    """Tells who listens."""
+class Activity(Protocol):
+    """Tells what goes on at relays; see ``gateway/relay/activity.py``."""
 
-    def listeners_of(self, relay: HybridConnection) -> int:
-        """How many listeners a relay has at this server."""
+    def numbers(self, relay: HybridConnection) -> dict[str, Any]:
+        """The numbers of one relay at this server, as members of a JSON object."""
+
+    def listening(self, relay: HybridConnection) -> list[dict[str, Any]]:
+        """The listeners of one relay at this server."""
 
 
 class ServerRelays:
     """See ``Relays`` of the endpoint."""
 
-    def __init__(self, unit: ScaleUnit, counts: ListenerCounts, audit: AuditTrail, now_ms: Callable[[], int]) -> None:
+    def __init__(self, unit: ScaleUnit, activity: Activity, audit: AuditTrail, now_ms: Callable[[], int]) -> None:
         self._unit = unit
-        self._counts = counts
+        self._activity = activity
         self._audit = audit
         self._now_ms = now_ms
 
-    def listed(self, namespace: str) -> list[dict[str, Any]]:
-        """All of a namespace, by name."""
+    def listed(self, namespace: str, *, with_rules: bool) -> list[dict[str, Any]]:
+        """All of a namespace, by name; with the access rules of each, without keys, where these are asked for."""
         relays = self._unit.namespace(namespace).relays
-        return [self._form(relays[key]) for key in sorted(relays)]
+        return [self._form(relays[key], with_rules=with_rules) for key in sorted(relays)]
 
-    def shown(self, namespace: str, path: str) -> dict[str, Any]:
-        """One of them; raises EntityNotFound."""
-        return self._form(self._unit.relays.find(namespace, path))
+    def shown(self, namespace: str, path: str, *, with_rules: bool, with_keys: bool) -> dict[str, Any]:
+        """One of them; with its access rules, perhaps their keys, and its listeners; raises EntityNotFound."""
+        relay = self._unit.relays.find(namespace, path)
+        found = self._form(relay, with_rules=with_rules, with_keys=with_keys)
+        return found | ({"listening": self._activity.listening(relay)} if with_rules else {})
 
     def known(self, namespace: str, path: str) -> dict[str, Any] | None:
         """One of them, with the times of its changes in ms; None when there is none of this name."""
@@ -46,13 +51,13 @@ class ServerRelays:
         times = {"createdAtMs": relay.description.created_at_ms, "updatedAtMs": relay.description.updated_at_ms}
         return self._form(relay) | times
 
-    def _form(self, relay: HybridConnection) -> dict[str, Any]:
+    def _form(self, relay: HybridConnection, *, with_rules: bool = True, with_keys: bool = False) -> dict[str, Any]:
         about = relay.description
-        return relay_form(about) | {
-            "listeners": self._counts.listeners_of(relay),
-            "createdAt": timestamp(about.created_at_ms),
-            "updatedAt": timestamp(about.updated_at_ms),
-        }
+        found = relay_form(about, with_keys=with_keys)
+        if not with_rules:
+            found.pop("authorizationRules", None)
+        times = {"createdAt": timestamp(about.created_at_ms), "updatedAt": timestamp(about.updated_at_ms)}
+        return found | self._activity.numbers(relay) | times
 
     def put(
         self, namespace: str, path: str, form: Mapping[str, Any], *, must_be: str, who: str, origin: str

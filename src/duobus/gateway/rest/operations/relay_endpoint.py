@@ -5,7 +5,7 @@ The .NET client asks the relay itself for what it is (``X-PROCESS-AT: ServiceBus
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from aiohttp import web
@@ -14,7 +14,7 @@ from duobus.auth.authorizer import NamespaceRules
 from duobus.errors import EntityNotFound
 from duobus.gateway.rest.atom.xml import writer as xml
 from duobus.gateway.rest.atom.xml.documents import ENTRY_TYPE, entry
-from duobus.gateway.rest.authorization import Guard
+from duobus.gateway.rest.authorization import Guard, RightLacking
 from duobus.gateway.rest.operations.json_bodies import json_object, json_response, read_json
 from duobus.gateway.rest.request_bodies import BodyBudget
 from duobus.gateway.rest.request_target import Target
@@ -30,11 +30,11 @@ PROCESS_AT: Final = "X-PROCESS-AT"
 class RelayManagement(Protocol):
     """The relays of a server; see ``duobus.server.operations.relays``."""
 
-    def listed(self, namespace: str) -> list[dict[str, Any]]:
-        """All of a namespace, by name."""
+    def listed(self, namespace: str, *, with_rules: bool) -> list[dict[str, Any]]:
+        """All of a namespace, by name; with the access rules of each, without keys, where these are asked for."""
 
-    def shown(self, namespace: str, path: str) -> dict[str, Any]:
-        """One of them."""
+    def shown(self, namespace: str, path: str, *, with_rules: bool, with_keys: bool) -> dict[str, Any]:
+        """One of them; with its access rules, perhaps their keys, and its listeners."""
 
     def known(self, namespace: str, path: str) -> dict[str, Any] | None:
         """One of them, with the times of its changes in ms; None when there is none of this name."""
@@ -95,6 +95,15 @@ class RelayEndpoint:
         self._guard.demand_at(request, target.lower, namespace, Right.LISTEN)
         return relay_entry(request, found)
 
+    def _demand_look(self, request: web.Request, segments: Sequence[str], namespace: NamespaceRules) -> bool:
+        """Demand the right to listen, which lets see numbers; return whether access rules and listeners may be seen."""
+        try:
+            self._guard.demand_at(request, segments, namespace, Right.MANAGE)
+        except RightLacking:
+            self._guard.demand_at(request, segments, namespace, Right.LISTEN)
+            return False
+        return True
+
     async def answer(self, request: web.Request, target: Target, namespace: NamespaceRules) -> web.Response | None:
         """Answer one request; None when it asks for something else.
 
@@ -107,11 +116,16 @@ class RelayEndpoint:
         segments = tuple(path.lower().split("/")) if path else ()
         match request.method, bool(path):
             case "GET", False:
-                self._guard.demand_at(request, target.lower, namespace, Right.MANAGE)
-                return json_response(self._relays.listed(namespace.name))
+                is_manager = self._demand_look(request, target.lower, namespace)
+                return json_response(self._relays.listed(namespace.name, with_rules=is_manager))
             case "GET", True:
-                self._guard.demand_at(request, segments, namespace, Right.MANAGE)
-                return json_response(self._relays.shown(namespace.name, path))
+                is_manager = self._demand_look(request, segments, namespace)
+                with_keys = is_manager and target.query.get("keys", "") == "true"
+                found = self._relays.shown(namespace.name, path, with_rules=is_manager, with_keys=with_keys)
+                answer = json_response(found)
+                if with_keys:
+                    answer.headers["Cache-Control"] = "no-store"
+                return answer
             case "PUT", True:
                 who = self._guard.demand_at(request, segments, namespace, Right.MANAGE)
                 form = json_object(await read_json(request, RELAY_BYTES_MAX, self._room), "The body is an object.")

@@ -7,7 +7,7 @@ own, so that neither it nor the catalog can hold up the loop; whatever the table
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from ssl import SSLContext
 from typing import Any, Final, TypeVar
 
@@ -275,6 +275,10 @@ class ClusterNode:
     def sharded_queue_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
         """See OwnerDirectory."""
         return self._unit.directory.sharded.get((namespace.lower(), key))
+
+    def nodes(self) -> Mapping[str, NodeEntry]:
+        """See OtherNodes."""
+        return self.ownership.nodes
 
     @property
     def own_http_address(self) -> str:

@@ -16,6 +16,7 @@ from duobus.cluster.directory import Directory
 from duobus.cluster.forwarding.connections import AmqpClusterConnections
 from duobus.cluster.forwarding.endpoint import ForwardingEndpoint
 from duobus.cluster.http.proxy import HttpProxy
+from duobus.cluster.http.relays import ClusterRelays
 from duobus.cluster.leases import NODES_MAX
 from duobus.cluster.node import ClusterNode, OpenStore
 from duobus.cluster.router import ClusterRouter
@@ -79,13 +80,15 @@ class LeasedStore(PostgresStore):
 # Forwarding between the servers of one catalog: the parts of it, put together.
 
 
+def rules_of(unit: ClusteredScaleUnit, namespace: str) -> Iterable[AccessRule]:
+    """The access rules of a namespace, as the catalog has them; servers sign with their keys for each other."""
+    rows = unit.directory.contents.namespaces
+    return next((row.rules for row in rows if row.name.lower() == namespace.lower()), ())
+
+
 def open_cluster_forwarding(amqp: AmqpServer, unit: ClusteredScaleUnit, node: ClusterNode, clock: Clock) -> None:
     """From now on messages are forwarded to entities of other servers, and taken in from these."""
-
-    def rules(namespace: str) -> Iterable[AccessRule]:
-        rows = unit.directory.contents.namespaces
-        return next((row.rules for row in rows if row.name.lower() == namespace.lower()), ())
-
+    rules = partial(rules_of, unit)
     unit.remote.connect(node, AmqpClusterConnections(node.node_id, node.context, clock, rules))
     amqp.nodes[FORWARDING_NODE] = ForwardingEndpoint(unit.receiver, rules).attach
 
@@ -106,6 +109,7 @@ class ClusterServer(Server):
     unit: ClusteredScaleUnit
     _catalog: PostgresCatalog
     _context: ssl.SSLContext | None = None
+    _others: ClusterRelays | None = None
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -225,6 +229,7 @@ class ClusterServer(Server):
         self.amqp.router_of = partial(ClusterRouter, owners=self.node)
         open_cluster_forwarding(self.amqp, self.unit, self.node, self._clock)
         await super()._open_listeners(authorizer)
+        self._others = self.relays.hub.others = ClusterRelays(self.node, self._clock, partial(rules_of, self.unit))
         self.unit.seen = partial(self._see_rules, authorizer)
         self.rest.pass_on(HttpProxy(self.node, authorizer, self._clock))
         host = settings.advertise or settings.host
@@ -355,3 +360,5 @@ class ClusterServer(Server):
         if hasattr(self, "node"):
             await self.node.stop()
         await super().stop()
+        if self._others is not None:
+            await self._others.close()

@@ -117,7 +117,11 @@ class HttpRequests:
             raise RelayRefusal(431, f"The headers have more than {HEADERS_BYTES_MAX} bytes together.")
         use = hub.use_of(relay)
         use.demand_room(relay.path)
-        channel = hub.choose(relay, 502)
+        channel = hub.choose(relay)
+        if channel is None:
+            elsewhere = await hub.address_of_listeners(request, relay, 502)
+            assert hub.others is not None
+            return await hub.others.pass_request(request, elsewhere)
         waiting = PendingRequest(hub, relay, who)
         use.wait(waiting, channel)
         key = hub.promises.promise(waiting, None)

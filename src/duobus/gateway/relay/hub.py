@@ -52,6 +52,29 @@ class PendingSender(Protocol):
         """The relay or the listener is gone."""
 
 
+class OtherServers(Protocol):
+    """Servers that share the catalog; see ``cluster/http/relays.py``."""
+
+    @property
+    def tag(self) -> str:
+        """What ids of this server's rendezvous have, so that every server knows whose they are."""
+
+    def is_passed(self, request: web.Request) -> bool:
+        """Whether another server has sent a request on: it is sent on no more."""
+
+    def address_of_tag(self, tag: str) -> str | None:
+        """The address of another server by the tag of its rendezvous."""
+
+    async def listening(self, request: web.Request, relay: HybridConnection) -> list[str] | None:
+        """Addresses of the other servers that have listeners of a relay; None when one of them did not answer."""
+
+    async def pass_request(self, request: web.Request, address: str) -> web.StreamResponse:
+        """The answer of another server to an HTTP request, as it comes."""
+
+    async def pass_handshake(self, request: web.Request, address: str) -> web.StreamResponse:
+        """The answer of another server to the handshake of a WebSocket, and then the bytes of both sides."""
+
+
 Use = RelayUse[ControlChannel, PendingSender, WebSocketEnd]
 
 
@@ -67,6 +90,7 @@ class RelayHub:
         response_s: How long a response may take, from one frame to the next.
         rates: Handshakes of listeners.
         promises: Rendezvous that were not opened yet.
+        others: The servers that share the catalog; None for a lone server.
     """
 
     def __init__(
@@ -88,7 +112,8 @@ class RelayHub:
         self.rendezvous_s = RENDEZVOUS_S
         self.response_s = RESPONSE_S
         self.rates = HandshakeRates()
-        self.promises: Rendezvous[PendingSender] = Rendezvous(lambda: entropy.token(_SECRET_BYTES).hex())
+        self.promises: Rendezvous[PendingSender] = Rendezvous(self._drawn_id)
+        self.others: OtherServers | None = None
         self._metering = metering
         self._uses: dict[HybridConnection, Use] = {}
         self._rooms: dict[str, NamespaceRoom] = {}
@@ -169,17 +194,39 @@ class RelayHub:
             totals.messages += messages
             totals.handed_on += size_bytes
 
-    def choose(self, relay: HybridConnection, status: int) -> ControlChannel:
-        """A listener, at random; raises RelayRefusal with this status when there is none."""
-        listeners = self.use_of(relay).listeners
-        found = listeners.choose(self._draw, lambda channel: channel.is_fit)
-        if found is None:
-            is_shared = self._unit.namespace(relay.namespace).is_shared
-            raise no_listener(relay.path, status, is_shared=is_shared)
-        return found
+    def choose(self, relay: HybridConnection) -> ControlChannel | None:
+        """A listener of this server, at random; None when there is none."""
+        return self.use_of(relay).listeners.choose(self._draw, lambda channel: channel.is_fit)
+
+    async def address_of_listeners(self, request: web.Request, relay: HybridConnection, status: int) -> str:
+        """The address of another server that has listeners, at random.
+
+        Raises:
+            RelayRefusal: There is no listener anywhere, with this status.
+        """
+        if self.others is None:
+            raise no_listener(relay.path, status, is_known=True)
+        if self.others.is_passed(request):
+            # It was here a moment ago.
+            raise no_listener(relay.path, status, is_known=False)
+        found = await self.others.listening(request, relay)
+        if not found:
+            raise no_listener(relay.path, status, is_known=found is not None)
+        return found[self._draw(len(found))]
 
     def _draw(self, count: int) -> int:
         return self._entropy.number(32) % count
+
+    def _drawn_id(self) -> str:
+        secret = self._entropy.token(_SECRET_BYTES).hex()
+        return secret if self.others is None else f"{secret}.{self.others.tag}"
+
+    def address_of_rendezvous(self, request: web.Request, key: str) -> str | None:
+        """The address of the other server that has promised a rendezvous; None for one of this server."""
+        tag = key.partition("_")[0].partition(".")[2]
+        if self.others is None or not tag or self.others.is_passed(request):
+            return None
+        return self.others.address_of_tag(tag)
 
     # -- rights -----------------------------------------------------------------------------------------------------
 

@@ -41,9 +41,9 @@ def no_relay(path: str) -> RelayRefusal:
     return RelayRefusal(404, f"There is no hybrid connection for '{path}'. Create it, or correct the address.")
 
 
-def no_listener(path: str, status: int, *, is_shared: bool) -> RelayRefusal:
-    """Nobody listens."""
-    where = " at this server; servers that share its catalog may have listeners, connect to these" if is_shared else ""
+def no_listener(path: str, status: int, *, is_known: bool) -> RelayRefusal:
+    """Nobody listens; ``is_known``: not at any other server either."""
+    where = "" if is_known else " at this server, and not every server that shares its catalog has told of its own"
     return RelayRefusal(status, f"The hybrid connection '{path}' has no listener{where}.")
 
 

@@ -27,7 +27,7 @@ from duobus.broker.entities.destination import check_targets
 from duobus.broker.entities.idle_tracking import IdleDeletion
 from duobus.broker.entities.namespace import Namespace
 from duobus.broker.entities.queue import COUNT_BITS, Queue
-from duobus.broker.entities.relay import RelayLife
+from duobus.broker.entities.relay import HybridConnection, RelayLife
 from duobus.broker.entities.topic import Subscription, Topic
 from duobus.broker.entities.topic_management import TopicLife
 from duobus.broker.forwarding.service import ForwardingService
@@ -452,7 +452,7 @@ class ScaleUnit:
         await drop_from_stores(queue)
         self.catalog.finish_delete(queue.entity_id)
 
-    def report_differences(self, entity: Queue, kept: msgspec.Struct, asked: msgspec.Struct) -> None:
+    def report_differences(self, entity: Queue | HybridConnection, kept: msgspec.Struct, asked: msgspec.Struct) -> None:
         """Log in which properties an entity that exists differs from what a configuration asks for."""
         names = differences(kept, asked)
         if names:

@@ -437,6 +437,21 @@ _TOKEN_S: Final = 300
 _TIMEOUT_S: Final = 60
 
 
+def is_duobus(remote: Remote) -> bool:
+    """Whether a server has what only duobus offers.
+
+    Raises:
+        Unreachable: The server does not answer.
+    """
+    try:
+        told = operate(remote, "GET", "server")
+    except Unreachable:
+        raise
+    except click.ClickException:
+        return False
+    return isinstance(told, dict) and "version" in told
+
+
 def operate(remote: Remote, method: str, path: str, query: Mapping[str, str] | None = None, body: object = None) -> Any:
     """Send one request and return the JSON of its answer, or None when that is empty.
 

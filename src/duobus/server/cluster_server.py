@@ -335,6 +335,8 @@ class ClusterServer(Server):
                 hosts=config.hosts,
                 queues=tuple(q for q in config.queues if belongs(config.name, q.name.lower()) == store_id),
                 topics=tuple(t for t in config.topics if belongs(config.name, t.name.lower()) == store_id),
+                # A relay is in no store; who has the store of its name creates it, so that one server does.
+                relays=tuple(r for r in config.relays if belongs(config.name, r.name.lower()) == store_id),
             )
             try:
                 await self._create_entities(part)

@@ -533,12 +533,15 @@ class Server:
 
     def _create_relay(self, home: Namespace, asked: HybridConnectionDescription) -> None:
         try:
-            if asked.name.lower() not in home.relays:
+            found = home.relays.get(asked.name.lower())
+            if found is None:
                 self.unit.relays.create(home.name, asked)
+            else:
+                self._report(found, found.description, asked)
         except ServiceBusError as error:
             self.log.error("relay not created", relay=asked.name, reason=str(error))
 
-    def _report(self, entity: Queue, kept: msgspec.Struct, asked: msgspec.Struct) -> None:
+    def _report(self, entity: Queue | HybridConnection, kept: msgspec.Struct, asked: msgspec.Struct) -> None:
         if self._configured.leaves_alone:
             self.unit.report_differences(entity, kept, asked)
 

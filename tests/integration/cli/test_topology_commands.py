@@ -20,7 +20,7 @@ from azure.servicebus.management import (
 from click.testing import CliRunner, Result
 
 from duobus.cli.main import main
-from duobus.cli.remote import Remote
+from duobus.cli.remote import Remote, operate
 from duobus.console.namespace.sdk_forms import entity_form
 from duobus.testing.server import ServerProcess
 
@@ -195,3 +195,40 @@ def test_a_partitioned_entity_is_exported_with_the_size_of_one_of_16_or_2_partit
     about = {"enable_partitioning": True, "max_size_in_megabytes": told, "max_message_size_in_kilobytes": message_kib}
     found = entity_form("queue", SimpleNamespace(name="q", **about), with_keys=False)
     assert found["maxSizeInMegabytes"] == of_one
+
+
+def test_relays_with_their_rules_and_keys_go_from_one_namespace_into_another(tmp_path: Path) -> None:
+    rule = {"keyName": "own", "primaryKey": "one", "secondaryKey": "two", "rights": ["Listen", "Send"]}
+    about = {"userMetadata": "mine", "senders": "http", "authorizationRules": [rule]}
+    (tmp_path / "from").mkdir()
+    (tmp_path / "into").mkdir()
+    with ServerProcess(tmp_path / "from") as one, ServerProcess(tmp_path / "into") as other:
+        first, second = (Remote(server.connection_string, None, None) for server in (one, other))
+        operate(first, "PUT", "relays/shop/web", None, about)
+        plain = json.loads(run(one, "export").stdout)
+        assert plain["relays"] == [
+            {
+                "name": "shop/web",
+                "requiresClientAuthorization": True,
+                "userMetadata": "mine",
+                "status": "Active",
+                "senders": "http",
+            }
+        ]
+        whole = run(one, "export", "--with-keys").stdout
+        told = records(run(other, "import", "-", "-o", "jsonl", given=whole))
+        assert [(step["operation"], step["kind"], step["path"]) for step in told] == [("create", "relay", "shop/web")]
+        assert '"one"' not in json.dumps(told)
+        found = operate(second, "GET", "relays/shop/web", {"keys": "true"})["authorizationRules"]
+        assert [item | {"rights": sorted(item["rights"])} for item in found] == [rule]
+        assert records(run(other, "import", "-", "-o", "jsonl", given=whole)) == []
+        operate(second, "PUT", "relays/shop/web", None, {"senders": "any", "status": "Disabled"})
+        (step,) = records(run(other, "import", "-", "-o", "jsonl", given=whole))
+        assert step["changes"] == {"status": ["Disabled", "Active"], "senders": ["any", "http"]}
+        # A Config.json has the relays, too.
+        config = run(one, "export", "--format", "config", "--with-keys").stdout
+        assert records(run(other, "import", "-", "-o", "jsonl", given=config)) == []
+        operate(second, "PUT", "relays/more", None, {})
+        (gone,) = records(run(other, "import", "-", "--prune", "--yes", "-o", "jsonl", given=whole))
+        assert (gone["operation"], gone["kind"], gone["path"]) == ("delete", "relay", "more")
+        assert [one["name"] for one in operate(second, "GET", "relays")] == ["shop/web"]

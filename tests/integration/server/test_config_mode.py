@@ -10,6 +10,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+from duobus.cli.remote import Remote, operate
 from duobus.telemetry.audit_log import read_audit
 from duobus.testing.server import DemoFailed, ServerProcess
 
@@ -34,8 +35,14 @@ class Site:
         self.file = folder / "Config.json"
         self.data = folder / "data"
 
-    def write(self, queues: list[dict[str, Any]], topics: list[dict[str, Any]] | None = None) -> None:
-        namespace = {"Name": "sbemulatorns", "Queues": queues, "Topics": topics or []}
+    def write(
+        self,
+        queues: list[dict[str, Any]],
+        topics: list[dict[str, Any]] | None = None,
+        relays: list[dict[str, Any]] | None = None,
+    ) -> None:
+        namespace: dict[str, Any] = {"Name": "sbemulatorns", "Queues": queues, "Topics": topics or []}
+        namespace |= {} if relays is None else {"Relays": relays}
         self.file.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace]}}))
 
     def server(self, arguments: tuple[str, ...] = APPLY) -> ServerProcess:
@@ -211,3 +218,44 @@ def test_a_server_that_keeps_nothing_has_what_its_file_says(site: Site) -> None:
     assert site.start(options)[0] == ["orders"]
     site.write([queue("other")])
     assert site.start(options)[0] == ["other"]
+
+
+def relays_of(server: ServerProcess) -> dict[str, dict[str, Any]]:
+    """The relays of a server, with the keys of their access rules."""
+    remote = Remote(server.connection_string, server.ready["admin_url"], Path(server.ca))
+    return {one["name"]: one for one in operate(remote, "GET", "relays", {"keys": "true"})}
+
+
+def test_relays_of_the_file_are_created_changed_and_deleted_and_those_of_clients_stay(site: Site) -> None:
+    key = {"KeyName": "own", "PrimaryKey": "one", "SecondaryKey": "two", "Rights": ["Listen"]}
+    site.write([], relays=[queue("shop/web", UserMetadata="first", AuthorizationRules=[key]), queue("old")])
+    with site.server() as server:
+        remote = Remote(server.connection_string, server.ready["admin_url"], Path(server.ca))
+        operate(remote, "PUT", "relays/client/made", None, {})
+        assert relays_of(server)["shop/web"]["authorizationRules"][0]["primaryKey"] == "one"
+    site.write([], relays=[queue("shop/web", UserMetadata="second", Senders="http")])
+    # In the mode add what is there stays as it is, and the difference is told.
+    before = site.log()
+    with site.server(ADD) as server:
+        assert relays_of(server)["shop/web"]["userMetadata"] == "first"
+    assert "relay 'shop/web' differs in" in site.log()[len(before) :]
+    with site.server() as server:
+        found = relays_of(server)
+        assert sorted(found) == ["client/made", "shop/web"]
+        assert (found["shop/web"]["userMetadata"], found["shop/web"]["senders"]) == ("second", "http")
+        # The file had the rule at an earlier start, and has it no longer.
+        assert "authorizationRules" not in found["shop/web"]
+    lines = [line for line in read_audit(site.data / "audit") if line.get("kind") == "relay"]
+    assert [(line["operation"], line["path"]) for line in lines] == [
+        ("create", "client/made"),
+        ("update", "shop/web"),
+        ("delete", "old"),
+    ]
+    site.write([], relays=[queue("shop/web", RequiresClientAuthorization=False)])
+    with pytest.raises(DemoFailed), site.server():
+        pass
+    assert "RequiresClientAuthorization false for the relay 'shop/web'" in site.log()
+    site.write([queue("client/made")])
+    with pytest.raises(DemoFailed), site.server():
+        pass
+    assert "'client/made' as a queue, which is a relay" in site.log()

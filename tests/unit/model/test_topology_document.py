@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from duobus.errors import ConfigurationError
-from duobus.model.topology.document import document, parse_document
+from duobus.model.topology.changes import TopologyChanges
+from duobus.model.topology.document import document, parse_document, to_config
 
 GOOD = [
     {"name": "none"},
@@ -80,3 +81,60 @@ def test_an_access_rule_that_is_none_is_refused_with_its_place_and_what_is_neede
     with pytest.raises(ConfigurationError) as refused:
         parsed([], authorizationRules=rules)
     assert str(refused.value) == sentence
+
+
+RELAY = {
+    "name": "shop/web",
+    "requiresClientAuthorization": True,
+    "status": "Active",
+    "senders": "any",
+    "userMetadata": "mine",
+    "authorizationRules": [
+        {"keyName": "own", "primaryKey": "one", "secondaryKey": "two", "rights": ["Listen", "Send"]},
+    ],
+}
+
+
+def test_relays_go_into_a_configuration_and_come_back_the_same() -> None:
+    found = document([], [], [RELAY])
+    config = to_config(found, "ns")
+    again, warnings = parse_document(json.dumps(config).encode(), None)
+    assert (again, warnings) == (found, ())
+    # The emulator has no relays, and a file for the emulator does not speak of them.
+    assert "Relays" not in to_config(document([], [], []), "ns")["UserConfig"]["Namespaces"][0]
+
+
+@pytest.mark.parametrize(
+    ("relays", "text"),
+    [
+        ({}, "$.relays: a list is needed."),
+        ([{"status": "Active"}], "$.relays[0]: an object with a name is needed."),
+        ([{"name": "r", "colour": "red"}], "$.relays[0]: There is no property 'colour' of a relay."),
+        ([{"name": "r", "senders": "some"}], "$.relays[0]: "),
+        ([{"name": "r", "authorizationRules": [{"keyName": "x"}]}], "$.relays[0].authorizationRules[0].primaryKey"),
+    ],
+)
+def test_a_document_with_a_wrong_relay_is_refused_with_its_place(relays: Any, text: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        parse_document(json.dumps(document([], [], []) | {"relays": relays}).encode(), None)
+    assert str(refused.value).startswith(text)
+
+
+def test_relays_are_made_last_and_deleted_only_by_a_document_that_speaks_of_relays() -> None:
+    there = document([{"name": "q"}], [], [RELAY, {"name": "old", "status": "Active"}])
+    wanted = document([{"name": "shop/web/queue"}], [], [RELAY | {"senders": "http"}, {"name": "new"}])
+
+    def steps(present: Any, wanted: Any) -> list[tuple[str, str, str]]:
+        found = TopologyChanges(present, wanted, prunes=True).steps()
+        return [(step.operation, step.kind, "/".join(step.names)) for step in found]
+
+    assert steps(there, wanted) == [
+        ("create", "queue", "shop/web/queue"),
+        ("create", "relay", "new"),
+        ("update", "relay", "shop/web"),
+        ("delete", "queue", "q"),
+        ("delete", "relay", "old"),
+    ]
+    assert steps(there, document([{"name": "q"}], [])) == []
+    fixed = document([{"name": "q"}], [], [RELAY | {"requiresClientAuthorization": False}])
+    assert ("conflict", "relay", "shop/web") in steps(there, fixed)

@@ -8,10 +8,11 @@ from typing import Any, Final
 import click
 
 from duobus.cli.output import Commands, Printer, json_of
-from duobus.cli.remote import Remote, remote_command
+from duobus.cli.remote import Remote, is_duobus, operate, remote_command
 from duobus.cli.topology.execution import make
 from duobus.console.namespace.sdk_forms import entity_form, rule_form
 from duobus.errors import ConfigurationError
+from duobus.model.relay.description import relay_document
 from duobus.model.topology.changes import TopologyChanges
 from duobus.model.topology.document import NAMESPACE, document, parse_document, to_config, with_parameters
 
@@ -52,16 +53,16 @@ def command() -> None:
 @click.option("--with-keys", is_flag=True, help="Export access rules, too, with their keys.")
 @remote_command(has_output=False)
 def export(remote: Remote, form: str, namespace: str, with_keys: bool) -> None:
-    """Write queues, topics, subscriptions and rules to standard output, as one JSON document."""
+    """Write queues, topics, subscriptions, rules and relays to standard output, as one JSON document."""
     with remote.administration("namespace") as client:
-        found = read_topology(client, with_keys=with_keys)
+        found = read_topology(client, remote, with_keys=with_keys)
     if form == "config":
         for where in with_parameters(found):
             click.echo(f"The parameters of the rule {where} have no place in a Config.json.", err=True)
     click.echo(json_of(to_config(found, namespace) if form == "config" else found, indent=2))
 
 
-def read_topology(client: Any, *, with_keys: bool) -> dict[str, Any]:
+def read_topology(client: Any, remote: Remote, *, with_keys: bool) -> dict[str, Any]:
     """Everything that a namespace has."""
     queues = [entity_form("queue", queue, with_keys=with_keys) for queue in client.list_queues()]
     topics = []
@@ -69,7 +70,14 @@ def read_topology(client: Any, *, with_keys: bool) -> dict[str, Any]:
         form = entity_form("topic", topic, with_keys=with_keys)
         form["subscriptions"] = sorted(_subscriptions(client, topic.name), key=lambda one: str(one["name"]).lower())
         topics.append(form)
-    return document(queues, topics)
+    return document(queues, topics, read_relays(remote, with_keys=with_keys))
+
+
+def read_relays(remote: Remote, *, with_keys: bool) -> list[dict[str, Any]] | None:
+    """The relays of a duobus; None for a namespace of Azure or of the emulator, which has none."""
+    if not is_duobus(remote):
+        return None
+    return [relay_document(form) for form in operate(remote, "GET", "relays", {"keys": str(with_keys).lower()})]
 
 
 def _subscriptions(client: Any, topic: str) -> Iterator[dict[str, Any]]:
@@ -100,12 +108,12 @@ def import_(
         raise click.UsageError("Give --yes to delete what the file does not have, or --dry-run.")
     wanted = _read(file, namespace)
     with remote.administration("namespace") as client, Printer(output, _COLUMNS) as printer:
-        plan = TopologyChanges(read_topology(client, with_keys=True), wanted, prunes=prune)
+        plan = TopologyChanges(read_topology(client, remote, with_keys=True), wanted, prunes=prune)
         counts = {"create": 0, "update": 0, "delete": 0, "conflict": 0}
         try:
             for step in plan.steps():
                 if not dry_run:
-                    make(step, client)
+                    make(step, client, remote)
                 printer.print([step.record()])
                 counts[step.operation] += 1
         except BaseException:

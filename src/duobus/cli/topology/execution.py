@@ -1,18 +1,23 @@
-"""Making the steps of a change of topology through the SDK."""
+"""Making the steps of a change of topology: through the SDK, and those of relays, which the SDK does not know, not."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from duobus.cli.remote import Remote, operate
+from duobus.console.namespace.relay_forms import relay_request
 from duobus.console.namespace.sdk_forms import sdk_properties, sdk_rule
+from duobus.model.relay.description import RELAY
 from duobus.model.topology.changes import CONFLICT, CREATE, DELETE, FORWARDS, Step
 
 
-def make(step: Step, client: Any) -> None:
+def make(step: Step, client: Any, remote: Remote) -> None:
     """Make a step; a conflict is none that can be made."""
     if step.operation == CONFLICT:
         return
-    if step.operation == DELETE:
+    if step.kind == RELAY:
+        operate(remote, *relay_request(step))
+    elif step.operation == DELETE:
         getattr(client, f"delete_{step.kind}")(*step.names)
     elif step.kind == "rule":
         _put_rule(step, client)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -28,8 +29,10 @@ WEBSOCKET: Final = "websocket"
 SENDERS: Final = (ANY, HTTP, WEBSOCKET)
 STATUSES: Final = (ACTIVE, DISABLED)
 
+#: The member that says whether senders need a token; it is fixed when a relay is created.
+REQUIRES_CLIENT_AUTHORIZATION: Final = "requiresClientAuthorization"
 _JSON: Final = {
-    "requiresClientAuthorization": "requires_client_authorization",
+    REQUIRES_CLIENT_AUTHORIZATION: "requires_client_authorization",
     "userMetadata": "user_metadata",
     "status": "status",
     "senders": "senders",
@@ -118,6 +121,15 @@ def _rule_form(rule: AccessRule, *, with_keys: bool) -> dict[str, Any]:
     rights = [(right.name or "").title() for right in Right if rule.rights & right]
     form: dict[str, Any] = {"keyName": rule.name, "rights": rights}
     return form | ({"primaryKey": rule.primary_key, "secondaryKey": rule.secondary_key} if with_keys else {})
+
+
+def relay_document(form: Mapping[str, Any]) -> dict[str, Any]:
+    """What a topology document has of a relay, out of what a server tells: the properties that are set, and keys."""
+    found = {name: form[name] for name in ("name", *_JSON) if form.get(name) is not None}
+    rules = [
+        dict(rule, rights=sorted(rule["rights"])) for rule in form.get("authorizationRules", ()) if "primaryKey" in rule
+    ]
+    return found | ({"authorizationRules": rules} if rules else {})
 
 
 def relay_of_form(

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from duobus.model.properties import PROPERTIES, Surface
 from duobus.model.properties import Form as ValueForm
+from duobus.model.relay.description import RELAY, REQUIRES_CLIENT_AUTHORIZATION
 
 CREATE: Final = "create"
 UPDATE: Final = "update"
@@ -17,7 +18,12 @@ DELETE: Final = "delete"
 CONFLICT: Final = "conflict"
 
 #: What an entity keeps from its creation to its end.
-FIXED: Final = frozenset(item.json_name for item in PROPERTIES if item.is_fixed and Surface.SDK in item.given)
+FIXED: Final = frozenset(
+    (
+        *(item.json_name for item in PROPERTIES if item.is_fixed and Surface.SDK in item.given),
+        REQUIRES_CLIENT_AUTHORIZATION,
+    )
+)
 FORWARDS: Final = tuple(item.json_name for item in PROPERTIES if item.form is ValueForm.TARGET)
 
 _INNER: Final = frozenset({"subscriptions", "rules", "name"})
@@ -32,7 +38,7 @@ class Step:
 
     Attributes:
         operation: CREATE, UPDATE, DELETE; CONFLICT is one that cannot be made.
-        kind: queue, topic, subscription or rule.
+        kind: queue, topic, subscription, rule or relay.
         names: Of the entity, from its topic down.
         changes: Property to [as it is, as it is to be].
         form: What it is to be.
@@ -70,9 +76,14 @@ class TopologyChanges:
         for kind in ("queue", "topic"):
             yield from self._level(kind, (), self._present, self._wanted, late)
         yield from late
+        # A queue whose path lies below that of a relay can only be made before the relay.
+        yield from self._level(RELAY, (), self._present, self._wanted, [])
         if self._prunes:
             for kind in ("queue", "topic"):
                 yield from _missing(kind, (), self._present, self._wanted)
+            # A document of a namespace without relays, of Azure perhaps, says nothing about relays.
+            if "relays" in self._wanted:
+                yield from _missing(RELAY, (), self._present, self._wanted)
 
     def _level(
         self, kind: str, parents: tuple[str, ...], present: Form, wanted: Form, late: list[Step]

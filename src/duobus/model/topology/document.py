@@ -13,6 +13,7 @@ from typing import Any, Final
 from duobus.errors import ConfigurationError, ServiceBusError
 from duobus.model.json.values import from_json
 from duobus.model.properties import Surface, properties_of
+from duobus.model.relay.description import check_relay, relay_document, relay_form, relay_of_form
 from duobus.model.topology.config_file import NamespaceConfig, parse_config
 from duobus.model.topology.forms import Described, described, rule_described
 
@@ -37,9 +38,15 @@ _CORRELATION: Final = (
 _KEY: Final = ("keyName", "primaryKey", "secondaryKey")
 
 
-def document(queues: list[dict[str, Any]], topics: list[dict[str, Any]]) -> dict[str, Any]:
-    """The whole document; entities by name, so that two of the same namespace are equal."""
-    return {"kind": KIND, "version": VERSION, "queues": _sorted(queues), "topics": _sorted(topics)}
+def document(
+    queues: list[dict[str, Any]], topics: list[dict[str, Any]], relays: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """The whole document; entities by name, so that two of the same namespace are equal.
+
+    ``relays``: None for a namespace that has none because only a duobus has relays.
+    """
+    found = {"kind": KIND, "version": VERSION, "queues": _sorted(queues), "topics": _sorted(topics)}
+    return found if relays is None else found | {"relays": _sorted(relays)}
 
 
 def _sorted(forms: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -59,7 +66,24 @@ def checked(found: Any) -> dict[str, Any]:
         raise ConfigurationError("The file is neither a topology of this version nor a Config.json of the emulator.")
     for kind, forms in (("queue", found.get("queues", [])), ("topic", found.get("topics", []))):
         _check_all(kind, forms, "$." + kind + "s")
+    if "relays" in found:
+        _check_relays(found["relays"], "$.relays")
     return found
+
+
+def _check_relays(forms: Any, path: str) -> None:
+    if not isinstance(forms, list):
+        raise ConfigurationError(f"{path}: a list is needed.")
+    for index, form in enumerate(forms):
+        where = f"{path}[{index}]"
+        if not isinstance(form, dict) or not isinstance(form.get("name"), str):
+            raise ConfigurationError(f"{where}: an object with a name is needed.")
+        if form.get("authorizationRules"):
+            _check_access_rules(form["authorizationRules"], f"{where}.authorizationRules")
+        try:
+            check_relay(relay_of_form(form["name"], form))
+        except ServiceBusError as error:
+            raise ConfigurationError(f"{where}: {error}") from None
 
 
 def _check_all(kind: str, forms: Any, path: str) -> None:
@@ -158,7 +182,7 @@ def _check_members(found: Mapping[str, Any], where: str, known: set[str]) -> Non
 
 def to_config(found: Mapping[str, Any], namespace: str) -> dict[str, Any]:
     """The emulator's ``Config.json`` of a document."""
-    config = {
+    config: dict[str, Any] = {
         "Name": namespace,
         "Queues": [_config_entity("queue", form) for form in found["queues"]],
         "Topics": [
@@ -172,6 +196,9 @@ def to_config(found: Mapping[str, Any], namespace: str) -> dict[str, Any]:
             for form in found["topics"]
         ],
     }
+    if found.get("relays"):
+        # The emulator has no relays, so that a file for it is as before.
+        config["Relays"] = [_config_relay(form) for form in found["relays"]]
     return {"UserConfig": {"Namespaces": [config], "Logging": {"Type": "File"}}}
 
 
@@ -193,6 +220,17 @@ def _pascal(name: str) -> str:
 def _config_entity(kind: str, form: Mapping[str, Any]) -> dict[str, Any]:
     rows = properties_of(kind, Surface.SDK)
     properties: dict[str, Any] = {item.element: form[item.json_name] for item in rows if item.json_name in form}
+    if form.get("authorizationRules"):
+        properties["AuthorizationRules"] = [
+            {_pascal(name): value for name, value in rule.items()} for rule in form["authorizationRules"]
+        ]
+    return {"Name": form["name"], "Properties": properties}
+
+
+def _config_relay(form: Mapping[str, Any]) -> dict[str, Any]:
+    properties: dict[str, Any] = {
+        _pascal(name): value for name, value in form.items() if name not in ("name", "authorizationRules")
+    }
     if form.get("authorizationRules"):
         properties["AuthorizationRules"] = [
             {_pascal(name): value for name, value in rule.items()} for rule in form["authorizationRules"]
@@ -242,7 +280,8 @@ def _of_config(config: NamespaceConfig) -> dict[str, Any]:
             for one in topic.subscriptions
         ]
         topics.append(_described("topic", topic) | {"subscriptions": _sorted(subscriptions)})
-    return document([_described("queue", queue) for queue in config.queues], topics)
+    relays = [relay_document(relay_form(relay, with_keys=True)) for relay in config.relays]
+    return document([_described("queue", queue) for queue in config.queues], topics, relays or None)
 
 
 def _described(kind: str, about: Described) -> dict[str, Any]:

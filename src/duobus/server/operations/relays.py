@@ -32,10 +32,10 @@ class ServerRelays:
         self._audit = audit
         self._now_ms = now_ms
 
-    def listed(self, namespace: str, *, with_rules: bool) -> list[dict[str, Any]]:
-        """All of a namespace, by name; with the access rules of each, without keys, where these are asked for."""
+    def listed(self, namespace: str, *, with_rules: bool, with_keys: bool) -> list[dict[str, Any]]:
+        """All of a namespace, by name; with the access rules of each, and their keys, where these are asked for."""
         relays = self._unit.namespace(namespace).relays
-        return [self._form(relays[key], with_rules=with_rules) for key in sorted(relays)]
+        return [self._form(relays[key], with_rules=with_rules, with_keys=with_keys) for key in sorted(relays)]
 
     def shown(self, namespace: str, path: str, *, with_rules: bool, with_keys: bool) -> dict[str, Any]:
         """One of them; with its access rules, perhaps their keys, and its listeners; raises EntityNotFound."""

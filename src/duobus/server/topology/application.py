@@ -7,9 +7,11 @@ from functools import partial
 from typing import Final
 
 from duobus.broker import Namespace, Queue, ScaleUnit, Subscription, Topic, subscription_path
+from duobus.broker.entities.relay import HybridConnection
 from duobus.clock import Clock
 from duobus.errors import ConfigurationError, EntityNotFound, ServiceBusError, StoreFailed
 from duobus.model.descriptions import QUEUE, SUBSCRIPTION, TOPIC, QueueDescription, TopicDescription
+from duobus.model.relay.description import RELAY, HybridConnectionDescription
 from duobus.model.tiers import EMULATOR
 from duobus.model.topology.changes import CREATE, DELETE, Step
 from duobus.model.topology.config_file import NamespaceConfig
@@ -146,6 +148,8 @@ class ConfigApplication:
             change: _Change = partial(unit.update_queue, namespace, wanted, profile=EMULATOR)
         elif isinstance(wanted, TopicDescription):
             change = partial(unit.topics.update_topic, namespace, wanted, profile=EMULATOR)
+        elif isinstance(wanted, HybridConnectionDescription):
+            change = partial(_at_once, partial(unit.relays.update, namespace, wanted))
         else:
             change = partial(unit.topics.update_subscription, namespace, step.names[0], wanted, profile=EMULATOR)
         await self._audited(namespace, step, change)
@@ -160,6 +164,11 @@ class ConfigApplication:
 
     async def _delete(self, plan: NamespacePlan, step: Step, unit: ScaleUnit) -> None:
         home = unit.namespace(plan.config.name)
+        if step.kind == RELAY:
+            # Nothing is stored for a relay that could be lost.
+            remove = partial(unit.relays.delete, home.name, step.names[0])
+            await self._audited(home.name, step, partial(_at_once, remove))
+            return
         entity = _find(home, step)
         reason = None if self._prunes else self._keeps(entity)
         if reason is not None:
@@ -209,7 +218,9 @@ class ConfigApplication:
         made: dict[int, OwnedEntity] = {}
         for config in self._namespaces:
             names = dict(_described(config))
-            for entity in unit.namespace(config.name).entities():
+            home = unit.namespace(config.name)
+            entities: list[Queue | HybridConnection] = [*home.entities(), *home.relays.values()]
+            for entity in entities:
                 had = self._owned.get(entity.entity_id)
                 key = (entity.kind, entity.path.lower())
                 if had is not None or key in names:
@@ -231,7 +242,12 @@ def _find(home: Namespace, step: Step) -> Queue:
     return found
 
 
-def _rules(entity: Queue) -> set[str]:
+async def _at_once(change: Callable[[], object]) -> object:
+    """Make a change that waits for nothing."""
+    return change()
+
+
+def _rules(entity: Queue | HybridConnection) -> set[str]:
     """Names of the rules that an entity has: of a subscription its filters, of others access rules."""
     if isinstance(entity, Subscription):
         return {rule.name for rule in entity.about.rules}
@@ -247,3 +263,5 @@ def _described(config: NamespaceConfig) -> Iterator[tuple[tuple[str, str], tuple
         for one in topic.subscriptions:
             path = subscription_path(topic.name, one.name).lower()
             yield (SUBSCRIPTION, path), tuple(rule.name for rule in one.rules)
+    for relay in config.relays:
+        yield (RELAY, relay.name.lower()), tuple(rule.name for rule in relay.authorization_rules)

@@ -24,16 +24,21 @@ from duobus.model.descriptions import (
     from_json,
 )
 from duobus.model.properties import Surface, properties_of
+from duobus.model.relay.description import RELAY, HybridConnectionDescription, relay_form
 from duobus.model.topology.changes import CONFLICT, CREATE, DELETE, UPDATE, Step, TopologyChanges
 from duobus.model.topology.config_file import NamespaceConfig
 from duobus.model.topology.forms import Described, described, rule_described
 from duobus.server.topology.record import OwnedEntity
 from duobus.storage.catalog_rows import DELETING, EntityRow
 
-_KINDS: Final[dict[str, type[Described]]] = {
+#: What the file describes; relays have no table of properties.
+Wanted = Described | HybridConnectionDescription
+
+_KINDS: Final[dict[str, type[Wanted]]] = {
     QUEUE: QueueDescription,
     TOPIC: TopicDescription,
     SUBSCRIPTION: SubscriptionDescription,
+    RELAY: HybridConnectionDescription,
 }
 
 #: Kind and lower-case names of an entity, from its topic down.
@@ -44,7 +49,7 @@ class PresentEntity(msgspec.Struct, frozen=True):
     """An entity that the catalog has."""
 
     entity_id: int
-    about: Described
+    about: Wanted
 
 
 def present_entities(namespace: str, rows: Iterable[EntityRow]) -> dict[Key, PresentEntity]:
@@ -52,7 +57,7 @@ def present_entities(namespace: str, rows: Iterable[EntityRow]) -> dict[Key, Pre
     found: dict[Key, PresentEntity] = {}
     for row in rows:
         if row.namespace.lower() == namespace.lower() and row.state != DELETING and row.kind in _KINDS:
-            about: Described = from_json(row.description, _KINDS[row.kind])
+            about: Wanted = from_json(row.description, _KINDS[row.kind])
             names = (row.path.rsplit("/", 2)[0], about.name) if row.kind == SUBSCRIPTION else (about.name,)
             found[key_of(row.kind, *names)] = PresentEntity(row.entity_id, about)
     return found
@@ -98,7 +103,7 @@ class NamespacePlan:
         """All of them."""
         return [*self.creations, *self.updates, *self.deletions]
 
-    def wanted(self, step: Step) -> Described:
+    def wanted(self, step: Step) -> Wanted:
         """The description that an entity is to have; what a file has no member for stays."""
         key = key_of(step.kind, *step.names)
         kept = self._present[key]
@@ -116,7 +121,7 @@ class NamespacePlan:
         assert isinstance(subscription, SubscriptionDescription)
         return next(rule for rule in subscription.rules if rule.name.lower() == rule_name)
 
-    def _merged(self, asked: Described, kept: PresentEntity | None) -> Described:
+    def _merged(self, asked: Wanted, kept: PresentEntity | None) -> Wanted:
         """What the file says, and of an entity that exists the access rules that clients have made."""
         if kept is None or isinstance(asked, SubscriptionDescription):
             return asked
@@ -148,10 +153,10 @@ class NamespacePlan:
                 self.deletions.append(step)
 
     def _demand_free(self, step: Step) -> None:
-        """Queues and topics share their names."""
-        other = {QUEUE: TOPIC, TOPIC: QUEUE}.get(step.kind)
-        if other is not None and key_of(other, *step.names) in self._present:
-            self.conflicts.append(f"'{step.names[0]}' as a {step.kind}, which is a {other}")
+        """Queues, topics and relays share their names."""
+        for other in (QUEUE, TOPIC, RELAY):
+            if len(step.names) == 1 and other != step.kind and key_of(other, *step.names) in self._present:
+                self.conflicts.append(f"'{step.names[0]}' as a {step.kind}, which is a {other}")
 
     def _had_rule(self, key: Key) -> bool:
         subscription = self._present.get((SUBSCRIPTION, *key[1:-1]))
@@ -165,13 +170,15 @@ class NamespacePlan:
         return _form({key: self._merged(asked, self._present.get(key)) for key, asked in self._asked.items()})
 
 
-def _asked(config: NamespaceConfig) -> Iterable[tuple[Key, Described]]:
+def _asked(config: NamespaceConfig) -> Iterable[tuple[Key, Wanted]]:
     for queue in config.queues:
         yield key_of(QUEUE, queue.name), queue
     for topic in config.topics:
         yield key_of(TOPIC, topic.name), topic
         for subscription in topic.subscriptions:
             yield key_of(SUBSCRIPTION, topic.name, subscription.name), subscription
+    for relay in config.relays:
+        yield key_of(RELAY, relay.name), relay
 
 
 def _is_within(key: Key, made: set[Key]) -> bool:
@@ -189,11 +196,14 @@ def _text(value: Any) -> str:
     return str(value or False).lower()
 
 
-def _form(entities: Mapping[Key, Described]) -> dict[str, Any]:
+def _form(entities: Mapping[Key, Wanted]) -> dict[str, Any]:
     """The document of these entities."""
     forms: dict[Key, dict[str, Any]] = {}
     for key, about in entities.items():
         kind = key[0]
+        if isinstance(about, HybridConnectionDescription):
+            forms[key] = relay_form(about) | {"authorizationRules": _access_form(about.authorization_rules)}
+            continue
         form = forms[key] = described(kind, about, Surface.CONFIG, has_unset=True)
         if isinstance(about, SubscriptionDescription):
             form["rules"] = [rule_described(rule) for rule in about.rules]
@@ -204,7 +214,7 @@ def _form(entities: Mapping[Key, Described]) -> dict[str, Any]:
     for key, form in forms.items():
         if key[0] == SUBSCRIPTION and (TOPIC, key[1]) in forms:
             forms[TOPIC, key[1]]["subscriptions"].append(form)
-    return {f"{kind}s": [form for key, form in forms.items() if key[0] == kind] for kind in (QUEUE, TOPIC)}
+    return {f"{kind}s": [form for key, form in forms.items() if key[0] == kind] for kind in (QUEUE, TOPIC, RELAY)}
 
 
 def _access_form(rules: Iterable[AccessRule]) -> list[dict[str, Any]]:

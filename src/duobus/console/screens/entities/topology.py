@@ -13,10 +13,12 @@ from aiohttp import web
 
 from duobus.console.namespace.client import NamespaceClient
 from duobus.console.namespace.failures import NamespaceError
+from duobus.console.namespace.relay_forms import relay_request
 from duobus.console.namespace.sdk_forms import entity_form, rule_form, sdk_properties, sdk_rule
 from duobus.console.screens.entities.inventory import forget_rows
 from duobus.console.visits import Outcome, Redirect, Refusal, Screen, View, Visit
 from duobus.errors import ConfigurationError, ServiceBusError
+from duobus.model.relay.description import RELAY, relay_document
 from duobus.model.topology.changes import CONFLICT, CREATE, DELETE, FORWARDS, Step, TopologyChanges
 from duobus.model.topology.document import NAMESPACE, document, parse_document, to_config, with_parameters
 
@@ -141,7 +143,12 @@ async def read_topology(namespace: NamespaceClient, *, with_keys: bool) -> dict[
             form = entity_form("topic", topic, with_keys=with_keys)
             form["subscriptions"] = await read_subscriptions(administration, topic.name)
             topics.append(form)
-    return document(queues, topics)
+    relays = None
+    if namespace.is_duobus:
+        query = {"keys": "true"} if with_keys else {}
+        found = await namespace.operation("GET", "/$duobus/relays", query=query)
+        relays = [relay_document(form) for form in found]
+    return document(queues, topics, relays)
 
 
 async def read_subscriptions(administration: Any, topic: str) -> list[dict[str, Any]]:
@@ -258,7 +265,11 @@ async def _made(namespace: NamespaceClient, step: Step) -> None:
     what = f"{step.kind} {'/'.join(step.names)}"
     try:
         async with namespace.telling(what):
-            await make(step, namespace.administration)
+            if step.kind == RELAY and step.operation != CONFLICT:
+                method, path, query, body = relay_request(step)
+                await namespace.operation(method, f"/$duobus/{path}", query=query, body=body)
+            else:
+                await make(step, namespace.administration)
     except _NOT_MEANT as error:
         text = f"The document is wrong about {what}: {type(error).__name__} {error}."
         raise NamespaceError(HTTPStatus.UNPROCESSABLE_ENTITY, text) from error

@@ -30,8 +30,8 @@ PROCESS_AT: Final = "X-PROCESS-AT"
 class RelayManagement(Protocol):
     """The relays of a server; see ``duobus.server.operations.relays``."""
 
-    def listed(self, namespace: str, *, with_rules: bool) -> list[dict[str, Any]]:
-        """All of a namespace, by name; with the access rules of each, without keys, where these are asked for."""
+    def listed(self, namespace: str, *, with_rules: bool, with_keys: bool) -> list[dict[str, Any]]:
+        """All of a namespace, by name; with the access rules of each, and their keys, where these are asked for."""
 
     def shown(self, namespace: str, path: str, *, with_rules: bool, with_keys: bool) -> dict[str, Any]:
         """One of them; with its access rules, perhaps their keys, and its listeners."""
@@ -69,6 +69,13 @@ def relay_entry(request: web.Request, found: Mapping[str, Any]) -> web.Response:
         updated_at_ms=found["updatedAtMs"],
     )
     return web.Response(body=body.encode(), headers={"Content-Type": ENTRY_TYPE})
+
+
+def _kept_nowhere(answer: web.Response, has_keys: bool) -> web.Response:
+    """An answer that nothing on its way keeps where it has keys."""
+    if has_keys:
+        answer.headers["Cache-Control"] = "no-store"
+    return answer
 
 
 class RelayEndpoint:
@@ -117,15 +124,16 @@ class RelayEndpoint:
         match request.method, bool(path):
             case "GET", False:
                 is_manager = self._demand_look(request, target.lower, namespace)
-                return json_response(self._relays.listed(namespace.name, with_rules=is_manager))
+                with_keys = is_manager and target.query.get("keys", "") == "true"
+                return _kept_nowhere(
+                    json_response(self._relays.listed(namespace.name, with_rules=is_manager, with_keys=with_keys)),
+                    with_keys,
+                )
             case "GET", True:
                 is_manager = self._demand_look(request, segments, namespace)
                 with_keys = is_manager and target.query.get("keys", "") == "true"
                 found = self._relays.shown(namespace.name, path, with_rules=is_manager, with_keys=with_keys)
-                answer = json_response(found)
-                if with_keys:
-                    answer.headers["Cache-Control"] = "no-store"
-                return answer
+                return _kept_nowhere(json_response(found), with_keys)
             case "PUT", True:
                 who = self._guard.demand_at(request, segments, namespace, Right.MANAGE)
                 form = json_object(await read_json(request, RELAY_BYTES_MAX, self._room), "The body is an object.")

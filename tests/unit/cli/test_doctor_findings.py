@@ -250,3 +250,18 @@ def test_certificates_end_is_the_day_that_stands_in_them(tmp_path: Path) -> None
     assert 396 <= days <= 397
     assert datetime.datetime.fromtimestamp(end_ms / 1000, tz=datetime.UTC).year == 2028
     assert certificate_end_ms(files.key) is None
+
+
+def test_a_relay_that_nobody_serves_is_a_warning_and_a_disabled_one_is_none() -> None:
+    def found(*relays: tuple[str, str, int], is_shared: bool = False) -> list[tuple[str, str]]:
+        rows = [{"name": name, "status": status, "listeners": listeners} for name, status, listeners in relays]
+        return [(one.status, one.found) for one in server_side.of_relays(rows, is_shared=is_shared)]
+
+    assert found() == []
+    served, off = ("web", "Active", 2), ("old", "Disabled", 0)
+    assert found(served, off) == [("ok", "2, with 2 listeners")]
+    assert found(served, ("a", "Active", 0)) == [("warning", "2, with 2 listeners; nobody listens on a")]
+    many = [(f"r{number}", "Active", 0) for number in range(7)]
+    assert found(*many)[0][1].endswith("nobody listens on r0, r1, r2, r3, r4 and 2 more")
+    # The listeners may be at another server.
+    assert found(*many, is_shared=True) == [("ok", "7, with 0 listeners at this server")]

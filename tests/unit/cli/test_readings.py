@@ -114,7 +114,7 @@ class Doors:
     """A server in a test: answers doors, or refuses them."""
 
     def __init__(self, **answers: Any) -> None:
-        self.answers = {"server": server(0), "entities": [], "stores": [], "connections": [], **answers}
+        self.answers = {"server": server(0), "entities": [], "stores": [], "connections": [], "relays": [], **answers}
         self.asked: list[tuple[str, Mapping[str, str]]] = []
 
     def __call__(self, door: str, query: Mapping[str, str]) -> Any:
@@ -224,3 +224,30 @@ def test_what_clients_call_themselves_moves_no_cursor() -> None:
     assert "\x1b[2J" not in text
     assert "\x1b]0;" not in text
     assert "evil\\x1b[2J" in text
+
+
+def relay(name: str, **numbers: Any) -> dict[str, Any]:
+    zeros = dict.fromkeys(("listeners", "joined", "waiting", "messages", "bytes"), 0)
+    return {"name": name, "status": "Active", "requests": {}, **zeros, **numbers}
+
+
+def test_relays_have_rates_and_those_that_nobody_serves_stand_first_on_the_screen() -> None:
+    before = reading(0)._replace(relays=[relay("b/served", requests={"200": 3}, bytes=100)])
+    now = reading(2_000)._replace(
+        relays=[relay("b/served", listeners=2, requests={"200": 5, "502": 2}, bytes=4_196), relay("c/alone")]
+    )
+    found = view(before, now)
+    rates = [(row["requestsPerSecond"], row["bytesPerSecond"]) for row in found["relays"]]
+    assert rates == [(2.0, 2048.0), (0.0, 0.0)]
+    text = shown(found)
+    assert text.index("c/alone") < text.index("b/served")
+    assert re.search(r"b/served +Active +2 +0 +0 +2.0 +0 +2.0K", text)
+    # A server without relays has no table of them.
+    assert "requests/s" not in shown(view(None, reading(0)))
+
+
+def test_only_relays_with_the_prefix_are_read_and_a_server_without_relays_is_no_error() -> None:
+    doors = Doors(relays=[relay("shop/web"), relay("other")])
+    assert [row["name"] for row in read(doors, "SHOP/").relays or ()] == ["shop/web"]
+    old = read(Doors(relays=click.ClickException("unknown")), "")
+    assert (old.relays, old.notes, view(None, old)["relays"]) == (None, (), None)

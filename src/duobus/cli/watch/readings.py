@@ -24,6 +24,14 @@ _RATES: Final = {
 }
 
 
+#: Rates of a relay, and the total from which each comes.
+_RELAY_RATES: Final[dict[str, Callable[[Mapping[str, Any]], float]]] = {
+    "requestsPerSecond": lambda row: sum(row["requests"].values()),
+    "messagesPerSecond": lambda row: row["messages"],
+    "bytesPerSecond": lambda row: row["bytes"],
+}
+
+
 class Reading(NamedTuple):
     """What a server told.
 
@@ -32,6 +40,7 @@ class Reading(NamedTuple):
         entities: Of its entities.
         stores: Of its messaging stores; None when the key may not ask.
         connections: Of its AMQP connections; the same.
+        relays: Of its relays; None for a server of a version without relays.
         notes: Why something was not told, one sentence each.
     """
 
@@ -40,6 +49,7 @@ class Reading(NamedTuple):
     stores: Sequence[Mapping[str, Any]] | None
     connections: Sequence[Mapping[str, Any]] | None
     notes: tuple[str, ...]
+    relays: Sequence[Mapping[str, Any]] | None = None
 
 
 def read(ask: Ask, prefix: str = "") -> Reading:
@@ -59,7 +69,17 @@ def read(ask: Ask, prefix: str = "") -> Reading:
             notes.append(f"{name} not shown: {error.message.splitlines()[0]}")
             return None
 
-    return Reading(server, entities, managed("stores"), managed("connections"), tuple(notes))
+    stores, connections = managed("stores"), managed("connections")
+    return Reading(server, entities, stores, connections, tuple(notes), _relays(ask, prefix))
+
+
+def _relays(ask: Ask, prefix: str) -> list[Mapping[str, Any]] | None:
+    try:
+        found = ask("relays", {})
+    except click.ClickException:
+        # A version before relays, or a key for one entity: there is nothing to say of that on every screen.
+        return None
+    return [row for row in found if str(row["name"]).lower().startswith(prefix.lower())]
 
 
 def is_restart(before: Reading, now: Reading) -> bool:
@@ -84,6 +104,7 @@ def view(before: Reading | None, now: Reading) -> dict[str, Any]:
         if now.stores is None
         else [_store(row, old_stores.get(row["store"]), seconds) for row in now.stores],
         "connections": now.connections,
+        "relays": None if now.relays is None else _rated_relays(before, now.relays, seconds),
         "notes": list(now.notes),
     }
 
@@ -102,6 +123,19 @@ def _rated(row: Mapping[str, Any], before: Mapping[str, Any] | None, seconds: fl
         for total, rate in _RATES.items()
     }
     return {**row, **rates}
+
+
+def _rated_relays(before: Reading | None, relays: Sequence[Mapping[str, Any]], seconds: float) -> list[dict[str, Any]]:
+    old = {row["name"]: row for row in before.relays or ()} if before is not None else {}
+    found = []
+    for row in relays:
+        earlier = old.get(row["name"])
+        rates: dict[str, float | None] = {}
+        for rate, total in _RELAY_RATES.items():
+            was = total(earlier) if earlier is not None else 0.0 if before is not None else None
+            rates[rate] = _per_second(total(row), was, seconds)
+        found.append({**row, **rates})
+    return found
 
 
 def _store(row: Mapping[str, Any], before: Mapping[str, Any] | None, seconds: float) -> dict[str, Any]:

@@ -29,8 +29,8 @@ def screen(view: Mapping[str, Any], where: str, entities: Sequence[Mapping[str, 
         entities: Its entities, in the order in which they are to stand.
         lines: How many lines the terminal has; None: show everything.
     """
-    stores, connections = view["stores"] or (), view["connections"] or ()
-    rooms = _rooms((len(entities), len(stores), len(connections)), lines)
+    stores, connections, relays = view["stores"] or (), view["connections"] or (), view["relays"] or ()
+    rooms = _rooms((len(entities), len(stores), len(connections), len(relays)), lines)
     parts: list[RenderableType] = [
         _head(view["server"], where),
         *(Text(clean(note), "yellow") for note in view["notes"]),
@@ -39,6 +39,10 @@ def screen(view: Mapping[str, Any], where: str, entities: Sequence[Mapping[str, 
     hidden = len(entities) - rooms[0]
     if hidden > 0:
         parts.append(Text(f"{hidden} more entities", "dim"))
+    if relays:
+        # Those that nobody serves first: they must not be the ones for which there is no room.
+        rows = sorted(relays, key=lambda row: (row["listeners"] > 0, str(row["name"]).lower()))
+        parts += [Text(), _relays(rows[: rooms[3]])]
     if view["stores"] is not None:
         # Those that are away first: they must not be the ones for which there is no room.
         rows = sorted(stores, key=lambda row: (row["state"] == "open", row["store"]))
@@ -49,14 +53,15 @@ def screen(view: Mapping[str, Any], where: str, entities: Sequence[Mapping[str, 
     return Group(*parts)
 
 
-def _rooms(wanted: tuple[int, int, int], lines: int | None) -> tuple[int, int, int]:
-    """How many rows each table gets: stores and connections a quarter each at most, entities what is left."""
+def _rooms(wanted: tuple[int, int, int, int], lines: int | None) -> tuple[int, int, int, int]:
+    """How many rows each table gets: stores, connections and relays a quarter each at most, entities what is left."""
     if lines is None:
         return wanted
-    free = max(lines - _HEAD_LINES - 3 * _TABLE_LINES - 1, 3 * _ROWS_LEAST)
+    tables = 4 if wanted[3] else 3
+    free = max(lines - _HEAD_LINES - tables * _TABLE_LINES - 1, tables * _ROWS_LEAST)
     part = max(free // 4, _ROWS_LEAST)
-    stores, connections = min(wanted[1], part), min(wanted[2], part)
-    return min(wanted[0], free - stores - connections), stores, connections
+    stores, connections, relays = (min(number, part) for number in wanted[1:])
+    return min(wanted[0], free - stores - connections - relays), stores, connections, relays
 
 
 def _head(server: Mapping[str, Any], where: str) -> Text:
@@ -109,6 +114,32 @@ def _entities(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
             _rate(row["sentPerSecond"]),
             _rate(row["receivedPerSecond"]),
             _rate(row["settledPerSecond"]),
+        )
+    return table
+
+
+def _relays(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table(
+        ("relay", False),
+        ("status", False),
+        ("listeners", True),
+        ("joined", True),
+        ("waiting", True),
+        ("requests/s", True),
+        ("messages/s", True),
+        ("bytes/s", True),
+    )
+    for row in rows:
+        is_served = row["listeners"] > 0 or row["status"] != "Active"
+        table.add_row(
+            Text(clean(str(row["name"]))),
+            clean(row["status"]),
+            Text(f"{row['listeners']:,}", "" if is_served else "red"),
+            f"{row['joined']:,}",
+            f"{row['waiting']:,}",
+            _rate(row["requestsPerSecond"]),
+            _rate(row["messagesPerSecond"]),
+            "-" if row["bytesPerSecond"] is None else _size(int(row["bytesPerSecond"])),
         )
     return table
 

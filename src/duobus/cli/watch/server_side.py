@@ -7,7 +7,8 @@ import socket
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -18,6 +19,7 @@ from duobus.cli.watch.data_folder import of_certificate
 from duobus.cli.watch.findings import FAILURE, OK, WARNING, Finding
 from duobus.cli.watch.machine import installed_version
 from duobus.clock import Clock
+from duobus.model.descriptions import ACTIVE
 
 _TIMEOUT_S: Final = 5.0
 #: Tokens are good for 300 s past their end: a clock that is off by less than a tenth of that harms nobody.
@@ -25,6 +27,8 @@ _CLOCKS_APART_MS: Final = 30_000
 _AHEAD_MS: Final = 60_000
 _INCOMING_HIGH: Final = 0.75
 _HTTPS_PORT: Final = 443
+#: Relays that a finding names.
+_NAMED_MAX: Final = 5
 
 
 def of_health(status: str, message: str) -> Finding:
@@ -75,6 +79,24 @@ def of_store(store: Mapping[str, Any]) -> Iterator[Finding]:
     if store["state"] == "open" and store["failures"]:
         found = f"was closed for a failure {store['failures']} times since the start"
         yield Finding(subject, WARNING, found, "The log has the error of the disk or database.")
+
+
+def of_relays(relays: Sequence[Mapping[str, Any]], *, is_shared: bool) -> Iterator[Finding]:
+    """How the relays are: one that is active and has no listener refuses its senders.
+
+    ``is_shared``: other servers share the catalog, and may have the listeners.
+    """
+    if not relays:
+        return
+    listeners = sum(relay["listeners"] for relay in relays)
+    found = f"{len(relays)}, with {listeners} listeners" + (" at this server" if is_shared else "")
+    bare = [relay["name"] for relay in relays if relay["status"] == ACTIVE and not relay["listeners"]]
+    if bare and not is_shared:
+        names = ", ".join(bare[:_NAMED_MAX]) + (f" and {len(bare) - _NAMED_MAX} more" if len(bare) > _NAMED_MAX else "")
+        remedy = "Start the services that listen there, or set the relays to Disabled: duobus relay update."
+        yield Finding("relays", WARNING, f"{found}; nobody listens on {names}", remedy)
+    else:
+        yield Finding("relays", OK, found)
 
 
 def server_findings(remote: Remote, clock: Clock, *, is_asked_for: bool, has_key: bool = True) -> Iterator[Finding]:
@@ -138,6 +160,9 @@ def _asked(remote: Remote, clock: Clock) -> Iterator[Finding]:
     except click.ClickException:
         yield Finding("stores", OK, "not asked: the key does not have Manage")
         return
+    # A version before relays does not know the question.
+    with suppress(click.ClickException):
+        yield from of_relays(operate(remote, "GET", "relays"), is_shared=bool(about.get("servers")))
     bad = [finding for store in stores for finding in of_store(store)]
     yield from bad or [Finding("stores", OK, f"{len(stores)} open")]
 

@@ -227,6 +227,8 @@ class HttpRequests:
     def _demand(self, found: Answer) -> tuple[Response, bytes]:
         if found is None or found[0].status < _FIRST_FINAL:
             raise RelayRefusal(502, "The listener has answered with something that is no response of HTTP.")
+        if size_of(found[0].headers.items()) > HEADERS_BYTES_MAX:
+            raise RelayRefusal(502, f"The listener's response has headers of more than {HEADERS_BYTES_MAX} bytes.")
         return found
 
     def _head(

@@ -21,6 +21,7 @@ import pytest
 from azure.servicebus.exceptions import ServiceBusError
 from program_formats import keep
 
+from duobus.cli.remote import Remote, operate
 from duobus.codec import Int
 from duobus.storage.catalog.sqlite import SqliteCatalog
 from duobus.storage.catalog_rows import DEFAULT_RULE_NAME
@@ -148,6 +149,48 @@ def test_a_backup_of_today_is_restored_by_an_earlier_commit(tmp_path: Path, sour
     assert run(words_before(source), "restore", "--from", str(backup), "--data", str(tmp_path / "restored")) == 0
     with EarlierServer(source, tmp_path / "again", data=tmp_path / "restored", arguments=OPTIONS) as server:
         assert kept(server) == ["in the backup"]
+
+
+def test_relays_are_back_after_a_life_of_an_earlier_commit_and_in_a_restored_backup(
+    tmp_path: Path, source: Path
+) -> None:
+    versions = TwoVersions(tmp_path, source, queues_config({"kept": {}}), "--backup-to", str(tmp_path / "backups"))
+    key = {"keyName": "own", "primaryKey": "one", "secondaryKey": "two", "rights": ["Listen"]}
+    with versions.new as server:
+        leave(server, "beside the relay")
+        operate(
+            remote_of(server), "PUT", "relays/shop/web", None, {"userMetadata": "mine", "authorizationRules": [key]}
+        )
+        made = relays_of(server)
+        assert run([], "backup", "--endpoint", server.ready["admin_url"], **address_of(server)) == 0
+    # An earlier version leaves what it does not know alone, and serves the rest.
+    with versions.old as server:
+        assert kept(server) == ["beside the relay"]
+        leave(server, "by the earlier version")
+    with versions.new as server:
+        assert relays_of(server) == made
+        assert kept(server) == ["beside the relay", "by the earlier version"]
+        operate(remote_of(server), "DELETE", "relays/shop/web")
+    (backup,) = (tmp_path / "backups").iterdir()
+    assert run([], "restore", "--from", str(backup), "--data", str(tmp_path / "restored")) == 0
+    with ServerProcess(tmp_path / "again", data=tmp_path / "restored", arguments=OPTIONS) as server:
+        assert relays_of(server) == made
+
+
+def remote_of(server: ServerProcess) -> Remote:
+    """What commands ask a server by."""
+    return Remote(server.connection_string, server.ready["admin_url"], None)
+
+
+def address_of(server: ServerProcess) -> dict[str, str]:
+    """The environment in which commands find a server."""
+    return {"DUOBUS_CONNECTION_STRING": server.connection_string}
+
+
+def relays_of(server: ServerProcess) -> list[Any]:
+    """The relays of a server with their properties, rules and keys."""
+    found: list[Any] = operate(remote_of(server), "GET", "relays", {"keys": "true"})
+    return found
 
 
 @of_the_first

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from aiohttp import web
 
 from duobus.auth.authorizer import NamespaceRules
@@ -10,8 +12,26 @@ from duobus.gateway.relay.http_requests import HttpRequests
 from duobus.gateway.relay.hub import RelayHub
 from duobus.gateway.relay.refusals import Rejected, RelayRefusal
 from duobus.model.relay.addresses import RelayTarget, parse_handshake, parse_request
-from duobus.model.relay.headers import MANAGEMENT_HEADER, VIA, description_of
+from duobus.model.relay.headers import AUTHORIZATION, MANAGEMENT_HEADER, TOKEN_HEADER, VIA, description_of
 from duobus.model.relay.limits import DESCRIPTION_LENGTH_MAX
+
+#: By what requests of management clients are known.
+_METHODS: Final = frozenset(("GET", "HEAD", "PUT", "DELETE"))
+_ATOM: Final = "application/atom+xml"
+_VERSION: Final = "api-version"
+
+
+def is_of_management(request: web.Request, target: RelayTarget) -> bool:
+    """Whether a request is that of a management client about a queue or topic, and not for the service behind a relay.
+
+    Those clients ask for Atom, name the version of the API, and show their token where senders of a relay may show the
+    token of the service. A sender whose service is one of Atom shows its own token by the means of relays.
+    """
+    headers = request.headers
+    is_atom = any(_ATOM in headers.get(name, "").lower() for name in ("Accept", "Content-Type"))
+    has_version = any(part.partition("=")[0].lower() == _VERSION for part in target.query.split("&"))
+    has_own_token = target.token is not None or TOKEN_HEADER in headers
+    return request.method in _METHODS and is_atom and has_version and AUTHORIZATION in headers and not has_own_token
 
 
 class RelayServer:
@@ -37,7 +57,7 @@ class RelayServer:
         namespace = self.hub.namespace_of(request)
         target = parse_request(text)
         relay = self.hub.relay_of(namespace.name, target.segments)
-        if relay is None or MANAGEMENT_HEADER in request.headers:
+        if relay is None or MANAGEMENT_HEADER in request.headers or is_of_management(request, target):
             return None
         return await self._answered(request, target, namespace, is_handshake=False)
 

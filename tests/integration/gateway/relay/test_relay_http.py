@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from aiohttp import ClientPayloadError, WSMsgType
+from azure.core.exceptions import AzureError, ResourceExistsError, ResourceNotFoundError
 
+from duobus.cli.remote import Remote
 from duobus.model.descriptions import QueueDescription
 from duobus.model.relay.description import HybridConnectionDescription
 from duobus.model.relay.headers import has_via
-from kits.gateway import in_loop
+from duobus.server.settings import EMULATOR_KEY
+from kits.gateway import RULE, in_loop
 from kits.http_client import token
 from kits.relay import PATH, relaying
 
@@ -202,3 +206,40 @@ async def test_a_sender_whose_body_does_not_come_is_told_so_and_no_listener_is_b
 
         answer, _ = await parties.ask("POST", data=nothing(), headers={"Content-Length": "5"})
         assert (answer.status, "Via" in answer.headers) == (408, False)
+
+
+@in_loop
+async def test_a_management_client_asks_about_queues_under_the_name_of_a_relay_and_the_service_hears_nothing() -> None:
+    async with relaying(HybridConnectionDescription(name="r")) as parties:
+        listener = await parties.listen("r")
+
+        def manage() -> list[Any]:
+            text = f"Endpoint=sb://localhost:{parties.server.port('http')};SharedAccessKeyName={RULE};"
+            remote = Remote(f"{text}SharedAccessKey={EMULATOR_KEY};UseDevelopmentEmulator=true", None, None)
+            found: list[Any] = []
+            with remote.administration("queue") as client:
+                for ask in (client.get_queue, client.create_queue, client.delete_queue):
+                    try:
+                        ask("r")
+                    except AzureError as error:
+                        found.append(type(error))
+                # A queue may lie below a relay, and is a queue from then on.
+                client.create_queue("r/q")
+                found.append([queue.name for queue in client.list_queues()])
+            return found
+
+        found = await asyncio.to_thread(manage)
+        assert found == [ResourceNotFoundError, ResourceExistsError, ResourceNotFoundError, ["q", "r/q"]]
+        # A service of Atom is reached by the token of relays.
+        headers = {"Accept": "application/atom+xml", "Authorization": token(host="127.0.0.1", key="of the service")}
+        asking = asyncio.ensure_future(
+            parties.ask(
+                "GET",
+                "r/entries?api-version=1",
+                headers=headers | {"ServiceBusAuthorization": token("r", host="127.0.0.1")},
+            )
+        )
+        _, members = await listener.next()
+        assert members["requestTarget"] == "/r/entries?api-version=1"
+        await listener.respond(members)
+        assert (await asking)[0].status == 200

@@ -10,6 +10,7 @@ from azure.servicebus import ServiceBusMessage
 from duobus.clock import Clock
 from duobus.model.descriptions import QueueDescription
 from duobus.model.options import HttpOptions
+from duobus.model.relay.description import HybridConnectionDescription
 from duobus.telemetry.metering_log import MeteringLog
 from kits.console import broker, console, console_of
 from kits.gateway import in_loop
@@ -47,3 +48,18 @@ async def test_servers_without_metering_say_so_and_other_keys_see_none() -> None
             assert (await client.get("/usage")).status == 403
     async with console(options={"http": HttpOptions(operations=False)}) as client:
         assert (await client.get("/usage")).status == 404
+
+
+@in_loop
+async def test_the_use_of_relays_is_told_apart_and_has_no_price(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"ephemeral": False, "data": tmp_path / "data"}
+    async with broker(**options) as server, console_of(server) as client:
+        relay = server.unit.relays.create("ns", HybridConnectionDescription(name="shop/web"))
+        for kind, number, size in (("relay-request", 3, 2_048), ("relay-listener", 7_200, 0)):
+            server.relays.hub.counter_of(relay, kind, "").add(number, size)
+        MeteringLog(tmp_path / "data" / "metering").write(server.metering.take(Clock().now_ms()))
+        page = await client.get("/usage?price=500000")
+        assert "shop/web 3 0 2.0 KiB 2 h" in page.words
+        assert "has no price here" in page.words
+        data = await client.data("/usage?price=500000")
+        assert (data["cost"], data["total"]["operations"], data["free"]) == (0.0, 0, 0)

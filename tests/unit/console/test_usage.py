@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from duobus.console.observation.usage import billed, by_entity, by_hour, cost_of, cost_text, price_of, total_of
+from duobus.console.observation.usage import (
+    billed,
+    by_entity,
+    by_hour,
+    cost_of,
+    cost_text,
+    of_relays,
+    price_of,
+    total_of,
+)
 from duobus.model.metering import KINDS
 
 HOUR = 3_600_000
@@ -49,3 +58,19 @@ def test_kinds_that_cost_nothing_are_left_out_of_the_cost() -> None:
 def test_a_small_cost_is_not_rounded_to_nothing() -> None:
     costs = [cost_text(cost) for cost in (None, 0.0, 1234.5, 0.5, 0.0021)]
     assert costs == ["\N{EN DASH}", "0.00", "1,234.50", "0.500", "0.0021"]
+
+
+def test_the_use_of_relays_is_summed_apart_and_costs_nothing() -> None:
+    rows = [
+        row(1, "idle", 7, "relay-listener"),
+        row(1, "web", 3, "relay-request"),
+        row(2, "web", 4, "relay-request"),
+        row(2, "web", 5, "relay-message"),
+        row(2, "web", 3_600, "relay-listener"),
+        row(2, "orders", 9),
+    ]
+    found = {one["entity"]: one for one in of_relays(rows)}
+    assert (found["web"]["requests"], found["web"]["messages"]) == (7, 5)
+    assert (found["web"]["listener_ms"], found["idle"]["listener_ms"]) == (3_600_000, 7_000)
+    assert sorted(found) == ["idle", "web"]
+    assert total_of(billed(rows))["operations"] == 9

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from duobus.console.formats import UNKNOWN
-from duobus.model.metering import KINDS
+from duobus.model.metering import KINDS, RELAY_KINDS, RELAY_MESSAGE, RELAY_REQUEST
 
 #: Operations for which a price is given.
 PRICED: Final = 1_000_000
@@ -49,6 +49,24 @@ def total_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
         for name in _SUMMED:
             found[name] += row[name]
     return found
+
+
+def of_relays(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A line for each relay with what was metered of its use, the one that has carried most first."""
+    relays: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if row["kind"] not in RELAY_KINDS:
+            continue
+        zeros = {"requests": 0, "messages": 0, "bytes": 0, "listener_ms": 0}
+        found = relays.setdefault(row["entity"], {"entity": row["entity"], **zeros})
+        found["bytes"] += row["bytes"]
+        if row["kind"] == RELAY_REQUEST:
+            found["requests"] += row["messages"]
+        elif row["kind"] == RELAY_MESSAGE:
+            found["messages"] += row["messages"]
+        else:
+            found["listener_ms"] += 1000 * row["messages"]
+    return sorted(relays.values(), key=lambda one: (-one["bytes"], -one["listener_ms"], one["entity"]))
 
 
 def by_entity(rows: Iterable[Mapping[str, Any]], price: float | None) -> list[dict[str, Any]]:

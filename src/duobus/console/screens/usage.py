@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from duobus.console.namespace.failures import NamespaceError
-from duobus.console.observation.usage import billed, by_entity, by_hour, cost_of, cost_text, price_of, total_of
+from duobus.console.observation.usage import (
+    billed,
+    by_entity,
+    by_hour,
+    cost_of,
+    cost_text,
+    of_relays,
+    price_of,
+    total_of,
+)
 from duobus.console.visits import Screen, View, Visit
+from duobus.model.metering import KINDS, RELAY_KINDS
 
 screen: Final = Screen("usage", label="Usage", key="u", order=85, tells_of_one_server=True)
 
@@ -53,7 +64,8 @@ async def show(visit: Visit) -> View:
         "total": total,
         "cost": cost_of(total["operations"], price),
         "cost_text": cost_text(cost_of(total["operations"], price)),
-        "free": total_of(rows)["operations"] - total["operations"],
+        "free": sum(row["operations"] for row in rows if KINDS.get(row["kind"]) is False and not _is_of_relay(row)),
+        "relays": of_relays(rows),
         "entities": entities[skip : skip + _ROWS_MAX],
         "number_of_entities": len(entities),
         "hours": hours,
@@ -70,6 +82,10 @@ async def show(visit: Visit) -> View:
         "kept": kept,
     }
     return View("usage/page.html", "Usage", data)
+
+
+def _is_of_relay(row: Mapping[str, Any]) -> bool:
+    return row["kind"] in RELAY_KINDS
 
 
 def _url(days: int, kept: dict[str, str]) -> str:

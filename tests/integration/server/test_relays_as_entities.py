@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from duobus.errors import (
     EntityNotFound,
     NotAllowed,
 )
+from duobus.model.access_rules import ADD, RuleChange
 from duobus.model.address import parse_address
 from duobus.model.descriptions import AccessRule, QueueDescription
 from duobus.model.relay.description import HybridConnectionDescription
 from duobus.model.topology.config_file import parse_config
+from duobus.storage.offline.access_rules import stopped_rules
 from duobus.storage.offline.catalog_rebuild import adopt
 from kits.gateway import in_loop, serving
 from kits.http_client import Http, token
@@ -150,3 +153,21 @@ def test_a_configuration_may_have_relays_and_one_of_the_emulator_is_read_as_befo
     contents = parse_config(text)
     assert contents.namespaces[0].relays == (relay("r", requires_client_authorization=False, senders="http"),)
     assert contents.warnings == ()
+
+
+@in_loop
+async def test_the_access_rules_of_a_relay_are_changed_while_no_server_runs(tmp_path: Path) -> None:
+    data = tmp_path / "bus"
+    options: dict[str, Any] = {"data": data, "ephemeral": False}
+    async with serving(**options) as server:
+        server.unit.relays.create("ns", relay(authorization_rules=(RULE,)))
+
+    def change() -> None:
+        given: dict[str, Any] = {"new_key": lambda: "new", "who": "test", "clock": Clock(), "emulator_key": ""}
+        with stopped_rules(data, None, **given) as rules:
+            rules.change("A/Relay", RuleChange(verb=ADD, name="more", rights=1))
+
+    await asyncio.to_thread(change)
+    async with serving(**options) as server:
+        found = server.unit.relays.find("ns", "a/relay").description.authorization_rules
+        assert [rule.name for rule in found] == ["own", "more"]

@@ -48,7 +48,7 @@ Example:
   duobus key remove reader --yes
 """
 
-_ENTITY: Final = click.option("--entity", help="Of this queue or topic; without it, of the namespace.")
+_ENTITY: Final = click.option("--entity", help="Of this queue, topic or relay; without it, of the namespace.")
 _NAMESPACE: Final = click.option(
     "--namespace", help="With --data and several namespaces, while no server runs: which one."
 )
@@ -84,13 +84,13 @@ def _print(record: Record, output: str | None) -> None:
 
 
 @command.command(name="list", epilog=_LIST)
-@click.option("--entity", help="Only those of this queue or topic.")
+@click.option("--entity", help="Only those of this queue, topic or relay.")
 @_NAMESPACE
 @remote_command(is_chosen_later=True)
 def list_rules(server: ServerChoice, entity: str | None, namespace: str | None, output: str | None) -> None:
     """List access rules, without their keys.
 
-    Those of the namespace and of its queues and topics.
+    Those of the namespace and of its queues, topics and relays.
     """
     with rules_of(server, namespace) as rules:
         found = rules.listed(entity)

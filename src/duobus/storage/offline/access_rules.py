@@ -18,10 +18,17 @@ from duobus.model import access_rules
 from duobus.model.access_rules import ADD, REMOVE, RuleChange
 from duobus.model.address import not_found
 from duobus.model.descriptions import QUEUE, TOPIC, AccessRule, QueueDescription, TopicDescription, from_json, to_json
+from duobus.model.relay.description import RELAY, HybridConnectionDescription
 from duobus.storage.catalog.sqlite import SqliteCatalog
 from duobus.storage.catalog_rows import DEFAULT_RULE_NAME, LIVE, EntityRow, NamespaceRow, rules_of_entity
 from duobus.telemetry.audit_log import CREATE, DELETE, DONE, RULE_KIND, UPDATE, AuditLog, Change, path_of_rule
 
+#: Kinds of entities that have access rules, and their descriptions.
+_KINDS: Final[dict[str, type[QueueDescription | TopicDescription | HybridConnectionDescription]]] = {
+    QUEUE: QueueDescription,
+    TOPIC: TopicDescription,
+    RELAY: HybridConnectionDescription,
+}
 _OPERATIONS: Final = {ADD: CREATE, REMOVE: DELETE}
 
 
@@ -119,8 +126,7 @@ class StoppedRules:
     def _changed(self, row: EntityRow | None, change: RuleChange) -> tuple[AccessRule, ...]:
         if row is None:
             return self._catalog.change_rules(self._namespace.name, lambda rules: self._wanted(rules, None, change))
-        kind = QueueDescription if row.kind == QUEUE else TopicDescription
-        description = from_json(row.description, kind)
+        description = from_json(row.description, _KINDS[row.kind])
         after = self._wanted(rules_of_entity(row), row.path, change)
         changed = msgspec.structs.replace(description, authorization_rules=after)
         self._catalog.update_description(row.entity_id, to_json(changed))
@@ -195,7 +201,7 @@ def stopped_rules(
         entities = {
             row.path.lower(): row
             for row in contents.entities
-            if row.namespace == found[0].name and row.state == LIVE and row.kind in {QUEUE, TOPIC}
+            if row.namespace == found[0].name and row.state == LIVE and row.kind in _KINDS
         }
         yield StoppedRules(
             data, catalog, found[0], entities, new_key=new_key, who=who, clock=clock, emulator_key=emulator_key

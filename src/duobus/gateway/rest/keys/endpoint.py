@@ -1,7 +1,7 @@
 """``/$duobus/keys``: the access rules of the namespace and of its entities, their keys, and what can be done to them.
 
 A list never has keys. Whoever has the right Manage may read and change the rules of the namespace; for the rules of a
-queue or topic, Manage on that entity is enough.
+queue, topic or relay, Manage on that entity is enough.
 """
 
 from __future__ import annotations

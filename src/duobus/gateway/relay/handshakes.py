@@ -11,7 +11,6 @@ from aiohttp import web
 from duobus.auth.authorizer import NamespaceRules
 from duobus.broker.entities.relay import HybridConnection
 from duobus.gateway.relay.control_channel import ControlChannel, ListenerAbout
-from duobus.gateway.relay.frames import Piece
 from duobus.gateway.relay.hub import RelayHub
 from duobus.gateway.relay.refusals import Rejected, RelayRefusal
 from duobus.gateway.relay.splice import SplicedEnd
@@ -119,9 +118,9 @@ class PendingConnect:
         if not self.done.done():
             self.done.set_exception(refusal)
 
-    def _count(self, piece: Piece) -> None:
-        self._hub.carried(self.relay, piece.is_last, len(piece.data))
-        self._messages.add(piece.is_last, len(piece.data))
+    def _count(self, messages: int, size_bytes: int) -> None:
+        self._hub.carried(self.relay, messages, size_bytes)
+        self._messages.add(messages, size_bytes)
 
 
 class Handshakes:

@@ -15,12 +15,12 @@ class SplicedEnd:
     Args:
         own: The end of which it is told.
         other: The other end.
-        counted: Is told of every piece that was handed on.
+        counted: Is told how many messages have ended, and of bytes, with every piece that was handed on.
     """
 
     __slots__ = ("_counted", "_other", "_own")
 
-    def __init__(self, own: WebSocketEnd, other: WebSocketEnd, counted: Callable[[Piece], None]) -> None:
+    def __init__(self, own: WebSocketEnd, other: WebSocketEnd, counted: Callable[[int, int], None]) -> None:
         self._own = own
         self._other = other
         self._counted = counted
@@ -28,7 +28,7 @@ class SplicedEnd:
     def received(self, piece: Piece) -> None:
         """See Receiver."""
         self._other.send_piece(piece)
-        self._counted(piece)
+        self._counted(piece.is_last, len(piece.data))
         if self._other.is_full:
             self._other.hold(self._own)
 

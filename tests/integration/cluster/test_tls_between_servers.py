@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from aiohttp import ClientSession
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 from kit_cluster import Cluster, running_cluster
+from test_relays_of_joined_servers import asked, come_alive, signed, within
+from yarl import URL
 
 from duobus.clock import Clock, Entropy
 from duobus.cluster.directory import Directory
@@ -78,3 +83,31 @@ def test_a_server_of_another_authority_is_refused_in_clear_words(strange: Cluste
         urllib.request.urlopen(request, timeout=60)
     assert refused.value.code == 503
     assert "--cluster-ca does not vouch" in refused.value.read().decode()
+
+
+def test_requests_to_relays_pass_between_servers_of_one_authority_and_a_stranger_says_that_it_does_not_know(
+    strange: Cluster,
+) -> None:
+    assert asked(strange, 0, "PUT", "/$duobus/relays/tls/relay", {})[0] == 201
+    assert within(lambda: asked(strange, 1, "GET", "/$duobus/relays/tls/relay")[0] == 200)
+    assert within(lambda: asked(strange, STRANGER, "GET", "/$duobus/relays/tls/relay")[0] == 200)
+
+    async def run() -> None:
+        async with ClientSession() as session:
+            listener = await come_alive(session, strange, "tls/relay")
+            asking = asyncio.ensure_future(session.get(f"{strange.http(1)}/tls/relay", headers=signed(strange, 1)))
+            (request,) = json.loads(await listener.receive_str(timeout=20)).values()
+            await listener.send_json({"response": {"requestId": request["id"], "statusCode": 200}})
+            assert (await asking).status == 200
+            url = f"{strange.http(1).replace('http', 'ws', 1)}/$hc/tls/relay?sb-hc-action=connect"
+            connecting = asyncio.ensure_future(session.ws_connect(url, headers=signed(strange, 1)))
+            (accept,) = json.loads(await listener.receive_str(timeout=20)).values()
+            far = await session.ws_connect(URL(accept["address"], encoded=True))
+            near = await connecting
+            await near.send_str("through both")
+            assert await far.receive_str(timeout=20) == "through both"
+            async with session.get(f"{strange.http(STRANGER)}/tls/relay", headers=signed(strange, STRANGER)) as answer:
+                assert answer.status == 502
+                assert "not every server that shares its catalog has told of its own" in (answer.reason or "")
+
+    asyncio.run(run())

@@ -17,7 +17,8 @@ from duobus.console.namespace.client import NamespaceClient, open_namespace
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.namespace.rights import Rights
 from duobus.model.descriptions import AccessRule, QueueDescription, Right, TopicDescription
-from kits.console import RULES, broker, connection_string
+from duobus.model.relay.description import HybridConnectionDescription
+from kits.console import RULES, broker, connection_string, console_at
 from kits.gateway import in_loop
 
 KEY = "own" * 9
@@ -55,6 +56,27 @@ async def test_a_key_of_one_entity_has_the_rights_of_its_rule(right: int, expect
             assert client.rights == expected
             assert client.entity == path
             assert client.is_duobus
+
+
+@in_loop
+async def test_the_rights_at_a_relay_are_found_without_a_word_to_the_service_behind() -> None:
+    keys = [(Right.LISTEN, CASES[1][1]), (Right.SEND | Right.LISTEN | Right.MANAGE, CASES[3][1])]
+    async with broker() as server:
+        for number, (right, expected) in enumerate(keys):
+            rule = AccessRule(name="own", primary_key=KEY, secondary_key=KEY, rights=int(right))
+            path = f"relay/{number}"
+            relay = HybridConnectionDescription(name=path, authorization_rules=(rule,))
+            made = server.unit.relays.create("ns", relay)
+            client = await learned(scoped(server, path))
+            assert (client.rights, client.is_duobus) == (expected, True)
+            assert not server.relays.hub.totals_of(made).statuses
+            async with console_at(scoped(server, path).text, right=None) as person:
+                assert (await person.sign_in_with_code(scoped(server, path).text)).status == 303
+                for page in ("/", "/relays", f"/relay/{path}"):
+                    found = await person.get(page)
+                    assert found.status in (200, 303), (page, found)
+                assert [one["name"] for one in (await person.data("/relays"))["relays"]] == [path]
+            assert not server.relays.hub.totals_of(made).statuses
 
 
 @in_loop

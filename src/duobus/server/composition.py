@@ -362,11 +362,7 @@ class Server:
 
     def _rules_of_entities(self, namespace: str) -> Iterable[tuple[str, tuple[AccessRule, ...]]]:
         """Path and access rules of each entity that has any."""
-        home = self.unit.namespace(namespace)
-        entities: list[Queue | HybridConnection] = [*home.queues.values(), *home.topics.values(), *home.relays.values()]
-        for entity in entities:
-            if entity.description.authorization_rules:
-                yield entity.path, entity.description.authorization_rules
+        return self.unit.namespace(namespace).rules_of_entities()
 
     def _rules_changed(self, namespace: str) -> None:
         """The access rules of a namespace are others, and durable: what lives on them is looked at again."""
@@ -577,7 +573,6 @@ class Server:
     async def _open_listeners(self, authorizer: Authorizer) -> None:
         settings = self.settings
         tls = self.certificates = self._certificates()
-        from duobus.gateway.relay.activity import RelayActivity
         from duobus.gateway.relay.hub import RelayHub
         from duobus.gateway.relay.server import RelayServer
         from duobus.gateway.rest.api import HttpApi
@@ -632,7 +627,7 @@ class Server:
                 history=self._history,
                 events=self._events,
                 metering=MeteringReader(None if settings.ephemeral else settings.data, self._clock),
-                relays=ServerRelays(self.unit, RelayActivity(relay_hub), self.audit, self._clock.now_ms),
+                relays=ServerRelays(self.unit, relay_hub, self.audit, self._clock.now_ms),
             ),
             **self._sends(),
         )

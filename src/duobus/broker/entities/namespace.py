@@ -79,6 +79,17 @@ class Namespace:
             for rule in () if entity is None else entity.description.authorization_rules:
                 yield path, rule
 
+    def rules_of_entities(self) -> Iterator[tuple[str, tuple[AccessRule, ...]]]:
+        """Path and access rules of each queue, topic and relay that has any."""
+        entities: list[Queue | HybridConnection] = [
+            *self.queues.values(),
+            *self.topics.values(),
+            *self.relays.values(),
+        ]
+        for entity in entities:
+            if entity.description.authorization_rules:
+                yield entity.path, entity.description.authorization_rules
+
     def resolve(self, address: Address) -> Queue:
         """The queue, topic or subscription of an address, whichever of its nodes is meant.
 

@@ -19,8 +19,8 @@ from yarl import URL
 
 from duobus.broker.entities.relay import HybridConnection
 from duobus.clock import Clock
+from duobus.cluster.http.proxied_handshake import HeadTooLarge, ProxiedHandshake
 from duobus.cluster.http.proxy import CONNECT_S, PROXIED, watched_socket
-from duobus.gateway.relay.passed_handshake import HeadTooLarge, PassedHandshake
 from duobus.gateway.relay.refusals import RelayRefusal
 from duobus.model.access_rules import sign_token
 from duobus.model.descriptions import AccessRule, Right
@@ -77,7 +77,7 @@ class ClusterRelays:
         if self._session is not None:
             await self._session.close()
 
-    def is_passed(self, request: web.Request) -> bool:
+    def is_proxied(self, request: web.Request) -> bool:
         """Whether another server has sent a request on: it is sent on no more."""
         return PROXIED in request.headers
 
@@ -135,7 +135,7 @@ class ClusterRelays:
 
     # -- sending on -------------------------------------------------------------------------------------------------
 
-    async def pass_request(self, request: web.Request, address: str) -> web.StreamResponse:
+    async def proxy_request(self, request: web.Request, address: str) -> web.StreamResponse:
         """The answer of another server to an HTTP request, as it comes."""
         headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
         body = request.content if request.can_read_body else None
@@ -171,7 +171,7 @@ class ClusterRelays:
                 return answer
             raise _unreachable(address, error) from None
 
-    async def pass_handshake(self, request: web.Request, address: str) -> web.StreamResponse:
+    async def proxy_handshake(self, request: web.Request, address: str) -> web.StreamResponse:
         """The answer of another server to the handshake of a WebSocket, and then the bytes of both sides."""
         host, _, port = address.rpartition(":")
         try:
@@ -181,7 +181,7 @@ class ClusterRelays:
                 )
         except (OSError, TimeoutError, ValueError) as error:
             raise _unreachable(address, error) from None
-        passed = PassedHandshake(request, reader, writer)
+        passed = ProxiedHandshake(request, reader, writer)
         try:
             return await passed.answer(((PROXIED, self._owners.node_id),))
         except (OSError, TimeoutError, HeadTooLarge, asyncio.IncompleteReadError) as error:

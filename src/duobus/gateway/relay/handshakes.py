@@ -145,7 +145,7 @@ class Handshakes:
         if target.action in (ACCEPT, REQUEST):
             owner = self._hub.address_of_rendezvous(request, target.id)
             if owner is not None and self._hub.others is not None:
-                return await self._hub.others.pass_handshake(request, owner)
+                return await self._hub.others.proxy_handshake(request, owner)
             waiting = self._hub.promises.redeem(target.id, self._hub.clock.monotonic_ms())
             return await waiting.opened(request, target)
         raise RelayRefusal(400, "The parameter sb-hc-action is none of listen, connect, accept and request.")
@@ -207,7 +207,7 @@ class Handshakes:
         if channel is None:
             elsewhere = await hub.address_of_listeners(request, relay, 404)
             assert hub.others is not None
-            return await hub.others.pass_handshake(request, elsewhere)
+            return await hub.others.proxy_handshake(request, elsewhere)
         waiting = PendingConnect(hub, relay, request, who)
         key = hub.promises.promise(waiting, hub.clock.monotonic_ms() + round(hub.rendezvous_s * 1000))
         use.wait(waiting, channel)

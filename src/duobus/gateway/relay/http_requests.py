@@ -121,7 +121,7 @@ class HttpRequests:
         if channel is None:
             elsewhere = await hub.address_of_listeners(request, relay, 502)
             assert hub.others is not None
-            return await hub.others.pass_request(request, elsewhere)
+            return await hub.others.proxy_request(request, elsewhere)
         waiting = PendingRequest(hub, relay, who)
         use.wait(waiting, channel)
         key = hub.promises.promise(waiting, None)

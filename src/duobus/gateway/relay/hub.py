@@ -59,7 +59,7 @@ class OtherServers(Protocol):
     def tag(self) -> str:
         """What ids of this server's rendezvous have, so that every server knows whose they are."""
 
-    def is_passed(self, request: web.Request) -> bool:
+    def is_proxied(self, request: web.Request) -> bool:
         """Whether another server has sent a request on: it is sent on no more."""
 
     def address_of_tag(self, tag: str) -> str | None:
@@ -68,10 +68,10 @@ class OtherServers(Protocol):
     async def listening(self, request: web.Request, relay: HybridConnection) -> list[str] | None:
         """Addresses of the other servers that have listeners of a relay; None when one of them did not answer."""
 
-    async def pass_request(self, request: web.Request, address: str) -> web.StreamResponse:
+    async def proxy_request(self, request: web.Request, address: str) -> web.StreamResponse:
         """The answer of another server to an HTTP request, as it comes."""
 
-    async def pass_handshake(self, request: web.Request, address: str) -> web.StreamResponse:
+    async def proxy_handshake(self, request: web.Request, address: str) -> web.StreamResponse:
         """The answer of another server to the handshake of a WebSocket, and then the bytes of both sides."""
 
 
@@ -206,7 +206,7 @@ class RelayHub:
         """
         if self.others is None:
             raise no_listener(relay.path, status, is_known=True)
-        if self.others.is_passed(request):
+        if self.others.is_proxied(request):
             # It was here a moment ago.
             raise no_listener(relay.path, status, is_known=False)
         found = await self.others.listening(request, relay)
@@ -224,7 +224,7 @@ class RelayHub:
     def address_of_rendezvous(self, request: web.Request, key: str) -> str | None:
         """The address of the other server that has promised a rendezvous; None for one of this server."""
         tag = key.partition("_")[0].partition(".")[2]
-        if self.others is None or not tag or self.others.is_passed(request):
+        if self.others is None or not tag or self.others.is_proxied(request):
             return None
         return self.others.address_of_tag(tag)
 

@@ -54,10 +54,10 @@ class RelayUse(Generic[ListenerT, SenderT, EndT]):
     @property
     def connections(self) -> int:
         """How many relay connections these are."""
-        return len(self.listeners) + self.joined + len(self.pending)
+        return len(self.listeners) + self.spliced_senders + len(self.pending)
 
     @property
-    def joined(self) -> int:
+    def spliced_senders(self) -> int:
         """How many senders are joined with a listener."""
         return len(self.spliced) // 2
 
@@ -91,12 +91,12 @@ class RelayUse(Generic[ListenerT, SenderT, EndT]):
 
     def join(self, ends: Collection[EndT]) -> None:
         """Two ends are joined."""
-        before = self.joined
+        before = self.spliced_senders
         self.spliced.update(ends)
-        self._room.connections += self.joined - before
+        self._room.connections += self.spliced_senders - before
 
     def part(self, end: EndT) -> None:
         """An end is joined no longer."""
-        before = self.joined
+        before = self.spliced_senders
         self.spliced.discard(end)
-        self._room.connections += self.joined - before
+        self._room.connections += self.spliced_senders - before

@@ -98,7 +98,7 @@ def samples_of_relays(hub: RelayHub) -> Iterator[Sample]:
     for relay, use in hub.uses():
         where = (relay.namespace, relay.path)
         yield Sample("duobus_relay_listeners", where, len(use.listeners))
-        yield Sample("duobus_relay_rendezvous", where, use.joined)
+        yield Sample("duobus_relay_rendezvous", where, use.spliced_senders)
         yield Sample("duobus_relay_waiting", where, len(use.pending))
     for status, number in list(hub.totals.statuses.items()):
         yield Sample("duobus_relay_requests", (str(status),), number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from duobus.broker import ScaleUnit
 from duobus.broker.entities.relay import HybridConnection
@@ -12,23 +12,17 @@ from duobus.model.relay.description import RELAY, HybridConnectionDescription, r
 from duobus.telemetry.audit_log import CREATE, DELETE, DONE, UPDATE, AuditTrail, Change, differences
 from duobus.telemetry.logs import timestamp
 
-
-class Activity(Protocol):
-    """Tells what goes on at relays; see ``gateway/relay/activity.py``."""
-
-    def numbers(self, relay: HybridConnection) -> dict[str, Any]:
-        """The numbers of one relay at this server, as members of a JSON object."""
-
-    def listening(self, relay: HybridConnection) -> list[dict[str, Any]]:
-        """The listeners of one relay at this server."""
+if TYPE_CHECKING:
+    from duobus.gateway.relay.control_channel import ControlChannel
+    from duobus.gateway.relay.hub import RelayHub
 
 
 class ServerRelays:
     """See ``Relays`` of the endpoint."""
 
-    def __init__(self, unit: ScaleUnit, activity: Activity, audit: AuditTrail, now_ms: Callable[[], int]) -> None:
+    def __init__(self, unit: ScaleUnit, hub: RelayHub, audit: AuditTrail, now_ms: Callable[[], int]) -> None:
         self._unit = unit
-        self._activity = activity
+        self._hub = hub
         self._audit = audit
         self._now_ms = now_ms
 
@@ -41,7 +35,9 @@ class ServerRelays:
         """One of them; with its access rules, perhaps their keys, and its listeners; raises EntityNotFound."""
         relay = self._unit.relays.find(namespace, path)
         found = self._form(relay, with_rules=with_rules, with_keys=with_keys)
-        return found | ({"listening": self._activity.listening(relay)} if with_rules else {})
+        use = self._hub.use_if_any(relay)
+        listeners = [] if use is None else use.listeners.all()
+        return found | ({"listening": [_listener_form(channel) for channel in listeners]} if with_rules else {})
 
     def known(self, namespace: str, path: str) -> dict[str, Any] | None:
         """One of them, with the times of its changes in ms; None when there is none of this name."""
@@ -57,7 +53,20 @@ class ServerRelays:
         if not with_rules:
             found.pop("authorizationRules", None)
         times = {"createdAt": timestamp(about.created_at_ms), "updatedAt": timestamp(about.updated_at_ms)}
-        return found | self._activity.numbers(relay) | times
+        return found | self._numbers(relay) | times
+
+    def _numbers(self, relay: HybridConnection) -> dict[str, Any]:
+        """What goes on at a relay at this server, and what it has carried since the server began."""
+        use = self._hub.use_if_any(relay)
+        totals = self._hub.totals_of(relay)
+        return {
+            "listeners": self._hub.listeners_of(relay),
+            "joined": 0 if use is None else use.spliced_senders,
+            "waiting": 0 if use is None else len(use.pending),
+            "requests": {str(status): totals.statuses[status] for status in sorted(totals.statuses)},
+            "messages": totals.messages,
+            "bytes": totals.handed_on,
+        }
 
     def put(
         self, namespace: str, path: str, form: Mapping[str, Any], *, must_be: str, who: str, origin: str
@@ -100,3 +109,17 @@ class ServerRelays:
             raise
         finally:
             self._audit.end(change, self._now_ms(), outcome, changes)
+
+
+def _listener_form(channel: ControlChannel) -> dict[str, Any]:
+    about, grant = channel.about, channel.grant
+    remote = about.remote
+    return {
+        "trackingId": about.tracking_id,
+        "id": about.id,
+        "from": "" if remote is None else f"{remote.address}:{remote.port}",
+        "sinceMs": about.since_ms,
+        "untilMs": grant.expires_ms,
+        "rule": grant.who,
+        "unsentBytes": channel.end.unsent_bytes,
+    }

@@ -25,7 +25,7 @@ class HeadTooLarge(Exception):
     """The other server's answer has a head that is longer than any of its heads."""
 
 
-class PassedHandshake:
+class ProxiedHandshake:
     """One handshake on its way to another server.
 
     Args:
@@ -61,7 +61,7 @@ class PassedHandshake:
         first, *others = head.decode("latin-1").split("\r\n")
         _, status, reason = (first + "  ").split(" ", 2)
         if int(status) == 101:
-            return await self._joined(head)
+            return await self._spliced(head)
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in others if line)}
         length = int(headers.get("content-length", "0"))
         async with asyncio.timeout(_ANSWER_S):
@@ -69,7 +69,7 @@ class PassedHandshake:
         kept = {name.title(): headers[name] for name in _KEPT if name in headers}
         return web.Response(status=int(status), reason=description_of(reason, 1024), body=text, headers=kept)
 
-    async def _joined(self, head: bytes) -> web.StreamResponse:
+    async def _spliced(self, head: bytes) -> web.StreamResponse:
         transport = self._request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the sender is gone")

@@ -529,11 +529,10 @@ class Server:
 
     def _create_relay(self, home: Namespace, asked: HybridConnectionDescription) -> None:
         try:
-            found = home.relays.get(asked.name.lower())
-            if found is None:
-                self.unit.relays.create(home.name, asked)
-            else:
+            if (found := home.relays.get(asked.name.lower())) is not None:
                 self._report(found, found.description, asked)
+            else:
+                self.unit.relays.create(home.name, asked)
         except ServiceBusError as error:
             self.log.error("relay not created", relay=asked.name, reason=str(error))
 

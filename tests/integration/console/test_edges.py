@@ -34,11 +34,12 @@ EMPTY_NAMESPACE = {
     "/dead-letter-runs": "No runs",
     "/connections": "Nobody is connected",
     "/connections/locks": "Whose locks?",
+    "/relays": "There is no relay yet",
     "/stores": "There is no queue or topic yet",
     "/pairs": "No backlog waits",
     "/audit": "There is no audit log to read",
     "/usage": "There is no metering to read",
-    "/topology": "All queues, topics, subscriptions and rules as one file",
+    "/topology": "All queues, topics, subscriptions, rules and relays as one file",
 }
 EMPTY_QUEUE = {
     "/messages/orders": "No messages here",

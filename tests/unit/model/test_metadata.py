@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from duobus.errors import InternalError
 from duobus.model import metadata
 from duobus.model.metadata import MessageMetadata, SessionMetadata, encoded, has_session_only, own
-from duobus.model.metering import KINDS, operations_of
+from duobus.model.metering import KINDS, RELAY_KINDS, operations_of
 
 _SPECIALS = st.builds(
     MessageMetadata,
@@ -60,7 +60,7 @@ def test_an_operation_is_counted_per_64_kib_begun(size: int, operations: int) ->
 
 
 def test_settlements_and_renewals_are_recorded_without_price() -> None:
-    assert {kind for kind, is_priced in KINDS.items() if not is_priced} == {"settle", "renew"}
+    assert {kind for kind, is_priced in KINDS.items() if not is_priced} == {"settle", "renew", *RELAY_KINDS}
 
 
 def test_what_messages_of_a_session_share_cannot_be_changed_and_is_stored_as_any_other() -> None:

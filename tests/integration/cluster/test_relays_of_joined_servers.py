@@ -106,7 +106,9 @@ def test_a_sender_at_one_server_reaches_a_listener_at_another(cluster: Cluster) 
         base = cluster.http(1)
         for body, kind in ((b"small", "channel"), (bytes(range(256)) * 800, "rendezvous")):
             asking = asyncio.ensure_future(
-                session.post(URL(f"{base}/far/away/x?y=%2f", encoded=True), data=body, headers=signed(cluster, 1))
+                session.post(
+                    URL(f"{base}/far/away/x?y=%2f", encoded=True), data=body, headers=signed(cluster, 1), expect100=True
+                )
             )
             (request,) = json.loads(await listener.receive_str(timeout=20)).values()
             socket = listener

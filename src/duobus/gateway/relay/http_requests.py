@@ -121,6 +121,7 @@ class HttpRequests:
         if channel is None:
             elsewhere = await hub.address_of_listeners(request, relay, 502)
             assert hub.others is not None
+            await _invite_body(request)
             return await hub.others.proxy_request(request, elsewhere)
         waiting = PendingRequest(hub, relay, who)
         use.wait(waiting, channel)
@@ -156,10 +157,7 @@ class HttpRequests:
         length = request.content_length
         is_small = not request.body_exists or (length is not None and length <= CHANNEL_BODY_BYTES_MAX)
         body = b""
-        is_waiting = request.headers.get("Expect", "").lower() == "100-continue" and request.version == HttpVersion11
-        if request.body_exists and is_waiting:
-            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            request.writer.output_size = 0
+        await _invite_body(request)
         if is_small and request.body_exists:
             try:
                 async with asyncio.timeout(self._hub.response_s):
@@ -265,3 +263,11 @@ class HttpRequests:
             return answer
         await answer.write_eof()
         return answer
+
+
+async def _invite_body(request: web.Request) -> None:
+    """Tell a sender that waits with its body to send it: the request is one that is handed on."""
+    is_waiting = request.headers.get("Expect", "").lower() == "100-continue" and request.version == HttpVersion11
+    if request.body_exists and is_waiting:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0

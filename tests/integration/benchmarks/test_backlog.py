@@ -20,7 +20,7 @@ def test_a_backlog_deeper_than_the_window_survives_a_kill_and_comes_exactly_once
     assert not list(tmp_path.iterdir())
 
 
-def test_each_bound_that_is_proxied_is_named() -> None:
+def test_each_bound_that_is_passed_is_named() -> None:
     good = {
         "resident_mb": 100.0,
         "resident_after_mb": 90.0,

@@ -228,7 +228,7 @@ async def test_the_owner_s_own_words_come_back_when_it_refuses() -> None:
 
 
 @in_loop
-async def test_a_connection_that_a_server_has_made_is_proxied_on_no_further() -> None:
+async def test_a_connection_that_a_server_has_made_is_passed_on_no_further() -> None:
     async with router() as room:
         room.owner.amqp.router_of = partial(ClusterRouter, owners=Elsewhere(room.owner, room.first))
         room.first.amqp.router_of = partial(ClusterRouter, owners=room.elsewhere)

@@ -202,7 +202,7 @@ async def test_what_a_lost_client_held_is_there_again_at_once() -> None:
 
 
 @in_loop
-async def test_a_share_without_an_owner_is_proxied_over_and_taken_up_again() -> None:
+async def test_a_share_without_an_owner_is_passed_over_and_taken_up_again() -> None:
     async with sharded_entities() as room:
         room.about.away = {1}
         sender = await room.client.sender("q")

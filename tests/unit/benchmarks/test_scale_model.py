@@ -29,7 +29,7 @@ def test_servers_add_up_while_there_are_databases_for_them() -> None:
     assert shared < 1e6 / 3
 
 
-def test_what_is_proxied_on_takes_from_other_servers() -> None:
+def test_what_is_passed_on_takes_from_other_servers() -> None:
     busy = COSTS._replace(passed=10, sync=0)
     assert rate(Layout(4, 1, 4, 500, passed=0.75), busy) < 0.7 * rate(Layout(4, 1, 4, 500), busy)
 

@@ -86,7 +86,7 @@ def test_what_an_earlier_command_of_the_commit_disposes_of_is_left_and_counted()
     assert driver.source.bytes == driver.source.memory_bytes == 0
 
 
-def test_a_place_that_was_left_in_the_list_is_proxied_over_and_counted_no_more() -> None:
+def test_a_place_that_was_left_in_the_list_is_passed_over_and_counted_no_more() -> None:
     driver = Driver()
     driver.send(b"a", b"b", b"c", b"d")
     assert cleared(driver, PurgeCounts("handle", 0, Box(), counts=[2])) == [b"b"]

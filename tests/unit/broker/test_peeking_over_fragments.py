@@ -62,7 +62,7 @@ async def test_a_peek_ends_at_its_bytes_and_the_next_goes_on_behind(hall: Hall) 
 
 
 @simulated
-async def test_a_fragment_whose_store_is_away_is_proxied_over(hall: Hall) -> None:
+async def test_a_fragment_whose_store_is_away_is_passed_over(hall: Hall) -> None:
     """PE20."""
     queue = await filled(hall, 50)
     everything = await peeked(queue)

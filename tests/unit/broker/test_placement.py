@@ -84,7 +84,7 @@ def test_keys_spread_over_all_slots_about_evenly() -> None:
     assert max(found) < 1150
 
 
-def test_a_store_that_is_late_is_proxied_over_unless_all_are() -> None:
+def test_a_store_that_is_late_is_passed_over_unless_all_are() -> None:
     stores = (Store(is_late=True), Store(is_late=True), Store())
     placement = Placement(handles(3, stores=stores))
     assert placement.keyless().number == 2
@@ -143,7 +143,7 @@ def test_a_fragment_that_moves_within_a_round_gets_no_second_turn_in_it() -> Non
     assert turns_of(placement, 4) == [0, 1, 3, 2]
 
 
-def test_a_fragment_whose_store_is_away_is_proxied_over() -> None:
+def test_a_fragment_whose_store_is_away_is_passed_over() -> None:
     placement = Placement(handles(4, away=(0, 1, 3)))
     assert placement.keyless().number == 2
     placement.commit_started(placement.fragments[2])
@@ -200,7 +200,7 @@ def test_a_batch_transfer_of_keyed_and_keyless_messages_is_refused() -> None:
     assert isinstance(refused[0][1], ArgumentInvalid)
 
 
-def test_a_fragment_that_is_full_is_proxied_over_while_another_has_room() -> None:
+def test_a_fragment_that_is_full_is_passed_over_while_another_has_room() -> None:
     found = handles(3, away=(1,))
     placement = Placement(found)
     found[0].fragment.is_full = True  # type: ignore[union-attr]

@@ -54,7 +54,7 @@ def test_a_terminus_is_taken_apart_likewise() -> None:
     assert [item.code for item in source.value[1:]] == [0xD1, 0xD0]
 
 
-def test_a_large_described_value_within_a_terminus_is_proxied_over() -> None:
+def test_a_large_described_value_within_a_terminus_is_passed_over() -> None:
     terminus = Described(ULong(0x28), ["queue", Described(ULong(0x26), [LARGE])])
     value = outline(listed("name", terminus))
     assert isinstance(value, Described)

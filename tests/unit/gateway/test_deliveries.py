@@ -36,7 +36,7 @@ def test_a_range_over_several_runs_gives_one_stretch_for_each() -> None:
     assert len(deliveries) == 2
 
 
-def test_what_was_named_before_is_proxied_over() -> None:
+def test_what_was_named_before_is_passed_over() -> None:
     deliveries = added((0, 100, 10))
     assert settled(deliveries, 3, 3) == [(3, 103, 1)]
     assert settled(deliveries, 5, 6) == [(5, 105, 2)]

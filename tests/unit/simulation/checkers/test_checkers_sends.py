@@ -127,7 +127,7 @@ def test_turns_during_and_after_an_outage_are_counted_anew() -> None:
     assert story.broken(TWO) == {26}
 
 
-def test_turns_are_counted_anew_when_a_store_is_late_and_is_proxied_over() -> None:
+def test_turns_are_counted_anew_when_a_store_is_late_and_is_passed_over() -> None:
     story = Story()
     turns(story, 0, 1, 0)
     story.history.append(FragmentsLate(frozenset({("q", 0)})))

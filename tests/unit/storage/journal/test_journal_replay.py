@@ -88,7 +88,7 @@ def test_a_torn_record_tells_that_the_commits_before_it_were_answered() -> None:
         replayed(damaged(2, 8))
 
 
-def test_damage_in_a_segment_that_the_database_has_all_of_is_proxied_over() -> None:
+def test_damage_in_a_segment_that_the_database_has_all_of_is_passed_over() -> None:
     assert replayed(damaged(1, 4, 5, at=0), begun(2, 6, 7)) == [7]
     assert replayed(damaged(1, 4, 5, at=0), begun(2, 7)) == [7]
 

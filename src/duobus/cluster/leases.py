@@ -317,11 +317,15 @@ class _Spread:
         """Spread the stores that may be anywhere, those that have no server among them.
 
         How many each server gets is decided first, one after the other for who lacks most; of several, for one that has
-        more stores than were counted for it by then. So a plan that was carried out comes out again.
+        more stores than were counted for it by then. So a plan that was carried out comes out again. With equal weights
+        and without preferences this is what servers of earlier versions plan, too: nobody waits for the other.
         """
         counts = dict.fromkeys(self.held, 0)
         for _ in range(len(free) + sum(map(len, self.held.values()))):
-            node_id = min(counts, key=lambda one: (self._surplus[one], counts[one] >= len(self.held[one]), one))
+            node_id = min(
+                counts,
+                key=lambda one: (self._surplus[one], counts[one] >= len(self.held[one]), -len(self.held[one]), one),
+            )
             counts[node_id] += 1
             self._surplus[node_id] += self._total
         for node_id, held in self.held.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from ssl import SSLContext
 from typing import Any, Final, TypeVar
 
@@ -36,6 +37,8 @@ _WAIT_S: Final = 0.05
 #: Pauses after the table or a store could not be reached, and between two looks at leases that may have ended.
 _RETRY_S: Final = 0.2
 _EXPIRY_CHECK_S: Final = 0.1
+#: How long whoever changes the table waits until this server has seen the change, in seconds.
+_SEEN_S: Final = 5.0
 #: The time over which a server's load is a mean.
 _LOAD_MS: Final = 5_000
 #: A catalog is read at most so often because somebody asks for what is not in it, in seconds.
@@ -114,6 +117,7 @@ class ClusterNode:
         # The last beat was answered.
         self._is_beating = False
         self._seen_ms: int | None = None
+        self._next_beat: asyncio.Future[None] = self._loop.create_future()
         self._processor_seconds = processor_seconds
         # When the load was taken last, and what had been used by then.
         self._load_from = (clock.monotonic_ms(), processor_seconds())
@@ -192,6 +196,8 @@ class ClusterNode:
         moves = self.ownership.seen(beat, table, self._clock.monotonic_ms())
         self._is_beating = True
         self._seen_ms = beat.asked_ms
+        beaten, self._next_beat = self._next_beat, self._loop.create_future()
+        beaten.set_result(None)
         self._drop(moves.lost)
         if table.revision != self._revision:
             self._revision = table.revision
@@ -388,22 +394,34 @@ class ClusterNode:
             where = server_named(table, where)
         elif where is not None and not any(n.details and where in n.details.labels for n in table.nodes):
             raise ArgumentInvalid(f"No server has the label {where!r} now. duobus cluster status tells their labels.")
-        await self._change(lambda: self._table.prefer(store_id, where))
+        await self._change(
+            lambda: self._table.prefer(store_id, where),
+            lambda: self.ownership.table.preferences.get(store_id) == where,
+        )
 
     async def drain(self, server: str, *, is_wanted: bool) -> str:
         """See ClusterManagement."""
         table = self.ownership.table
         # A server that is away can still be freed of its drain.
         address = server if not is_wanted and server in table.drained else server_named(table, server)
-        await self._change(lambda: self._table.drain(address, is_wanted=is_wanted))
+        await self._change(
+            lambda: self._table.drain(address, is_wanted=is_wanted),
+            lambda: (address in self.ownership.table.drained) == is_wanted,
+        )
         return address
 
-    async def _change(self, change: Callable[[], None]) -> None:
+    async def _change(self, change: Callable[[], None], is_seen: Callable[[], bool]) -> None:
+        """Change the table, and return when this server has seen the change: what it tells then is not older."""
         try:
             await self._call(change)
         except StoreFailed as error:
             raise ServerBusy(f"The catalog's database is not reached: {error}. Try again.") from error
         self.ownership.wants_soon = True
+        # It is durable by now. Whoever changes it back, or a database that goes away, must not keep the asker.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SEEN_S):
+                while not is_seen():
+                    await asyncio.shield(self._next_beat)
 
     def numbers(self) -> Iterable[tuple[str, float]]:
         """See OwnerDirectory."""

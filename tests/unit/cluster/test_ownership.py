@@ -270,6 +270,39 @@ def test_while_a_server_of_an_earlier_version_is_there_neither_weight_nor_prefer
     assert _text(_wished([_known("a", is_drained=True), _node("b")], "aabb", drained="a")) == "bbbb"
 
 
+def _earlier_plan(table: Table) -> dict[int, str]:
+    """What servers before weights and preferences plan: they are in clusters beside newer ones."""
+    nodes = sorted(node.node_id for node in table.nodes if not node.is_leaving)
+    if not nodes:
+        return {}
+    holds: dict[str, list[int]] = {node_id: [] for node_id in nodes}
+    free = []
+    for lease in table.leases:
+        (holds[lease.node_id] if lease.node_id in holds and not lease.is_over else free).append(lease.store_id)
+    share, more = divmod(len(table.leases), len(nodes))
+    ranked = sorted(nodes, key=lambda node_id: (-len(holds[node_id]), node_id))
+    shares = {node_id: share + (rank < more) for rank, node_id in enumerate(ranked)}
+    for node_id in nodes:
+        free += holds[node_id][shares[node_id] :]
+        del holds[node_id][shares[node_id] :]
+    for store_id in sorted(free):
+        holds[min(nodes, key=lambda one: (len(holds[one]) - shares[one], one))].append(store_id)
+    return {store_id: node_id for node_id, stores in holds.items() for store_id in stores}
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_beside_servers_of_earlier_versions_all_plan_the_same(seed: int) -> None:
+    random = Random(seed)
+    names = "abcdef"[: random.randint(1, 6)]
+    nodes = [_known(name) if random.random() < 0.5 else _node(name) for name in names]
+    if all(node.details for node in nodes):
+        nodes[0] = _node("a")
+    holders = "".join(random.choice(names + "-z") for _ in range(random.randint(1, 12)))
+    leases = [LeaseEntry(s, None if h == "-" else h, 1, is_over=h == "-") for s, h in enumerate(holders)]
+    table = Table(tuple(nodes), tuple(leases), 0, {0: f"{random.choice(names)}:5300"})
+    assert plan(table) == _earlier_plan(table)
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_any_plan_that_is_carried_out_stays_and_gives_every_store_one_server_that_is_there(seed: int) -> None:
     random = Random(seed)

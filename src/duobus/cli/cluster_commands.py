@@ -65,11 +65,13 @@ def status(remote: Remote, of_stores: bool, output: str | None) -> None:
 
 @command.command(epilog=_MOVE)
 @click.argument("store", type=click.IntRange(1))
-@click.argument("where", metavar="SERVER|LABEL|any")
+@click.argument("where")
 @click.option("--no-wait", is_flag=True, help="Return at once, and not when the store is there.")
 @remote_command()
 def move(remote: Remote, store: int, where: str, no_wait: bool, output: str | None) -> None:
     """Keep a messaging store at a server, or at one of those with a label; any: wherever the servers' weights put it.
+
+    WHERE is the address or host of a server, a label as in zone=a, or any.
 
     Links to the store's entities are detached once, and the SDKs attach again. When the server is away, another one has
     the store until the server is back.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duobus.gateway.relay.frames import (
+from duobus.model.relay.frames import (
     BINARY,
     CLOSE,
     PING,

@@ -14,7 +14,7 @@ from duobus.auth.authorizer import NamespaceRules
 from duobus.broker.entities.relay import HybridConnection
 from duobus.gateway.relay.body_stream import BodyStream, RendezvousBroken
 from duobus.gateway.relay.control_channel import Answer, ControlChannel
-from duobus.gateway.relay.frames import BINARY, Piece
+from duobus.model.relay.frames import BINARY, Piece
 from duobus.gateway.relay.handshakes import headers_of, remote_of, without_tokens
 from duobus.gateway.relay.hub import RelayHub
 from duobus.gateway.relay.refusals import RelayRefusal

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from aiohttp import web
 
-from duobus.gateway.relay.frames import (
+from duobus.model.relay.frames import (
     BINARY,
     CLOSE,
     NO_CODE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from duobus.model.relay.addresses import parse_handshake, parse_request
 from duobus.model.relay.frames import (
     BINARY,
     CLOSE,
@@ -15,7 +16,6 @@ from duobus.model.relay.frames import (
     head,
     read_close,
 )
-from duobus.model.relay.addresses import parse_handshake, parse_request
 from duobus.model.relay.headers import is_name, is_value
 from duobus.model.relay.messages import Accept, MalformedMessage, Response, to_listener, to_relay
 

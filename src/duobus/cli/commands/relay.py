@@ -115,12 +115,14 @@ def serve(application: str, relay: str, relay_backup: str | None, ca: Path | Non
 
         try:
             async with AsgiService(app) as service:
-                given: dict[str, Any] = {"tls": _tls(ca), "on_event": printer.event}
-                handlers = (service.on_request, service.on_connection)
+                given: dict[str, Any] = {
+                    "tls": _tls(ca),
+                    "on_event": printer.event,
+                    "on_stream": service.on_stream,
+                    "on_connection": service.on_connection,
+                }
                 listener: Any = (
-                    PairListener(endpoints, *handlers, **given)
-                    if len(endpoints) > 1
-                    else RelayListener(endpoints[0], *handlers, **given)
+                    PairListener(endpoints, **given) if len(endpoints) > 1 else RelayListener(endpoints[0], **given)
                 )
                 async with listener:
                     await _begin(listener, printer, application=application)
@@ -144,13 +146,13 @@ def forward(local: str, tcp_only: bool, relay: str, relay_backup: str | None, ca
         from duobus.relay.tunnel import LocalPort
 
         target = LocalPort(host, port, printer.tell)
-        handlers = (None if tcp_only else target.on_request, target.on_connection)
-        given: dict[str, Any] = {"tls": _tls(ca), "on_event": printer.event}
-        listener: Any = (
-            PairListener(endpoints, *handlers, **given)
-            if len(endpoints) > 1
-            else RelayListener(endpoints[0], *handlers, **given)
-        )
+        given: dict[str, Any] = {
+            "tls": _tls(ca),
+            "on_event": printer.event,
+            "on_stream": None if tcp_only else target.on_stream,
+            "on_connection": target.on_connection,
+        }
+        listener: Any = PairListener(endpoints, **given) if len(endpoints) > 1 else RelayListener(endpoints[0], **given)
         try:
             async with listener:
                 await _begin(listener, printer, local=f"{host}:{port}")

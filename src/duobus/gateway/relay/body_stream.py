@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from duobus.model.relay.frames import TEXT, Piece
 from duobus.gateway.relay.websocket_end import WebSocketEnd
+from duobus.model.relay.frames import TEXT, Piece
 from duobus.model.relay.limits import BODY_AHEAD_BYTES, MESSAGE_BYTES_MAX
 from duobus.model.relay.messages import MalformedMessage, Response, to_relay
 

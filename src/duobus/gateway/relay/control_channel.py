@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from duobus.auth.authorizer import Grant
-from duobus.model.relay.frames import TEXT, Piece
 from duobus.gateway.relay.listeners import Vigil
 from duobus.gateway.relay.websocket_end import WebSocketEnd
+from duobus.model.relay.frames import TEXT, Piece
 from duobus.model.relay.limits import (
     CHANNEL_BODY_BYTES_MAX,
     CHANNEL_UNREAD_BYTES_MAX,

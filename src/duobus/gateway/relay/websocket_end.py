@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from aiohttp import web
 
+from duobus.gateway.relay.refusals import RelayRefusal
 from duobus.model.relay.frames import (
     BINARY,
     CLOSE,
@@ -28,7 +29,6 @@ from duobus.model.relay.frames import (
     head,
     read_close,
 )
-from duobus.gateway.relay.refusals import RelayRefusal
 from duobus.model.relay.limits import BODY_AHEAD_BYTES, CLOSE_ABNORMAL, CLOSE_S
 
 #: The version of the protocol (RFC 6455, 4.1).

@@ -20,6 +20,9 @@ MANAGEMENT_HEADER: Final = "X-PROCESS-AT"
 USER_AGENT_HEADER: Final = "Relay-User-Agent"
 VIA: Final = "Via"
 
+#: The header of which each value stands on a line of its own: its values hold commas (RFC 6265, 3).
+COOKIES: Final = "set-cookie"
+
 #: Headers of one connection, which a relay does not hand on; those that begin with PROXY are more of them.
 HOP_BY_HOP: Final = frozenset(
     ("connection", "content-length", "host", "te", "trailer", "transfer-encoding", "upgrade", "close", "keep-alive")
@@ -28,6 +31,9 @@ PROXY: Final = "proxy-"
 
 #: Headers of a WebSocket handshake that are never handed on: a relay negotiates no extension.
 NOT_OF_HANDSHAKE: Final = frozenset((TOKEN_HEADER.lower(), "sec-websocket-extensions"))
+
+#: The comma between two cookies: a name and a sign of equality follow, as they never do within a date.
+_NEXT_COOKIE: Final = re.compile(r",[ \t]*(?=[!#$%&'*+.^_`|~0-9A-Za-z-]+=)")
 
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 #: Characters that no value may hold: the whole of C0 but the tab, and DEL (RFC 9110, 5.5).
@@ -59,6 +65,20 @@ def combined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
             found[first] += separator + value
         else:
             found[first] = value
+    return found
+
+
+def separated_cookies(value: str) -> list[str]:
+    """The cookies of several Set-Cookie headers that became one, because a JSON object has each name once."""
+    return [cookie.strip() for cookie in _NEXT_COOKIE.split(value)]
+
+
+def with_cookies_apart(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The headers with each cookie in a Set-Cookie of its own, as user agents need."""
+    found: list[tuple[str, str]] = []
+    for name, value in headers:
+        is_cookie = name.lower() == COOKIES
+        found.extend((name, part) for part in (separated_cookies(value) if is_cookie else (value,)))
     return found
 
 

@@ -37,7 +37,8 @@ Example:
 _END = """
 \b
 SIGTERM or Ctrl-C ends it. Exit status: 0 ended by a signal; 3 no such relay; 5 the key is refused; 6 the relay cannot
-be reached when the command begins; 1 anything else. Once it has begun, it connects again by itself.
+be reached when the command begins, --retry-total included; 1 anything else. Once it has begun, it connects again by
+itself.
 """
 _SERVE_EXAMPLE = (
     """
@@ -66,6 +67,10 @@ Example:
 """
     + _END
 )
+
+
+#: A relay that has not answered for so long is told to be out of reach, while the command goes on trying.
+_FIRST_TRY_S = 5.0
 
 
 @click.group(name="relay", cls=Commands, epilog=_EXAMPLE)
@@ -101,10 +106,22 @@ def _common(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
+_retries = click.option(
+    "--retry-total",
+    type=click.IntRange(0, 20),
+    default=5,
+    show_default=True,
+    help="Times that the command tries again to register when it begins: after 0, 1, 2, 5, 10, then every 30 s.",
+)
+
+
 @command.command(name="serve", epilog=_SERVE_EXAMPLE)
 @click.argument("application", metavar="MODULE:APP")
+@_retries
 @_common
-def serve(application: str, relay: str, relay_backup: str | None, ca: Path | None, is_json: bool) -> None:
+def serve(
+    application: str, retry_total: int, relay: str, relay_backup: str | None, ca: Path | None, is_json: bool
+) -> None:
     """Serve an ASGI application behind a relay."""
     app = _application(application)
     endpoints = _endpoints(relay, relay_backup)
@@ -125,7 +142,7 @@ def serve(application: str, relay: str, relay_backup: str | None, ca: Path | Non
                     PairListener(endpoints, **given) if len(endpoints) > 1 else RelayListener(endpoints[0], **given)
                 )
                 async with listener:
-                    await _begin(listener, printer, application=application)
+                    await _begin(listener, printer, retry_total, application=application)
         except LifespanFailed as error:
             raise click.ClickException(f"The application did not start: {error}") from error
 
@@ -135,8 +152,17 @@ def serve(application: str, relay: str, relay_backup: str | None, ca: Path | Non
 @command.command(name="forward", epilog=_FORWARD_EXAMPLE)
 @click.option("--local", required=True, metavar="HOST:PORT", help="The port of this machine to put behind the relay.")
 @click.option("--tcp-only", is_flag=True, help="Refuse HTTP requests; without it they are sent to the port as HTTP.")
+@_retries
 @_common
-def forward(local: str, tcp_only: bool, relay: str, relay_backup: str | None, ca: Path | None, is_json: bool) -> None:
+def forward(
+    local: str,
+    tcp_only: bool,
+    retry_total: int,
+    relay: str,
+    relay_backup: str | None,
+    ca: Path | None,
+    is_json: bool,
+) -> None:
     """Put a TCP port of this machine behind a relay."""
     host, port = _port(local)
     endpoints = _endpoints(relay, relay_backup)
@@ -155,7 +181,7 @@ def forward(local: str, tcp_only: bool, relay: str, relay_backup: str | None, ca
         listener: Any = PairListener(endpoints, **given) if len(endpoints) > 1 else RelayListener(endpoints[0], **given)
         try:
             async with listener:
-                await _begin(listener, printer, local=f"{host}:{port}")
+                await _begin(listener, printer, retry_total, local=f"{host}:{port}")
         finally:
             await target.close()
 
@@ -216,27 +242,51 @@ class _Printer:
         """Print what became of one connection."""
         self.print(what, error=text)
 
+    def waiting(self, relay: str, error: str, seconds: int) -> None:
+        """Say that the command has not begun yet, and how long it tries."""
+        if self._is_json:
+            self.print("waiting", relay=relay, error=error, seconds=seconds)
+        else:
+            click.echo(f"Cannot reach {relay}, trying again for {seconds} s. {error}", err=True)
 
-async def _begin(listener: Any, printer: _Printer, **members: Any) -> None:
-    """Wait until a listener is registered, say so, and stay."""
+
+async def _begin(listener: Any, printer: _Printer, retry_total: int, **members: Any) -> None:
+    """Wait until a listener is registered, say so, and stay; say at once when the relay cannot be reached."""
+    from duobus.relay.aio.listener import DELAYS_S
     from duobus.relay.errors import RelayError
 
+    wait = listener.wait_up if hasattr(listener, "wait_up") else listener.wait_online
+    delays = [*DELAYS_S, *[DELAYS_S[-1]] * retry_total]
+    seconds = sum(delays[:retry_total])
     try:
-        await (listener.wait_up() if hasattr(listener, "wait_up") else listener.wait_online())
+        try:
+            await wait(_FIRST_TRY_S, tries=1)
+        except RelayError as error:
+            failure = _failure(error)
+            if not retry_total or not isinstance(failure, Unreachable):
+                raise
+            printer.waiting(_name_of(listener), str(error), round(seconds))
+            await wait(seconds + _FIRST_TRY_S, tries=1 + retry_total)
     except RelayError as error:
         raise _failure(error) from error
     printer.print("ready", **members)
     await asyncio.Event().wait()
 
 
+def _name_of(listener: Any) -> str:
+    """Host and path of an endpoint, or of both."""
+    return " and ".join(one.endpoint.name for one in getattr(listener, "listeners", [listener]))
+
+
 def _failure(error: RelayError) -> click.ClickException:
-    from duobus.relay.errors import ConnectFailed, RelayRefused
+    from duobus.relay.errors import ConnectFailed, ConnectionDropped, RelayRefused, RelayTimeout
 
     if isinstance(error, RelayRefused):
         kinds = {401: Refused, 403: Refused, 404: NotFound}
         text = f"{error} Make it with: duobus relay create." if error.status == 404 else str(error)
         return kinds.get(error.status, click.ClickException)(text)
-    return Unreachable(str(error)) if isinstance(error, ConnectFailed) else click.ClickException(str(error))
+    is_unreachable = isinstance(error, (ConnectFailed, ConnectionDropped, RelayTimeout))
+    return (Unreachable if is_unreachable else click.ClickException)(str(error))
 
 
 def _run(function: Callable[[_Printer], Coroutine[Any, Any, None]], is_json: bool) -> None:

@@ -233,6 +233,8 @@ class RelayListener:
         self._lock = tasks.lock()
         self.reporter = Reporter(on_event, metrics_of())
         self.last_error: RelayError | None = None
+        #: Tries to register that failed since the listener was registered last.
+        self.failed_tries = 0
         self.on_change: Callable[[], None] | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -253,8 +255,17 @@ class RelayListener:
         if self._runner is None:
             self._runner = tasks.spawn(self._run, name=f"duobus relay listener {self.endpoint.name}")
 
-    async def wait_online(self, timeout: float = CONNECT_S) -> None:  # noqa: ASYNC109 - of the wait alone
+    async def wait_online(
+        self,
+        timeout: float = CONNECT_S,  # noqa: ASYNC109 - of the wait alone
+        *,
+        tries: int | None = None,
+    ) -> None:
         """Wait until the listener is registered.
+
+        Args:
+            timeout: Seconds to wait.
+            tries: Failed tries after which there is no more waiting; any number by default.
 
         Raises:
             RelayError: It could not register in time, or was refused; this is why. The listener goes on trying.
@@ -263,7 +274,8 @@ class RelayListener:
         while not self.is_online:
             left = end - tasks.now()
             self._changed.clear()
-            if self.is_refused or left <= 0 or not await self._changed.wait(left):
+            is_lost = self.is_refused or (tries is not None and self.failed_tries >= tries)
+            if is_lost or left <= 0 or not await self._changed.wait(left):
                 raise self.last_error or RelayTimeout("the listener did not register in time", self.endpoint.name)
 
     async def accept(self) -> PendingConnection:
@@ -314,6 +326,7 @@ class RelayListener:
             self._channel = None
             delay = DELAYS_S[min(failures, len(DELAYS_S) - 1)]
             failures += 1
+            self.failed_tries += 1
             self.last_error = lost
             self.reporter.tell(ListenerOffline(self.endpoint.name, str(lost), int(delay * 1000)))
             self._tell_change()
@@ -342,6 +355,7 @@ class RelayListener:
         renewal = tasks.spawn(self._renew, channel, name="duobus relay token")
         self._channel = channel
         self.last_error = None
+        self.failed_tries = 0
         self.reporter.tell(ListenerOnline(self.endpoint.name))
         self._tell_change()
         try:
@@ -552,8 +566,17 @@ class PairListener:
         for listener in self.listeners:
             listener.start()
 
-    async def wait_up(self, timeout: float = CONNECT_S) -> None:  # noqa: ASYNC109 - of the wait alone
+    async def wait_up(
+        self,
+        timeout: float = CONNECT_S,  # noqa: ASYNC109 - of the wait alone
+        *,
+        tries: int | None = None,
+    ) -> None:
         """Wait until one endpoint has registered the service.
+
+        Args:
+            timeout: Seconds to wait.
+            tries: Failed tries at each endpoint after which there is no more waiting; any number by default.
 
         Raises:
             RelayError: Neither endpoint did in time, or both refuse; the error of the first one, with ``second``.
@@ -562,8 +585,11 @@ class PairListener:
         while not self.is_up:
             left = end - tasks.now()
             self._changed.clear()
-            is_refused = all(listener.is_refused for listener in self.listeners)
-            if is_refused or left <= 0 or not await self._changed.wait(left):
+            is_lost = all(
+                listener.is_refused or (tries is not None and listener.failed_tries >= tries)
+                for listener in self.listeners
+            )
+            if is_lost or left <= 0 or not await self._changed.wait(left):
                 first, second = (listener.last_error for listener in self.listeners)
                 error = first or second or RelayTimeout("no endpoint registered the service in time")
                 error.second = second if error is first else None

@@ -234,6 +234,8 @@ class RelayListener:
         self._lock = tasks.lock()
         self.reporter = Reporter(on_event, metrics_of())
         self.last_error: RelayError | None = None
+        #: Tries to register that failed since the listener was registered last.
+        self.failed_tries = 0
         self.on_change: Callable[[], None] | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -254,8 +256,17 @@ class RelayListener:
         if self._runner is None:
             self._runner = tasks.spawn(self._run, name=f"duobus relay listener {self.endpoint.name}")
 
-    def wait_online(self, timeout: float = CONNECT_S) -> None:
+    def wait_online(
+        self,
+        timeout: float = CONNECT_S,
+        *,
+        tries: int | None = None,
+    ) -> None:
         """Wait until the listener is registered.
+
+        Args:
+            timeout: Seconds to wait.
+            tries: Failed tries after which there is no more waiting; any number by default.
 
         Raises:
             RelayError: It could not register in time, or was refused; this is why. The listener goes on trying.
@@ -264,7 +275,8 @@ class RelayListener:
         while not self.is_online:
             left = end - tasks.now()
             self._changed.clear()
-            if self.is_refused or left <= 0 or not self._changed.wait(left):
+            is_lost = self.is_refused or (tries is not None and self.failed_tries >= tries)
+            if is_lost or left <= 0 or not self._changed.wait(left):
                 raise self.last_error or RelayTimeout("the listener did not register in time", self.endpoint.name)
 
     def accept(self) -> PendingConnection:
@@ -315,6 +327,7 @@ class RelayListener:
             self._channel = None
             delay = DELAYS_S[min(failures, len(DELAYS_S) - 1)]
             failures += 1
+            self.failed_tries += 1
             self.last_error = lost
             self.reporter.tell(ListenerOffline(self.endpoint.name, str(lost), int(delay * 1000)))
             self._tell_change()
@@ -343,6 +356,7 @@ class RelayListener:
         renewal = tasks.spawn(self._renew, channel, name="duobus relay token")
         self._channel = channel
         self.last_error = None
+        self.failed_tries = 0
         self.reporter.tell(ListenerOnline(self.endpoint.name))
         self._tell_change()
         try:
@@ -551,8 +565,17 @@ class PairListener:
         for listener in self.listeners:
             listener.start()
 
-    def wait_up(self, timeout: float = CONNECT_S) -> None:
+    def wait_up(
+        self,
+        timeout: float = CONNECT_S,
+        *,
+        tries: int | None = None,
+    ) -> None:
         """Wait until one endpoint has registered the service.
+
+        Args:
+            timeout: Seconds to wait.
+            tries: Failed tries at each endpoint after which there is no more waiting; any number by default.
 
         Raises:
             RelayError: Neither endpoint did in time, or both refuse; the error of the first one, with ``second``.
@@ -561,8 +584,11 @@ class PairListener:
         while not self.is_up:
             left = end - tasks.now()
             self._changed.clear()
-            is_refused = all(listener.is_refused for listener in self.listeners)
-            if is_refused or left <= 0 or not self._changed.wait(left):
+            is_lost = all(
+                listener.is_refused or (tries is not None and listener.failed_tries >= tries)
+                for listener in self.listeners
+            )
+            if is_lost or left <= 0 or not self._changed.wait(left):
                 first, second = (listener.last_error for listener in self.listeners)
                 error = first or second or RelayTimeout("no endpoint registered the service in time")
                 error.second = second if error is first else None

@@ -18,7 +18,7 @@ from integration.gateway.relay.test_relay_websockets import (
 
 from duobus.gateway.relay import http_requests
 from duobus.gateway.relay.hub import RelayHub
-from duobus.gateway.relay.rendezvous import Promises
+from duobus.gateway.relay.rendezvous import Rendezvous
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning", "ignore::RuntimeWarning"
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def test_an_address_of_a_rendezvous_that_works_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Promises, "redeem", lambda self, key, now_ms: self._open[key][0])
+    monkeypatch.setattr(Rendezvous, "redeem", lambda self, key, now_ms: self._open[key][0])
     with pytest.raises(AssertionError):
         addresses_are_good_once()
     gc.collect()

@@ -175,6 +175,24 @@ async def test_a_service_that_does_not_read_holds_the_sender_up() -> None:
 
 
 @asynchronous
+async def test_a_service_has_its_time_to_answer_anew_with_each_piece_of_a_slow_request() -> None:
+    async def serve(asked: StreamedRequest) -> RelayResponse:
+        return RelayResponse(body=str(len(await asked.body.read())).encode())
+
+    async def pieces(pauses: list[float]) -> AsyncIterator[bytes]:
+        for pause in pauses:
+            yield b"x"
+            await asyncio.sleep(pause)
+
+    async with relaying() as parties, RelayListener(endpoint_of(parties), on_stream=serve) as listener:
+        parties.hub.response_s = 0.5
+        await listener.wait_online()
+        assert (await request(endpoint_of(parties), "POST", body=pieces([0.2] * 6))).text == "6"
+        with pytest.raises(RelayRefused, match="504"):
+            await request(endpoint_of(parties), "POST", body=pieces([2.0]))
+
+
+@asynchronous
 async def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one() -> None:
     async def serve(asked: StreamedRequest) -> StreamedResponse:
         async def pieces() -> AsyncIterator[bytes]:
@@ -197,7 +215,9 @@ async def test_an_answer_that_breaks_off_is_not_taken_for_a_whole_one() -> None:
 
 
 @asynchronous
-async def test_a_sender_whose_body_fails_has_its_own_error_and_the_service_no_whole_body() -> None:
+async def test_a_sender_whose_body_fails_has_its_own_error_and_the_service_no_whole_body(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     seen: list[BaseException] = []
 
     async def serve(asked: StreamedRequest) -> RelayResponse:
@@ -222,6 +242,8 @@ async def test_a_sender_whose_body_fails_has_its_own_error_and_the_service_no_wh
         with pytest.raises(LookupError, match="of the program"):
             await sender.request("POST", body=pieces())
         await until(lambda: bool(seen))
+    # That a sender leaves is nothing that the service did wrong.
+    assert [record for record in caplog.records if record.name == "duobus.relay"] == []
 
 
 @asynchronous

@@ -67,9 +67,10 @@ class ControlChannel:
 
     def send(self, message: Accept | Request | Rendezvous, body: bytes = b"") -> None:
         """Send a message, and its body right behind it."""
-        self.end.send_text(message.to_json())
         if isinstance(message, Request) and message.has_body:
-            self.end.send_bytes(body)
+            self.end.send_with_body(message.to_json(), body)
+        else:
+            self.end.send_text(message.to_json())
         if self.end.unsent_bytes > CHANNEL_UNREAD_BYTES_MAX:
             # It does not read; what was sent to it is lost, as it would be anyway.
             self.end.abort()

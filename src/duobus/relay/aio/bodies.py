@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from duobus.model.relay.headers import value_of
 from duobus.model.relay.messages import RemoteEndpoint
-from duobus.relay.errors import AnswerTooLarge, BodyTooLarge
+from duobus.relay.errors import AnswerTooLarge, BodyTooLarge, ConnectionDropped
 from duobus.relay.http import BODY_BYTES_MAX, REQUEST_ID_HEADER, RelayResponse, values_of
 
 if TYPE_CHECKING:
@@ -34,10 +34,12 @@ class StreamedBody:
 
     Attributes:
         whole: The body if it came as a whole; None if it comes piece by piece.
+        is_broken: Whether the body broke off before its end.
     """
 
     def __init__(self, whole: bytes | None, source: Source | None = None) -> None:
         self.whole = whole
+        self.is_broken = False
         self._rest = whole or b""
         self._source = source
 
@@ -48,7 +50,11 @@ class StreamedBody:
             ConnectionDropped: The other side, or the relay, went away before the end.
         """
         if self._source is not None:
-            return await self._source.receive_piece()
+            try:
+                return await self._source.receive_piece()
+            except ConnectionDropped:
+                self.is_broken = True
+                raise
         rest, self._rest = self._rest, b""
         return rest
 

@@ -518,8 +518,11 @@ class RelayListener:
             )
         except BodyTooLarge as error:
             return RelayResponse(413, body=str(error).encode())
-        except Exception:  # noqa: BLE001 - the application's own
-            _log.exception("%s: on_request raised", self.endpoint.name)
+        except Exception as error:  # noqa: BLE001 - the application's own
+            if body.is_broken:
+                _log.info("%s: a sender left within its request: %s", name, error)
+            else:
+                _log.exception("%s: on_request raised", name)
             return RelayResponse(500, body=b"The service failed.")
 
 

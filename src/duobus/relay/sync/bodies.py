@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from duobus.model.relay.headers import value_of
 from duobus.model.relay.messages import RemoteEndpoint
-from duobus.relay.errors import AnswerTooLarge, BodyTooLarge
+from duobus.relay.errors import AnswerTooLarge, BodyTooLarge, ConnectionDropped
 from duobus.relay.http import BODY_BYTES_MAX, REQUEST_ID_HEADER, RelayResponse, values_of
 
 if TYPE_CHECKING:
@@ -35,10 +35,12 @@ class StreamedBody:
 
     Attributes:
         whole: The body if it came as a whole; None if it comes piece by piece.
+        is_broken: Whether the body broke off before its end.
     """
 
     def __init__(self, whole: bytes | None, source: Source | None = None) -> None:
         self.whole = whole
+        self.is_broken = False
         self._rest = whole or b""
         self._source = source
 
@@ -49,7 +51,11 @@ class StreamedBody:
             ConnectionDropped: The other side, or the relay, went away before the end.
         """
         if self._source is not None:
-            return self._source.receive_piece()
+            try:
+                return self._source.receive_piece()
+            except ConnectionDropped:
+                self.is_broken = True
+                raise
         rest, self._rest = self._rest, b""
         return rest
 

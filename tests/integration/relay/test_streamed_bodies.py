@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import ssl
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from integration.relay.test_relay_clients import First, asynchronous, until
 from integration.relay.test_relay_clients_with_servers import endpoint_of
 
+from duobus.clock import Clock, Entropy
+from duobus.gateway.tls import SelfSigned
 from duobus.model.relay.description import HybridConnectionDescription
 from duobus.model.relay.limits import CHANNEL_BODY_BYTES_MAX
 from duobus.relay import ConnectionDropped, RelayEndpoint, RelayRefused, RelayRequest, RelayResponse, sync
@@ -129,6 +133,27 @@ async def test_bodies_of_many_sizes_go_through_in_pieces_unaltered() -> None:
             for body in (content, pieces()):
                 answer = await sender.request("PUT", body=body)
                 assert (answer.status, hashlib.sha256(answer.body).digest()) == (200, hashlib.sha256(content).digest())
+
+
+@asynchronous
+async def test_bodies_go_through_in_pieces_over_tls(tmp_path: Path) -> None:
+    async def serve(asked: StreamedRequest) -> StreamedResponse:
+        return StreamedResponse(body=asked.body)
+
+    files = SelfSigned(tmp_path, Clock(), Entropy()).ensure([])
+    options = {"tls_cert": files.certificate, "tls_key": files.key, "https_port": 0}
+    trusted = ssl.create_default_context(cafile=str(files.authority))
+    content = random.Random(7).randbytes(5_000_000)
+    async with relaying(**options) as parties:
+        host = f"localhost:{parties.server.port('https')}"
+        endpoint = RelayEndpoint(host, "relay/one", "RootManageSharedAccessKey", "SAS_KEY_VALUE")
+        async with (
+            RelayListener(endpoint, on_stream=serve, tls=trusted) as listener,
+            RelaySender(endpoint, tls=trusted) as sender,
+        ):
+            await listener.wait_online()
+            async with await sender.stream("PUT", body=content) as answer:
+                assert await answer.read() == content
 
 
 @asynchronous

@@ -7,7 +7,9 @@ import hashlib
 import random
 import ssl
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -551,3 +553,29 @@ def test_threads_stream_bodies_as_tasks_do() -> None:
             listener.close()
             with pytest.raises(RelayRefused, match="no listener"):
                 sender.request("POST", "sum", body=pieces(threading.get_ident()))
+
+
+def test_a_thread_that_sends_is_held_up_while_the_service_does_not_read() -> None:
+    made: list[int] = []
+    may_read = threading.Event()
+
+    def serve(asked: sync.StreamedRequest) -> RelayResponse:
+        assert may_read.wait(30)
+        return RelayResponse(body=str(len(asked.body.read(1 << 30))).encode())
+
+    def pieces() -> Iterator[bytes]:
+        for number in range(1000):
+            made.append(number)
+            yield PIECE
+
+    with server_in_a_thread() as endpoint, sync.RelayListener(endpoint, on_stream=serve) as listener:
+        listener.wait_online(20)
+        with sync.RelaySender(endpoint) as sender, ThreadPoolExecutor(1) as beside:
+            asking = beside.submit(sender.request, "POST", body=pieces())
+            last = -1
+            while len(made) != last:
+                last = len(made)
+                time.sleep(0.3)
+            assert 0 < last * len(PIECE) < BETWEEN_BYTES
+            may_read.set()
+            assert asking.result().text == str(1000 * len(PIECE))

@@ -20,9 +20,6 @@ MANAGEMENT_HEADER: Final = "X-PROCESS-AT"
 USER_AGENT_HEADER: Final = "Relay-User-Agent"
 VIA: Final = "Via"
 
-#: The header of which each value stands on a line of its own: its values hold commas (RFC 6265, 3).
-COOKIES: Final = "set-cookie"
-
 #: Headers of one connection, which a relay does not hand on; those that begin with PROXY are more of them.
 HOP_BY_HOP: Final = frozenset(
     ("connection", "content-length", "host", "te", "trailer", "transfer-encoding", "upgrade", "close", "keep-alive")
@@ -32,12 +29,14 @@ PROXY: Final = "proxy-"
 #: Headers of a WebSocket handshake that are never handed on: a relay negotiates no extension.
 NOT_OF_HANDSHAKE: Final = frozenset((TOKEN_HEADER.lower(), "sec-websocket-extensions"))
 
-#: The comma between two cookies: a name and a sign of equality follow, as they never do within a date.
-_NEXT_COOKIE: Final = re.compile(r",[ \t]*(?=[!#$%&'*+.^_`|~0-9A-Za-z-]+=)")
-
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 #: Characters that no value may hold: the whole of C0 but the tab, and DEL (RFC 9110, 5.5).
 _NOT_OF_VALUE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+#: The header, in lower case, of which each value stands on a line of its own: values hold commas (RFC 6265, 3).
+COOKIES: Final = "set-cookie"
+#: The comma between two cookies: a name and a sign of equality follow, as they never do within a date.
+_NEXT_COOKIE: Final = re.compile(r",[ \t]*(?=[!#$%&'*+.^_`|~0-9A-Za-z-]+=)")
 
 
 def is_hop_by_hop(name: str) -> bool:

@@ -202,6 +202,30 @@ async def test_a_service_that_does_not_read_holds_the_sender_up() -> None:
 
 
 @asynchronous
+async def test_a_service_that_reads_on_after_its_answer_does_not_take_what_is_left_for_a_whole_body() -> None:
+    late: list[asyncio.Task[bytes]] = []
+    is_answered = asyncio.Event()
+
+    async def serve(asked: StreamedRequest) -> RelayResponse:
+        async def read_on() -> bytes:
+            await is_answered.wait()
+            return await asked.body.read()
+
+        source: Any = asked.body._source
+        await until(lambda: source._is_whole)
+        late.append(asyncio.create_task(read_on()))
+        return RelayResponse(202)
+
+    async with relaying() as parties, RelayListener(endpoint_of(parties), on_stream=serve) as listener:
+        await listener.wait_online()
+        assert (await request(endpoint_of(parties), "POST", body=PIECE * 2)).status == 202
+        await until(lambda: not [task for task in listener._at_work if not task.is_over])
+        is_answered.set()
+        with pytest.raises(ConnectionDropped):
+            await late[0]
+
+
+@asynchronous
 async def test_a_service_has_its_time_to_answer_anew_with_each_piece_of_a_slow_request() -> None:
     async def serve(asked: StreamedRequest) -> RelayResponse:
         return RelayResponse(body=str(len(await asked.body.read())).encode())

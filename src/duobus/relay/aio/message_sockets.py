@@ -72,7 +72,7 @@ class MessageSocket:
         self._has_sent_close = False
         #: Why nothing more comes; None while the connection is open.
         self._end: str | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._changed = asyncio.Event()
         self._protocol.read_timeout = None
         self._protocol.set_parser(self, None)
 
@@ -91,13 +91,13 @@ class MessageSocket:
         except FrameError as error:
             self._close(error.code, str(error))
             self._ended(str(error))
-        self._wake()
+        self._changed.set()
         return False, b""
 
     def feed_eof(self) -> None:
         """The connection is gone."""
         self._ended("the connection broke")
-        self._wake()
+        self._changed.set()
 
     def _take(self, piece: Piece) -> None:
         if piece.opcode == TEXT:
@@ -128,10 +128,6 @@ class MessageSocket:
     def _ended(self, why: str) -> None:
         self._end = self._end or why
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
     # -- reading ----------------------------------------------------------------------------------------------------
 
     async def receive_text(self) -> str | None:
@@ -149,6 +145,9 @@ class MessageSocket:
             ConnectionDropped: The connection ended before the message did.
         """
         while not self._pieces:
+            if self._is_discarding:
+                # What has come since is dropped: the rest of the message must not look like its end.
+                raise ConnectionDropped("the connection is done with", self.endpoint)
             if self._is_whole:
                 return b""
             if self._end is not None:
@@ -169,10 +168,10 @@ class MessageSocket:
         """Wait until something comes; ask the relay after a while whether it is there."""
         is_asked = False
         while True:
-            self._waiter = asyncio.get_running_loop().create_future()
+            self._changed.clear()
             try:
                 async with asyncio.timeout(HEARTBEAT_S):
-                    await self._waiter
+                    await self._changed.wait()
                 return
             except TimeoutError:
                 if is_asked:

@@ -34,7 +34,6 @@ from duobus.broker.deadline_timer import DeadlineTimer
 from duobus.broker.delivery.session_service import notify_holders_of
 from duobus.broker.fair_queue import FairQueue
 from duobus.broker.fragment_handle import FragmentHandle
-from duobus.broker.pager import set_windows
 from duobus.errors import InternalError, QuotaExceeded, ServiceBusError
 from duobus.fragment.commands import Command, Group
 from duobus.fragment.send import Run
@@ -62,8 +61,8 @@ COMMIT_TOUCHED_MAX = 500
 #: How long delivery counts wait for company.
 COUNTS_WAIT_S: Final = 5.0
 
-#: Commits between two looks at the windows: it visits every fragment.
-WINDOWS_EVERY = 64
+#: Commits between two looks at the memory that messages take: a look goes over every fragment.
+LOOK_EVERY = 64
 #: Upper bounds of the histogram of commit times.
 COMMIT_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
@@ -158,6 +157,8 @@ class CommitLoop:
         self._tombstones: list[tuple[Tombstone, LateRefusal]] = []
         self._carried: list[tuple[Tombstone, LateRefusal]] = []
         self._forgotten: list[tuple[int, int]] = []
+        # Payload bytes taken in since the last look at the memory.
+        self._taken_in = 0
         self._idle: asyncio.Future[None] | None = None
 
     # -- commands in --------------------------------------------------------------------------------------------
@@ -276,6 +277,7 @@ class CommitLoop:
                 messages += command.effort_spent()
         if lines.number:
             lines.move_up(pending)
+        self._taken_in += size
         return work
 
     def _decide(self, command: Command, now_ms: int, commit: CommitBatch, touched: dict[object, Fragment]) -> bool:
@@ -400,8 +402,10 @@ class CommitLoop:
     def _note_time(self, seconds: float) -> None:
         self.commit_seconds += seconds
         self.commit_buckets[bisect_left(COMMIT_BOUNDS_S, seconds)] += 1
-        if not self.commits % WINDOWS_EVERY:
-            set_windows(self._host.fragments.values())
+        room = self._watcher.memory_room
+        if not self.commits % LOOK_EVERY or self._taken_in > room.look_at:
+            self._taken_in = 0
+            room.share(self._broker.store_id, self._host.fragments.values())
 
     def _show(self, fragments: Iterable[Fragment]) -> None:
         """Offer what became available, and note what is due when."""

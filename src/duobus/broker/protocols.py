@@ -12,6 +12,7 @@ from duobus.storage.interface import StoreContents, Tombstone
 if TYPE_CHECKING:
     from duobus.broker.fragment_handle import FragmentHandle
     from duobus.broker.message_broker import MessageBroker
+    from duobus.broker.pager import MemoryRoom
     from duobus.fragment.fragment import Fragment
     from duobus.fragment.send import Run
     from duobus.fragment.topics.topic_state import TopicRules
@@ -58,7 +59,13 @@ class LateRefusal:
 
 
 class StoreWatcher(Protocol):
-    """Who hears of what happens to a store: the scale unit."""
+    """Who hears of what happens to a store: the scale unit.
+
+    Attributes:
+        memory_room: What messages of all its stores may take in memory.
+    """
+
+    memory_room: MemoryRoom
 
     def demand_own(self, broker: MessageBroker, contents: StoreContents) -> None:
         """Raise StoreForeign when the store that was just opened is not the one that the catalog knows."""

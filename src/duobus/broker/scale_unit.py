@@ -34,6 +34,7 @@ from duobus.broker.forwarding.service import ForwardingService
 from duobus.broker.fragment_handle import FragmentHandle
 from duobus.broker.fragment_moves.coordinator import FragmentMoves
 from duobus.broker.message_broker import MessageBroker
+from duobus.broker.pager import MEMORY_BYTES_MAX, MemoryRoom
 from duobus.broker.protocols import LateRefusal
 from duobus.clock import BrokerTime, Entropy
 from duobus.errors import (
@@ -92,6 +93,7 @@ class ScaleUnit:
         relays: Makes, changes and deletes relays.
         new_id: Gives ``newid()`` of rules its values.
         message_ids: For messages that come without one.
+        memory_room: What messages of all its stores may take in memory.
         partitions: Fragments of a partitioned entity that is created from now on.
         strays: Store id to the fragments, by entity id and number, that it has and the catalog does not know.
         store_events: What happened to stores, for the log: called with (store id, "opened" or "failed", why).
@@ -109,6 +111,7 @@ class ScaleUnit:
         self.store_events = log
         self.quotas = quotas or Quotas()
         self.partitions = FRAGMENTS_STANDARD
+        self.memory_room = MemoryRoom(MEMORY_BYTES_MAX)
         self.forwarding = ForwardingService(self.namespace)
         self.catalog = catalog
         self.strays: dict[int, set[tuple[int, int]]] = {}
@@ -554,7 +557,8 @@ class ScaleUnit:
             self.store_events(broker.store_id, "not noted", f"generation {broker.generation}: {error}")
 
     def store_failed(self, broker: MessageBroker, error: BaseException) -> None:
-        """Log it."""
+        """Log it; its messages are in memory no more."""
+        self.memory_room.left(broker.store_id)
         self.store_events(broker.store_id, "failed", str(error))
 
     def messages_missing(self, broker: MessageBroker, fragment: Fragment, number: int) -> None:

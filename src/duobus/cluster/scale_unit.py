@@ -185,6 +185,7 @@ class ClusteredScaleUnit(ScaleUnit):
             self._let_go(queue)
         # Not to be opened again: whoever wants it back makes a message broker of its own.
         broker.lifecycle.fail_for_good(StoreFailed(why))
+        self.memory_room.left(store_id)
         for in_flight, group in self.forwarding.stranded(broker):
             self.remote.submit(in_flight, group, is_in_doubt=True)
         return broker

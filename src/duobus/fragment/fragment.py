@@ -65,6 +65,7 @@ class Fragment:
         deadline: No housekeeping is due before this instant (broker time).
         armed: The instant for which the message broker has noted to look; its own business.
         window_bytes: Payload bytes that each source may keep in memory before new messages stay in the store only.
+        window_count: Messages, likewise.
     """
 
     __slots__ = (
@@ -83,6 +84,7 @@ class Fragment:
         "sources",
         "topic",
         "window_bytes",
+        "window_count",
     )
 
     def __init__(self, handle: Any, fragment_key: int, number: int, epoch: int, salt: bytes) -> None:
@@ -103,6 +105,7 @@ class Fragment:
         self.deadline = NEVER
         self.armed = NEVER
         self.window_bytes = WINDOW_BYTES
+        self.window_count = WINDOW_COUNT
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -262,6 +265,11 @@ class Fragment:
         elsewhere = 0 if self.topic is None else self.topic.bytes
         return max_bytes is None or source.bytes + elsewhere + size <= max_bytes
 
+    @property
+    def page_bytes(self) -> int:
+        """Twice what is read ahead of receivers: they need no more, however much room there is."""
+        return min(self.window_bytes, WINDOW_BYTES)
+
     def new_housekeeping(self, source_no: int) -> Housekeeping:
         """An empty command for what locks that end, or time, may ask for."""
         return Housekeeping(self.handle, source_no)
@@ -270,7 +278,7 @@ class Fragment:
         """Make new messages available of which none has metadata, in a source without sessions."""
         first = messages[0].count
         main = source.sub_queues[MAIN]
-        if source.tail_count or len(main.ready) >= WINDOW_COUNT or source.memory_bytes >= self.window_bytes:
+        if source.tail_count or len(main.ready) >= self.window_count or source.memory_bytes >= self.window_bytes:
             source.page_out(first, len(messages), size)
             return
         source.by_count.update(zip(range(first, first + len(messages)), messages, strict=True))
@@ -285,7 +293,7 @@ class Fragment:
         """Make new messages available of which at least one has metadata."""
         main = source.sub_queues[MAIN]
         for message in messages:
-            is_full = len(main.ready) >= WINDOW_COUNT or source.memory_bytes >= self.window_bytes
+            is_full = len(main.ready) >= self.window_count or source.memory_bytes >= self.window_bytes
             # Whoever accepts a session wants all of it: the messages of sessions stay in memory.
             if message.state == ACTIVE and (source.tail_count or (is_full and source.sessions is None)):
                 source.page_out(message.count, 1, len(message.payload))

@@ -111,8 +111,8 @@ class Server:
         self.backups: Backups | None = None
         self.spans: SpanRecorder | None = None
         # Beside the catalog, whose changes it tells of.
-        in_memory = settings.data is None or settings.ephemeral
-        trail = AuditTrail() if settings.data is None or in_memory else AuditLog(settings.data / "audit")
+        kept = None if settings.ephemeral else settings.data
+        trail = AuditTrail() if kept is None else AuditLog(kept / "audit")
         self._events = EventFeed(clock)
         self.audit: AuditTrail = ReportingTrail(trail, self._events)
         self._configured = ConfigApplication(settings, self.audit, clock, self.log)
@@ -121,14 +121,13 @@ class Server:
         self._entropy = entropy
         self._lock = None if settings.data is None else FolderLock(settings.data)
         self._record = None if settings.data is None else ServerRecord(settings.data)
-        keeps = settings.data is not None and not settings.ephemeral
         self._time = BrokerTime(
             broker_clock or clock,
-            witness=read_record(settings.data) if settings.data is not None and keeps else None,
+            witness=None if kept is None else read_record(kept),
             # A joined server opens its stores one by one, some of which were idle for long.
             is_accepted=settings.accept_clock or settings.join is not None,
         )
-        self._clock_record = ClockRecord(settings.data, self._time) if settings.data is not None and keeps else None
+        self._clock_record = None if kept is None else ClockRecord(kept, self._time)
         path = settings.metrics_token_file
         self._metrics_token = None if path is None else MetricsToken(path)
         self._catalog: Catalog = self._make_catalog()
@@ -139,6 +138,7 @@ class Server:
         self.drills: dict[int, DrillStore] = {}
         self.unit = self._make_unit()
         self.unit.partitions = settings.http.tier.partitions
+        self.unit.memory_room.limit = settings.memory_bytes_max - settings.incoming_bytes_max
         self.unit.idle_watch.journal = self._idle_ends
         self._skew = SkewWatch(self.unit, self._keys_skewed)
         self._probes = StoreProbes(self.unit.brokers)

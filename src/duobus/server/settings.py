@@ -84,6 +84,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         log_file: File that the logs are written to, or None for standard error.
         namespaces: What the configuration file asks for; the first is the default namespace. At least one.
         incoming_bytes_max: What messages may hold in memory, over all connections, before a store has them.
+        memory_bytes_max: What all messages may hold in memory; others are read from their store when they are wanted.
         websocket_origins: Hosts beside the server's own whose pages may connect; ``*`` for all.
         quotas: How many there may be of what.
         http: What can be chosen about the HTTP APIs.
@@ -128,6 +129,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_file: Path | None = None
     namespaces: tuple[NamespaceConfig, ...] = ()
     incoming_bytes_max: int = DEFAULT_INCOMING_BYTES_MAX
+    memory_bytes_max: int = 2 * DEFAULT_INCOMING_BYTES_MAX
     websocket_origins: tuple[str, ...] = ()
     quotas: Quotas = Quotas()
     http: HttpOptions = HttpOptions()
@@ -330,6 +332,11 @@ def check_options(options: Settings) -> None:
         raise ConfigurationError(f"--log-format is {options.log_format!r}; it must be text or json.")
     if options.incoming_bytes_max <= 0:
         raise ConfigurationError("--incoming-memory must be at least 1 (MiB).")
+    if options.incoming_bytes_max > options.memory_bytes_max // 2:
+        raise ConfigurationError(
+            f"--incoming-memory is {options.incoming_bytes_max >> 20} MiB; it must be at most half of --memory,"
+            f" which is {options.memory_bytes_max >> 20} MiB."
+        )
     if not options.host:
         raise ConfigurationError("--host is empty; give an address, or leave it out.")
     _check_ports(options)

@@ -109,6 +109,10 @@ METRICS: tuple[MetricKind, ...] = (
     MetricKind("duobus_memory_bytes", GAUGE, (), "Memory of the process, as far as it is in use (resident)."),
     MetricKind("duobus_incoming_bytes", GAUGE, (), "Bytes of incoming messages that no store has yet."),
     MetricKind("duobus_incoming_limit_bytes", GAUGE, (), "At how many of them the server reads no further."),
+    MetricKind("duobus_messages_memory_bytes", GAUGE, (), "Memory of the messages that are in memory, by estimate."),
+    MetricKind(
+        "duobus_messages_memory_limit_bytes", GAUGE, (), "At how many of them new messages are left to the stores."
+    ),
     MetricKind("duobus_http_connections", GAUGE, (), "Open HTTP connections."),
     MetricKind("duobus_relay_listeners", GAUGE, ("namespace", "entity"), "Listeners of a relay at this server."),
     MetricKind("duobus_relay_rendezvous", GAUGE, ("namespace", "entity"), "Pairs of WebSockets joined by a relay."),

@@ -17,6 +17,7 @@ from duobus.errors import ConfigurationError
 from duobus.model.options import HttpOptions
 from duobus.model.quotas import STORE_TIMEOUT_S, Quotas, parse_quotas
 from duobus.model.tiers import TIERS, tier_named
+from duobus.server.machine_memory import allowed_bytes, suggested_bytes
 from duobus.server.settings import (
     ADD,
     CONFIG_MODES,
@@ -45,6 +46,13 @@ Example:
 Port 0 lets the system pick a port; the start message and --ready-file tell which.
 SIGTERM or Ctrl-C drains and stops; a second one ends --drain-delay, or stops at once.
 """
+
+
+def _memory(memory: int | None, incoming: int | None) -> tuple[int, int]:
+    """Return the bytes for all messages and those for incoming ones, from what was given in MiB."""
+    # Whoever asks for much room for incoming messages, and for nothing else, has the memory for it.
+    total = memory * _MIB if memory else max(suggested_bytes(allowed_bytes()), 2 * _MIB * (incoming or 0))
+    return total, min(DEFAULT_INCOMING_BYTES_MAX, total // 2) if incoming is None else incoming * _MIB
 
 
 @click.command(name="serve", epilog=_EXAMPLE)
@@ -104,11 +112,16 @@ SIGTERM or Ctrl-C drains and stops; a second one ends --drain-delay, or stops at
     help="Write commits to a journal beside each store's file first. Being tried; not for messages that matter.",
 )
 @click.option(
+    "--memory",
+    type=click.IntRange(2),
+    show_default="a quarter of the machine's or container's, 128 to 512",
+    help="MiB that messages may take in memory; others are read from their store when a receiver is near them.",
+)
+@click.option(
     "--incoming-memory",
     type=click.IntRange(1),
-    default=DEFAULT_INCOMING_BYTES_MAX // _MIB,
-    show_default=True,
-    help="MiB that incoming messages may take, over all connections, before they are stored.",
+    show_default="256, and at most half of --memory",
+    help="MiB of these for incoming messages, over all connections, before they are stored.",
 )
 @click.option(
     "--websocket-origin",
@@ -225,7 +238,8 @@ def command(
     emulator: bool,
     ephemeral: bool,
     journal: bool,
-    incoming_memory: int,
+    memory: int | None,
+    incoming_memory: int | None,
     websocket_origins: tuple[str, ...],
     quotas: tuple[str, ...],
     tier: str,
@@ -255,6 +269,7 @@ def command(
     if places and context.get_parameter_source("stores") == ParameterSource.DEFAULT:
         stores = 0
     given = GivenOptions(context)
+    memory_bytes, incoming_bytes = _memory(memory, incoming_memory)
     settings = Settings(
         data=data,
         config=config,
@@ -273,7 +288,8 @@ def command(
         emulator=emulator,
         ephemeral=ephemeral,
         journal=journal,
-        incoming_bytes_max=incoming_memory * _MIB,
+        incoming_bytes_max=incoming_bytes,
+        memory_bytes_max=memory_bytes,
         websocket_origins=websocket_origins,
         quotas=given.read("quota", lambda: parse_quotas(quotas), Quotas()),
         http=HttpOptions(

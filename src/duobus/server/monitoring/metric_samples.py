@@ -41,6 +41,8 @@ def samples(
         yield Sample("duobus_keys_skew", where, skew)
     yield Sample("duobus_start_time_seconds", (), started_ms / 1000)
     yield from _of_servers(amqp)
+    yield Sample("duobus_messages_memory_bytes", (), unit.memory_room.held)
+    yield Sample("duobus_messages_memory_limit_bytes", (), unit.memory_room.limit)
     for name, value in cluster:
         yield Sample(name, (), value)
     for store_id, broker in list(unit.brokers.items()):

@@ -20,6 +20,10 @@ import click
 _COMMANDS = {
     "audit": ("duobus.cli.commands.audit:command", "Read who changed which entity or rule."),
     "backup": ("duobus.cli.commands.backup:command", "Copy everything that a server keeps, while it runs or not."),
+    "cluster": (
+        "duobus.cli.cluster_commands:command",
+        "Tell which server has which messaging store; move stores, drain servers.",
+    ),
     "completion": ("duobus.cli.main:completion", "Print what makes a shell complete this command."),
     "console": ("duobus.cli.commands.console:command", "Serve a console for the browser."),
     "demo": ("duobus_demo.command:command", "Send, kill the broker, go on, and count: nothing may be lost."),

@@ -10,8 +10,10 @@ was prolonged, on its own monotonic clock. It stops MARGIN_MS before the table c
     beat(now) -> Heartbeat --> table of leases --> Table
     seen(beat, table, now) -> LeaseChanges --> stores open and close
 
-Every server draws the same plan from the same view; where views differ, the table decides: a lease is given to one who
-has seen its last term, and only when it is free, over, or his already.
+Operators say where a store should be (a *preference*) and which servers should have none (a *drain*): both are in the
+table, so every server knows of them with its next beat. Every server draws the same plan from the same view; where
+views differ, the table decides: a lease is given to one who has seen its last term, and only when it is free, over, or
+his already.
 """
 
 from __future__ import annotations
@@ -83,9 +85,22 @@ class StoreLeases:
         table: As it was seen last; empty before.
         nodes: Node id to server, of those that are alive.
         wants_soon: The next beat should not wait for its time.
+        load: What this server tells of its load; see ``NodeDetails``.
     """
 
-    __slots__ = ("_claims", "_held", "_lease_ms", "_leases", "_margin_ms", "me", "nodes", "table", "wants_soon")
+    __slots__ = (
+        "_claims",
+        "_held",
+        "_is_stopping",
+        "_lease_ms",
+        "_leases",
+        "_margin_ms",
+        "load",
+        "me",
+        "nodes",
+        "table",
+        "wants_soon",
+    )
 
     def __init__(self, me: NodeEntry, *, lease_ms: int = LEASE_MS, margin_ms: int = MARGIN_MS) -> None:
         self.me = me
@@ -97,6 +112,8 @@ class StoreLeases:
         self._leases: dict[int, LeaseEntry] = {}
         self._held: dict[int, _HeldLease] = {}
         self._claims: dict[int, int] = {}
+        self._is_stopping = False
+        self.load = 0.0
 
     # -- asking the table ---------------------------------------------------------------------------------------
 
@@ -106,13 +123,17 @@ class StoreLeases:
         renew = {store: held.term for store, held in self._held.items() if not held.is_closed}
         give_back = {store: held.term for store, held in self._held.items() if held.is_closed}
         claim, self._claims = self._claims, {}
-        return Heartbeat(Exchange(self.me, self._lease_ms, renew, claim, give_back), now_ms)
+        me = self.me
+        if me.details is not None:
+            me = msgspec.structs.replace(me, details=msgspec.structs.replace(me.details, load=self.load))
+        return Heartbeat(Exchange(me, self._lease_ms, renew, claim, give_back), now_ms)
 
     def seen(self, beat: Heartbeat, table: Table, now_ms: int) -> LeaseChanges:
         """Take in how the table is after a beat."""
         self.table = table
         self.nodes = {node.node_id: node for node in table.nodes}
         self._leases = {lease.store_id: lease for lease in table.leases}
+        self._see_drain(self.me.http_address in table.drained)
         moves = LeaseChanges()
         for store_id in [*beat.told.renew, *beat.told.give_back]:
             self._prolong(store_id, beat, moves)
@@ -127,6 +148,15 @@ class StoreLeases:
                     del self._held[store_id]
         self._plan(moves)
         return moves
+
+    def _see_drain(self, is_drained: bool) -> None:
+        """Tell the others with the next beat, those of earlier versions too, whether this server wants stores."""
+        details = self.me.details
+        if details is None or self._is_stopping or details.is_drained == is_drained:
+            return
+        details = msgspec.structs.replace(details, is_drained=is_drained)
+        self.me = msgspec.structs.replace(self.me, is_leaving=is_drained, details=details)
+        self.wants_soon = True
 
     def _prolong(self, store_id: int, beat: Heartbeat, moves: LeaseChanges) -> None:
         held = self._held.get(store_id)
@@ -163,7 +193,11 @@ class StoreLeases:
 
     def drain(self) -> list[int]:
         """Want no stores any more: those to be closed in good order, then given back with ``left``."""
-        self.me = msgspec.structs.replace(self.me, is_leaving=True)
+        self._is_stopping = True
+        details = self.me.details
+        if details is not None:
+            details = msgspec.structs.replace(details, is_drained=False)
+        self.me = msgspec.structs.replace(self.me, is_leaving=True, details=details)
         self._claims = {}
         self.wants_soon = True
         leave = [store_id for store_id, held in self._held.items() if not held.is_leaving]
@@ -222,29 +256,104 @@ class StoreLeases:
 
 
 def plan(table: Table) -> dict[int, str]:
-    """Which server every store should have: evenly, and with as few moves as that allows.
+    """Which server every store should have: by weight and preference, and with as few moves as that allows.
 
-    Who has a store keeps it unless it has more than its share; shares differ by one at most. A store that somebody
-    holds who is not heard of any more is given away; the table makes sure that its lease is over first.
+    Who has a store keeps it unless it has more than its share; shares of equal weights differ by one at most. A store
+    that somebody holds who is not heard of any more is given away; the table makes sure that its lease is over first.
+    A store with a preference is at a server that fits it while there is one. Drained servers have stores only while
+    there is no other server. Servers of earlier versions know neither weights nor preferences: while there is one of
+    them, neither counts.
     """
-    nodes = sorted(node.node_id for node in table.nodes if not node.is_leaving)
-    if not nodes:
+    servers = _serving(table)
+    if not servers:
         return {}
-    holds: dict[str, list[int]] = {node_id: [] for node_id in nodes}
+    knows_all = all(node.details is not None for node in table.nodes)
+    fits = {store: _fitting(servers, where) for store, where in table.preferences.items()} if knows_all else {}
+    spread = _Spread(servers, len(table.leases), is_weighted=knows_all)
     free: list[int] = []
     for lease in sorted(table.leases, key=lambda lease: lease.store_id):
-        if lease.node_id in holds and not lease.is_over:
-            holds[lease.node_id].append(lease.store_id)
-        else:
+        choice = fits.get(lease.store_id)
+        if lease.node_id not in servers or lease.is_over or (choice and lease.node_id not in choice):
             free.append(lease.store_id)
-    share, more = divmod(len(table.leases), len(nodes))
-    # Those who have most keep the larger shares: nothing moves that need not.
-    ranked = sorted(nodes, key=lambda node_id: (-len(holds[node_id]), node_id))
-    shares = {node_id: share + (rank < more) for rank, node_id in enumerate(ranked)}
-    for node_id in nodes:
-        free += holds[node_id][shares[node_id] :]
-        del holds[node_id][shares[node_id] :]
-    for store_id in sorted(free):
-        node_id = min(nodes, key=lambda one: (len(holds[one]) - shares[one], one))
-        holds[node_id].append(store_id)
-    return {store_id: node_id for node_id, stores in holds.items() for store_id in stores}
+        elif choice:
+            spread.place(lease.store_id, lease.node_id)
+        else:
+            spread.held[lease.node_id].append(lease.store_id)
+    for store_id in free:
+        if fits.get(store_id):
+            spread.place(store_id, spread.least(fits[store_id]))
+    spread.fill([store_id for store_id in free if not fits.get(store_id)])
+    return spread.plan
+
+
+class _Spread:
+    """Spreads stores over servers.
+
+    Attributes:
+        plan: Store to the server that gets it.
+        held: Server to the stores that it has and that may be anywhere.
+    """
+
+    def __init__(self, servers: dict[str, NodeEntry], stores: int, *, is_weighted: bool) -> None:
+        weights = {node_id: _weight(servers[node_id]) if is_weighted else 1 for node_id in sorted(servers)}
+        if not any(weights.values()):
+            weights = dict.fromkeys(weights, 1)
+        self._total = sum(weights.values())
+        # In parts of a store, so that nothing has to be rounded: a store is as many parts as the weights come to.
+        self._surplus = {node_id: -stores * weight for node_id, weight in weights.items()}
+        self.plan: dict[int, str] = {}
+        self.held: dict[str, list[int]] = {node_id: [] for node_id in weights}
+
+    def place(self, store_id: int, node_id: str) -> None:
+        """Give a store to a server."""
+        self.plan[store_id] = node_id
+        self._surplus[node_id] += self._total
+
+    def least(self, node_ids: list[str]) -> str:
+        """The one of these servers that lacks most."""
+        return min(node_ids, key=lambda node_id: (self._surplus[node_id], node_id))
+
+    def fill(self, free: list[int]) -> None:
+        """Spread the stores that may be anywhere, those that have no server among them.
+
+        How many each server gets is decided first, one after the other for who lacks most; of several, for one that has
+        more stores than were counted for it by then. So a plan that was carried out comes out again. With equal weights
+        and without preferences this is what servers of earlier versions plan, too: nobody waits for the other.
+        """
+        counts = dict.fromkeys(self.held, 0)
+        for _ in range(len(free) + sum(map(len, self.held.values()))):
+            node_id = min(
+                counts,
+                key=lambda one: (self._surplus[one], counts[one] >= len(self.held[one]), -len(self.held[one]), one),
+            )
+            counts[node_id] += 1
+            self._surplus[node_id] += self._total
+        for node_id, held in self.held.items():
+            kept = held[: counts[node_id]]
+            self.plan.update(dict.fromkeys(kept, node_id))
+            free = [*free, *held[len(kept) :]]
+            counts[node_id] -= len(kept)
+        for store_id in sorted(free):
+            node_id = max(sorted(counts), key=lambda one: counts[one])
+            self.plan[store_id] = node_id
+            counts[node_id] -= 1
+
+
+def _serving(table: Table) -> dict[str, NodeEntry]:
+    """The servers that can have stores, by id: without those that are drained, unless there are no others."""
+    able = {n.node_id: n for n in table.nodes if not n.is_leaving and n.http_address not in table.drained}
+    # Who stops is leaving and not drained.
+    return able or {n.node_id: n for n in table.nodes if n.details is not None and n.details.is_drained}
+
+
+def _fitting(servers: dict[str, NodeEntry], where: str) -> list[str]:
+    """The ids of the servers that a preference names, by address or label, in order."""
+    return sorted(
+        node_id
+        for node_id, node in servers.items()
+        if node.http_address == where or (node.details is not None and where in node.details.labels)
+    )
+
+
+def _weight(node: NodeEntry) -> int:
+    return 1 if node.details is None else node.details.weight

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from ssl import SSLContext
 from typing import Any, Final, TypeVar
 
@@ -19,7 +20,8 @@ from duobus.cluster.leases import BEAT_MS, StoreLeases
 from duobus.cluster.router import HERE, MOVING, UNKNOWN
 from duobus.cluster.scale_unit import ClusteredScaleUnit
 from duobus.cluster.shards import ShardedQueueMap
-from duobus.errors import ServiceBusError, StoreFailed, StoreTooNew
+from duobus.cluster.status import FREE, HELD, displaced, server_named, status_of
+from duobus.errors import ArgumentInvalid, EntityNotFound, ServerBusy, ServiceBusError, StoreFailed, StoreTooNew
 from duobus.model.address import sharded_queue_of
 from duobus.model.descriptions import QUEUE
 from duobus.storage.catalog.interface import Catalog
@@ -35,6 +37,10 @@ _WAIT_S: Final = 0.05
 #: Pauses after the table or a store could not be reached, and between two looks at leases that may have ended.
 _RETRY_S: Final = 0.2
 _EXPIRY_CHECK_S: Final = 0.1
+#: How long whoever changes the table waits until this server has seen the change, in seconds.
+_SEEN_S: Final = 5.0
+#: The time over which a server's load is a mean.
+_LOAD_MS: Final = 5_000
 #: A catalog is read at most so often because somebody asks for what is not in it, in seconds.
 _LOOK_S: Final = 0.05
 
@@ -65,6 +71,7 @@ class ClusterNode:
         make: Makes a message broker for a store that was got.
         created: Called when a store was adopted, to create what the configuration asks for in it.
         thread: Makes the thread of the table, and that of the catalog.
+        processor_seconds: What this process has used of processors.
     """
 
     def __init__(
@@ -79,6 +86,7 @@ class ClusterNode:
         clock: Clock,
         context: SSLContext | None,
         thread: Callable[[asyncio.AbstractEventLoop, str], StoppableWriter] = StoreWriter,
+        processor_seconds: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.node_id = me.node_id
         self.ownership = StoreLeases(me)
@@ -108,6 +116,11 @@ class ClusterNode:
         self._is_over = False
         # The last beat was answered.
         self._is_beating = False
+        self._seen_ms: int | None = None
+        self._next_beat: asyncio.Future[None] = self._loop.create_future()
+        self._processor_seconds = processor_seconds
+        # When the load was taken last, and what had been used by then.
+        self._load_from = (clock.monotonic_ms(), processor_seconds())
 
     # -- start and stop -----------------------------------------------------------------------------------------
 
@@ -168,11 +181,23 @@ class ClusterNode:
             if await self._call(lambda: self._table.wait(_WAIT_S)):
                 return
 
+    def _take_load(self) -> None:
+        now_ms, used_s = self._clock.monotonic_ms(), self._processor_seconds()
+        from_ms, from_s = self._load_from
+        if now_ms - from_ms >= _LOAD_MS:
+            # Rounded: a row of the table is written only when the number is another one.
+            self.ownership.load = round((used_s - from_s) * 1000 / (now_ms - from_ms), 1)
+            self._load_from = (now_ms, used_s)
+
     async def _beat(self) -> None:
+        self._take_load()
         beat = self.ownership.beat(self._clock.monotonic_ms())
         table = await self._call(lambda: self._table.exchange(beat.told))
         moves = self.ownership.seen(beat, table, self._clock.monotonic_ms())
         self._is_beating = True
+        self._seen_ms = beat.asked_ms
+        beaten, self._next_beat = self._next_beat, self._loop.create_future()
+        beaten.set_result(None)
         self._drop(moves.lost)
         if table.revision != self._revision:
             self._revision = table.revision
@@ -341,8 +366,68 @@ class ClusterNode:
         address = self.owner_of(store_id, of_http=True)
         return {HERE: None, MOVING: ""}.get(address, address)
 
+    # -- for operators ------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """See ClusterManagement."""
+        places = {row.store_id: row.path for row in self._unit.directory.contents.stores}
+        return status_of(self.ownership.table, places, self.node_id)
+
+    def outline(self) -> dict[str, object]:
+        """See ClusterManagement; what was known last, and how long ago that was."""
+        table = self.ownership.table
+        states = {
+            str(lease.store_id): "here" if lease.store_id in self._open else HELD if holder else FREE
+            for lease in table.leases
+            for holder in [lease.node_id in self.ownership.nodes and lease.node_id != self.node_id]
+        }
+        seen_ms = None if self._seen_ms is None else self._clock.monotonic_ms() - self._seen_ms
+        return {"isMember": self.is_member, "servers": len(table.nodes), "stores": states, "seenMs": seen_ms}
+
+    async def prefer(self, store_id: int, where: str | None) -> None:
+        """See ClusterManagement."""
+        table = self.ownership.table
+        if store_id not in {lease.store_id for lease in table.leases}:
+            known = ", ".join(str(lease.store_id) for lease in table.leases)
+            raise EntityNotFound(f"There is no messaging store {store_id} in this cluster. Its stores are {known}.")
+        if where is not None and "=" not in where:
+            where = server_named(table, where)
+        elif where is not None and not any(n.details and where in n.details.labels for n in table.nodes):
+            raise ArgumentInvalid(f"No server has the label {where!r} now. duobus cluster status tells their labels.")
+        await self._change(
+            lambda: self._table.prefer(store_id, where),
+            lambda: self.ownership.table.preferences.get(store_id) == where,
+        )
+
+    async def drain(self, server: str, *, is_wanted: bool) -> str:
+        """See ClusterManagement."""
+        table = self.ownership.table
+        # A server that is away can still be freed of its drain.
+        address = server if not is_wanted and server in table.drained else server_named(table, server)
+        await self._change(
+            lambda: self._table.drain(address, is_wanted=is_wanted),
+            lambda: (address in self.ownership.table.drained) == is_wanted,
+        )
+        return address
+
+    async def _change(self, change: Callable[[], None], is_seen: Callable[[], bool]) -> None:
+        """Change the table, and return when this server has seen the change: what it tells then is not older."""
+        try:
+            await self._call(change)
+        except StoreFailed as error:
+            raise ServerBusy(f"The catalog's database is not reached: {error}. Try again.") from error
+        self.ownership.wants_soon = True
+        # It is durable by now. Whoever changes it back, or a database that goes away, must not keep the asker.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SEEN_S):
+                while not is_seen():
+                    await asyncio.shield(self._next_beat)
+
     def numbers(self) -> Iterable[tuple[str, float]]:
         """See OwnerDirectory."""
+        details = self.ownership.me.details
+        yield "duobus_cluster_drained", int(details is not None and details.is_drained)
+        yield "duobus_cluster_stores_displaced", len(displaced(self.ownership.table))
         yield "duobus_cluster_nodes", len(self.ownership.nodes)
         yield "duobus_cluster_stores_owned", len(self._open)
         yield "duobus_cluster_stores_lost", self.failovers

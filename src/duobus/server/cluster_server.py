@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
+
+import msgspec
 
 from duobus.auth.authorizer import Authorizer
 from duobus.broker import MessageBroker, Namespace
@@ -27,7 +30,8 @@ from duobus.gateway.tls import client_context
 from duobus.model.descriptions import AccessRule, QueueDescription
 from duobus.model.topology.config_file import NamespaceConfig
 from duobus.server.composition import Server
-from duobus.storage.catalog.leases import NodeEntry
+from duobus.server.monitoring.metric_samples import running_version
+from duobus.storage.catalog.leases import NodeDetails, NodeEntry
 from duobus.storage.catalog.postgres import PostgresCatalog
 from duobus.storage.catalog.postgres_leases import PostgresLeases
 from duobus.storage.catalog_identity import IDENTITY_BITS, demand_own
@@ -211,7 +215,8 @@ class ClusterServer(Server):
     async def _open_listeners(self, authorizer: Authorizer) -> None:
         settings = self.settings
         assert settings.join is not None
-        me = NodeEntry(str(self._entropy.uuid()), "", "", is_leaving=False)
+        details = NodeDetails(running_version() or "unknown", settings.weight, settings.labels)
+        me = NodeEntry(str(self._entropy.uuid()), "", "", is_leaving=False, details=details)
         self.node = ClusterNode(
             me,
             self.unit,
@@ -221,17 +226,19 @@ class ClusterServer(Server):
             created=self._create_in,
             clock=self._clock,
             context=self._context,
+            processor_seconds=time.process_time,
         )
         self.amqp.router_of = partial(ClusterRouter, owners=self.node)
         open_cluster_forwarding(self.amqp, self.unit, self.node, self._clock)
         await super()._open_listeners(authorizer)
         self.unit.seen = partial(self._see_rules, authorizer)
         self.rest.pass_on(HttpProxy(self.node, authorizer, self._clock))
+        self.rest.manage(self.node)
         host = settings.advertise or settings.host
         host = f"[{host}]" if ":" in host else host
         amqp = self.port("amqp" if settings.cluster_ca is None else "tls")
-        self.node.ownership.me = NodeEntry(
-            me.node_id, f"{host}:{amqp}", f"{host}:{self.port('http')}", is_leaving=False
+        self.node.ownership.me = msgspec.structs.replace(
+            me, address=f"{host}:{amqp}", http_address=f"{host}:{self.port('http')}"
         )
         try:
             await self.node.start()

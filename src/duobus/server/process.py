@@ -95,6 +95,13 @@ async def _serve(settings: Settings, log_file: LogFile | None) -> int:
     console: asyncio.Task[None] | None = None
     ready = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
     try:
+        if settings.join is not None:
+            # Here and not above: it needs the driver of PostgreSQL, which most servers go without.
+            from duobus.server.catalog_wait import await_catalog
+
+            where = (settings.host.strip("[]"), settings.http_port)
+            if not await await_catalog(settings.join, settings.join_wait_s, stop.asked, clock, where, log):
+                return 0
         await server.start()
         _announce(server, ready, log)
         console = _start_console(server, clock)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -46,6 +47,9 @@ DEFAULT_NAMESPACE = "duobus"
 #: Two and a half messages of the largest kind.
 DEFAULT_INCOMING_BYTES_MAX = 256 << 20
 
+#: How long a start waits for the database of a shared catalog: machines that start together have come up by then.
+JOIN_WAIT_S = 60.0
+
 LOG_FORMATS = ("text", "json")
 
 #: What a start does with entities of the configuration file: it creates those that are missing, and nothing else; or it
@@ -53,6 +57,9 @@ LOG_FORMATS = ("text", "json")
 ADD = "add"
 APPLY = "apply"
 CONFIG_MODES = (ADD, APPLY)
+
+#: A label of a server.
+_LABEL = re.compile(r"[A-Za-z0-9._-]{1,60}=[A-Za-z0-9._-]{1,60}")
 
 _PORT_MAX = 65_535
 
@@ -96,8 +103,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         tokens: What it says, or None.
         metrics_token_file: File with the token that ``/metrics`` asks for, or None for none.
         join: The catalog in PostgreSQL that this server shares with others, or None.
+        join_wait_s: How long a start waits for the database of that catalog.
         advertise: Host name or address by which the others reach it; ``host`` unless given.
         cluster_ca: Whose certificates the other servers have; None: they are reached without TLS.
+        weight: This server's share of the stores, in proportion to the weights of the others.
+        labels: What it is called by preferences of stores, as in ``zone=a``.
         shards_queues: Partitioned queues that are created here are spread over all stores that servers share.
         otlp_endpoint: Address of a collector that the broker's own spans go to, or None for none.
         console_port: Port of the console that runs beside the server; None for no console.
@@ -141,9 +151,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tokens: TokenOptions | None = None
     metrics_token_file: Path | None = None
     join: PostgresAddress | None = None
+    join_wait_s: float = JOIN_WAIT_S
     advertise: str | None = None
     cluster_ca: Path | None = None
     shards_queues: bool = False
+    weight: int = 1
+    labels: tuple[str, ...] = ()
     accept_clock: bool = False
     otlp_endpoint: str | None = None
     console_port: int | None = None
@@ -423,12 +436,19 @@ def _check_join(options: Settings) -> None:
             raise ConfigurationError(
                 "--spread is for servers that share a catalog; a lone one spreads anyway. Give --join."
             )
+        if options.labels or options.weight != 1:
+            raise ConfigurationError("--label and --weight are for servers that share a catalog. Give --join.")
         return
     if options.ephemeral or options.backup_to is not None or options.allow_drills:
         raise ConfigurationError(
             "--join excludes --ephemeral, --backup-to and --allow-drills: the stores are PostgreSQL's to keep and to "
             "back up."
         )
+    for label in options.labels:
+        if not _LABEL.fullmatch(label):
+            raise ConfigurationError(
+                f"--label is {label[:80]!r}; write it like zone=a, with letters, digits and . _ - on both sides."
+            )
     if options.cluster_ca is not None and not options.offers_tls:
         raise ConfigurationError("--cluster-ca demands that this server has a certificate, too. Give --tls-cert.")
     if options.advertise is None and options.host in ("0.0.0.0", "::", "[::]"):

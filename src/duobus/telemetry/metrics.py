@@ -99,6 +99,8 @@ METRICS: tuple[MetricKind, ...] = (
     MetricKind("duobus_errors", COUNTER, ("condition",), "Errors sent to clients by condition."),
     MetricKind("duobus_cluster_nodes", GAUGE, (), "Servers that share the catalog and are alive."),
     MetricKind("duobus_cluster_stores_owned", GAUGE, (), "Messaging stores whose leases this server has."),
+    MetricKind("duobus_cluster_drained", GAUGE, (), "1 while this server is told to give its stores away."),
+    MetricKind("duobus_cluster_stores_displaced", GAUGE, (), "Stores that are not where their preference says."),
     MetricKind("duobus_cluster_stores_lost", COUNTER, (), "Leases that ended without having been given back."),
     MetricKind("duobus_cluster_beats_missed", COUNTER, (), "Times that the table of leases was not reached."),
     MetricKind("duobus_cluster_passed_links", COUNTER, (), "Links passed on to other servers."),

@@ -155,7 +155,10 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_one(line: str, hint: s
         ('log-format = "xml"', "'log-format' has a wrong value: 'xml' is not one of 'text', 'json'"),
         ('quota = ["connection=5"]', "'quota': --quota 'connection=5' is no quota"),
         ('store = ["mysql://u:secret@h/d"]', "'store': The address of a messaging store begins with postgresql://"),
-        ('join = "mysql://u:secret@h/d"', "'join': The address of a messaging store begins with postgresql://"),
+        (
+            'join = "mysql://u:secret@h/d"',
+            "'join': The address of a catalog that servers share begins with postgresql://",
+        ),
         ("port = ", "this is no TOML"),
     ],
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from duobus.cluster.leases import BEAT_MS, LEASE_MS, MARGIN_MS, StoreLeases, plan
-from duobus.storage.catalog.leases import Exchange, LeaseEntry, MemoryLeases, NodeEntry, Table
+from duobus.storage.catalog.leases import Exchange, LeaseEntry, MemoryLeases, NodeDetails, NodeEntry, Table
 
 END = LEASE_MS - MARGIN_MS
 
@@ -204,3 +206,166 @@ def test_a_store_that_was_closed_is_not_acted_for_though_the_table_has_not_answe
     first.left(0)
     assert first.term(0) is not None
     assert not first.may_act(0, world.now_ms)
+
+
+def _known(name: str, *, weight: int = 1, labels: str = "", is_drained: bool = False) -> NodeEntry:
+    details = NodeDetails("1.0", weight, tuple(labels.split()), is_drained=is_drained)
+    return NodeEntry(name, f"{name}:5672", f"{name}:5300", is_leaving=is_drained, details=details)
+
+
+def _wished(
+    nodes: list[NodeEntry], holders: str, preferences: dict[int, str] | None = None, drained: str = ""
+) -> dict[int, str]:
+    leases = tuple(
+        LeaseEntry(store_id, None if holder == "-" else holder, 1, is_over=holder == "-")
+        for store_id, holder in enumerate(holders)
+    )
+    return plan(Table(tuple(nodes), leases, 0, preferences or {}, tuple(f"{name}:5300" for name in drained)))
+
+
+def _text(found: dict[int, str]) -> str:
+    return "".join(found[store_id] for store_id in sorted(found))
+
+
+def test_stores_are_spread_by_weight() -> None:
+    nodes = [_known("a", weight=3), _known("b", weight=1)]
+    assert _text(_wished(nodes, "--------")).count("a") == 6
+    assert _text(_wished(nodes, "aaaaaabb")) == "aaaaaabb"
+    assert _text(_wished([_known("a", weight=0), _known("b")], "aaaa")) == "bbbb"
+    assert _text(_wished([_known("a", weight=0), _known("b", weight=0)], "----")).count("a") == 2
+
+
+def test_a_preferred_server_gets_the_store_though_it_has_its_share_and_others_make_room() -> None:
+    nodes = [_known("a"), _known("b")]
+    assert _text(_wished(nodes, "aabb", {2: "a:5300"})) == "abab"
+    assert _text(_wished(nodes, "aabb", {0: "b:5300", 1: "b:5300"})) == "bbaa"
+    # Three of four at one server, as was asked for; carried out, it stays.
+    asked = {0: "a:5300", 1: "a:5300", 2: "a:5300"}
+    assert _text(_wished(nodes, "aabb", asked)) == "aaab"
+    assert _text(_wished(nodes, "aaab", asked)) == "aaab"
+
+
+def test_a_label_names_any_server_that_has_it_and_one_that_has_the_store_keeps_it() -> None:
+    nodes = [_known("a", labels="zone=x"), _known("b", labels="zone=y"), _known("c", labels="zone=y rack=1")]
+    assert _text(_wished(nodes, "abc", {0: "zone=y"})) in ("bac", "cba")
+    assert _text(_wished(nodes, "abc", {1: "zone=y", 2: "zone=y"})) == "abc"
+
+
+def test_a_preference_for_who_is_away_does_not_count_until_he_is_back() -> None:
+    assert _text(_wished([_known("b"), _known("c")], "bc", {0: "a:5300"})) == "bc"
+    assert _text(_wished([_known("a"), _known("b"), _known("c")], "bc", {0: "a:5300"})) == "ac"
+
+
+def test_a_drained_server_gives_everything_away_and_all_of_them_together_nothing() -> None:
+    assert _text(_wished([_known("a"), _known("b")], "aabb", drained="a")) == "bbbb"
+    both = [_known("a", is_drained=True), _known("b", is_drained=True)]
+    assert _text(_wished(both, "aabb", drained="ab")) == "aabb"
+
+
+def test_while_a_server_of_an_earlier_version_is_there_neither_weight_nor_preference_counts() -> None:
+    """It would plan otherwise, and a store that each of them leaves to the other would have no server."""
+    nodes = [_known("a", weight=9), _node("b")]
+    assert _text(_wished(nodes, "aabb", {2: "a:5300"})) == "aabb"
+    # A drain counts for it, too: who is drained says that it leaves.
+    assert _text(_wished([_known("a", is_drained=True), _node("b")], "aabb", drained="a")) == "bbbb"
+
+
+def _earlier_plan(table: Table) -> dict[int, str]:
+    """What servers before weights and preferences plan: they are in clusters beside newer ones."""
+    nodes = sorted(node.node_id for node in table.nodes if not node.is_leaving)
+    if not nodes:
+        return {}
+    holds: dict[str, list[int]] = {node_id: [] for node_id in nodes}
+    free = []
+    for lease in table.leases:
+        (holds[lease.node_id] if lease.node_id in holds and not lease.is_over else free).append(lease.store_id)
+    share, more = divmod(len(table.leases), len(nodes))
+    ranked = sorted(nodes, key=lambda node_id: (-len(holds[node_id]), node_id))
+    shares = {node_id: share + (rank < more) for rank, node_id in enumerate(ranked)}
+    for node_id in nodes:
+        free += holds[node_id][shares[node_id] :]
+        del holds[node_id][shares[node_id] :]
+    for store_id in sorted(free):
+        holds[min(nodes, key=lambda one: (len(holds[one]) - shares[one], one))].append(store_id)
+    return {store_id: node_id for node_id, stores in holds.items() for store_id in stores}
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_beside_servers_of_earlier_versions_all_plan_the_same(seed: int) -> None:
+    random = Random(seed)
+    names = "abcdef"[: random.randint(1, 6)]
+    nodes = [_known(name) if random.random() < 0.5 else _node(name) for name in names]
+    if all(node.details for node in nodes):
+        nodes[0] = _node("a")
+    holders = "".join(random.choice(names + "-z") for _ in range(random.randint(1, 12)))
+    leases = [LeaseEntry(s, None if h == "-" else h, 1, is_over=h == "-") for s, h in enumerate(holders)]
+    table = Table(tuple(nodes), tuple(leases), 0, {0: f"{random.choice(names)}:5300"})
+    assert plan(table) == _earlier_plan(table)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_any_plan_that_is_carried_out_stays_and_gives_every_store_one_server_that_is_there(seed: int) -> None:
+    random = Random(seed)
+    names = "abcde"[: random.randint(1, 5)]
+    nodes = [
+        _known(name, weight=random.randint(0, 3), labels=random.choice(["", "zone=x", "zone=y"])) for name in names
+    ]
+    stores = random.randint(1, 9)
+    holders = "".join(random.choice(names + "-") for _ in range(stores))
+    wishes = {
+        store: random.choice([f"{random.choice(names)}:5300", "zone=x", "zone=y", "gone:5300"])
+        for store in range(stores)
+        if random.random() < 0.4
+    }
+    drained = "".join(name for name in names if random.random() < 0.2)
+    if drained == names:
+        drained = ""
+    found = _wished(nodes, holders, wishes, drained)
+    assert sorted(found) == list(range(stores))
+    assert set(found.values()) <= set(names) - set(drained)
+    assert _wished(nodes, _text(found), wishes, drained) == found
+    by_name = {node.node_id: node for node in nodes if node.node_id not in drained}
+    for store, where in wishes.items():
+        fitting = {
+            name
+            for name, node in by_name.items()
+            if node.http_address == where or (node.details is not None and where in node.details.labels)
+        }
+        assert not fitting or found[store] in fitting
+
+
+def test_a_server_that_sees_its_drain_tells_the_others_and_goes_on_when_the_drain_ends() -> None:
+    world = _World()
+    first, second = StoreLeases(_known("a")), StoreLeases(_known("b"))
+    for _ in range(2):
+        world.beat(first)
+    world.beat(second)
+    world.table.drain("a:5300", is_wanted=True)
+    assert world.beat(first)[1] == [0, 1]
+    assert (first.me.is_leaving, first.wants_soon) == (True, True)
+    for store_id in (0, 1):
+        first.left(store_id)
+    world.beat(first)
+    world.beat(second)
+    assert world.beat(second)[0] == [0, 1]
+    world.table.drain("a:5300", is_wanted=False)
+    world.beat(first)
+    assert not first.me.is_leaving
+    world.beat(first)
+    assert world.beat(second)[1] == [1]
+
+
+def test_a_server_that_stops_while_it_is_drained_is_not_taken_for_one_that_can_serve() -> None:
+    world = _World()
+    one = StoreLeases(_known("a"))
+    world.table.drain("a:5300", is_wanted=True)
+    world.beat(one)
+    world.beat(one)
+    # The only one, so it serves although it is drained.
+    assert world.beat(one)[0] == [0, 1]
+    one.drain()
+    for store_id in (0, 1):
+        one.left(store_id)
+    assert world.beat(one) == ([], [], [])
+    assert world.beat(one) == ([], [], [])
+    assert one.owned == []

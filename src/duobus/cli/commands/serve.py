@@ -23,6 +23,7 @@ from duobus.server.settings import (
     CONFIG_MODES,
     DEFAULT_HOST,
     DEFAULT_INCOMING_BYTES_MAX,
+    JOIN_WAIT_S,
     LOG_FORMATS,
     Settings,
     load_settings,
@@ -189,10 +190,31 @@ def _memory(memory: int | None, incoming: int | None) -> tuple[int, int]:
     "--cluster-ca", type=_FILE, help="Reach the other servers by TLS; the authority of their certificates, PEM."
 )
 @click.option(
+    "--join-wait",
+    type=click.FloatRange(0),
+    default=JOIN_WAIT_S,
+    show_default=True,
+    help="Seconds that a start waits for the database of the catalog.",
+)
+@click.option(
     "--spread",
     "shards_queues",
     is_flag=True,
     help="Spread partitioned queues that are created here over all joined stores.",
+)
+@click.option(
+    "--weight",
+    type=click.IntRange(0, 1000),
+    default=1,
+    show_default=True,
+    help="Share of the joined stores that this server takes, beside the weights of the others; 0: none if it can be.",
+)
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="What stores can be kept near by, as in zone=a: duobus cluster move 3 zone=a. Repeatable.",
 )
 @click.option(
     "--otlp-endpoint",
@@ -255,7 +277,10 @@ def command(
     join: str | None,
     advertise: str | None,
     cluster_ca: Path | None,
+    join_wait: float,
     shards_queues: bool,
+    weight: int,
+    labels: tuple[str, ...],
     otlp_endpoint: str | None,
     console_port: int | None,
     console_host: str | None,
@@ -306,7 +331,10 @@ def command(
         join=None if join is None else given.read("join", lambda: catalog_place(join), None),
         advertise=advertise,
         cluster_ca=cluster_ca,
+        join_wait_s=join_wait,
         shards_queues=shards_queues,
+        weight=weight,
+        labels=labels,
         otlp_endpoint=otlp_endpoint,
         console_port=console_port,
         console_host=console_host,

@@ -15,6 +15,7 @@ from duobus.gateway.rest.dead_letters.endpoint import DeadLetterEndpoint, is_dea
 from duobus.gateway.rest.error_responses import Answers
 from duobus.gateway.rest.keys.endpoint import AccessRules, KeyEndpoint, is_key_request
 from duobus.gateway.rest.operations import endpoint as operating
+from duobus.gateway.rest.operations.cluster_endpoint import ClusterEndpoint, ClusterManagement
 from duobus.gateway.rest.operations.endpoint import Drill
 from duobus.gateway.rest.operations.registry import Operations, endpoints_of
 from duobus.gateway.rest.operations.relay_endpoint import RelayEndpoint
@@ -63,8 +64,10 @@ class HttpApi:
         relays = None if operations is None else operations.relays
         self._relays = None if relays is None else RelayEndpoint(relays, self._guard, room)
         trail = audit or AuditTrail()
+        self.cluster: ClusterManagement | None = None
+        shared = ClusterEndpoint(lambda: self.cluster, self._guard, trail, clock.now_ms)
         self._operating = operating.AdminOperations(
-            unit, self._guard, drills, backups, overview, others, audit=trail, now_ms=clock.now_ms
+            unit, self._guard, drills, backups, overview, (*others, shared), audit=trail, now_ms=clock.now_ms
         )
         self._has_operations = options.operations
         self._keys = None if rules is None else KeyEndpoint(rules, self._guard)

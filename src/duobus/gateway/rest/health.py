@@ -60,6 +60,8 @@ class Health:
         self._probes = probes
         self._was_ready = False
         self.is_member: Callable[[], bool] | None = None
+        #: What is known of all stores of servers that share a catalog; None where nobody does.
+        self.cluster: Callable[[], dict[str, object]] | None = None
         self.clock_fault: Callable[[], str | None] = lambda: None
 
     def add_to(self, router: web.UrlDispatcher) -> None:
@@ -76,7 +78,9 @@ class Health:
         clock = None if status == "unhealthy" else self.clock_fault()
         if status == "healthy" and clock is not None:
             status, message = "degraded", f"{DEGRADED}: the machine's clock is not believed."
-        more = {} if clock is None else {"clock": clock}
+        more: dict[str, object] = {} if clock is None else {"clock": clock}
+        if self.cluster is not None:
+            more["cluster"] = self.cluster()
         return web.json_response({"status": status, "message": message, "stores": stores, **more}, status=code)
 
     async def _ready(self, _request: web.Request) -> web.Response:
@@ -121,7 +125,10 @@ class Health:
             # It starts, or stops: the emulator's words alone, which its clients may compare.
             return "unhealthy", UNHEALTHY, stores
         if not any(accepts):
-            return "unhealthy", f"{UNHEALTHY} No messaging store accepts: {ill or 'there is none'}.", stores
+            why = ill or "there is none"
+            if self.is_member is not None and not ill:
+                why = "the catalog's database is not reached, so no other server's is known, and this one has none"
+            return "unhealthy", f"{UNHEALTHY} No messaging store accepts: {why}.", stores
         if not all(accepts) or ill:
             what = f"messaging store {ill}" if ill else "the other servers are not reached"
             return "degraded", f"{DEGRADED}: {what}. What the other stores have is served.", stores

@@ -15,6 +15,7 @@ from duobus.gateway.rest.connection_limit import bounded
 from duobus.gateway.rest.fast_sends import FastSendServer
 from duobus.gateway.rest.head_limit import LimitedHeads
 from duobus.gateway.rest.health import Health
+from duobus.gateway.rest.operations.cluster_endpoint import ClusterManagement
 from duobus.gateway.waits import StepBudget
 from duobus.gateway.websocket import PATHS, WebSocketServer
 from duobus.telemetry.bounded_log import BoundedLog, ServerLog
@@ -118,6 +119,12 @@ class RestServer:
         if self.fast_sends is not None:
             # Whose a request is has to be found out first, for each.
             self.fast_sends.is_open = False
+
+    def manage(self, cluster: ClusterManagement) -> None:
+        """Answer what operators ask of the servers that share the catalog."""
+        if self._api is not None:
+            self._api.cluster = cluster
+        self.health.cluster = cluster.outline
 
     async def open(self) -> Callable[[], asyncio.Protocol]:
         """Get ready and return the factory of protocols."""

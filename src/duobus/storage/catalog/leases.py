@@ -8,22 +8,62 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 
+class NodeDetails(msgspec.Struct, frozen=True):
+    """What a server tells of itself beside its addresses; servers of earlier versions tell nothing.
+
+    Attributes:
+        version: Of duobus.
+        weight: Its share of the stores in proportion to the weights of the others; 0: none while others have some.
+        labels: What it is called by preferences, as in ``zone=a``.
+        load: Processors that it uses, as a mean of the last seconds: 0.8 is four fifths of one.
+        is_drained: It has been told to give its stores away, and goes on serving clients.
+    """
+
+    version: str = ""
+    weight: int = 1
+    labels: tuple[str, ...] = ()
+    load: float = 0.0
+    is_drained: bool = False
+
+
 class NodeEntry(msgspec.Struct, frozen=True):
-    """A server that is alive: its id, its addresses, and whether it is being drained."""
+    """A server that is alive.
+
+    Attributes:
+        node_id: Its id, another one after each start.
+        address: For AMQP, host and port.
+        http_address: For HTTP; by it operators name the server.
+        is_leaving: It wants no stores: it stops, or it is drained.
+        details: What else it tells; None: it is of an earlier version.
+        since_ms: How long it has been there, by the table's clock.
+    """
 
     node_id: str
     address: str
     http_address: str
     is_leaving: bool
+    details: NodeDetails | None = None
+    since_ms: int = 0
 
 
 class LeaseEntry(msgspec.Struct, frozen=True):
-    """A lease: store, holder or None, term, and whether it is free or its time over, by the table's own clock."""
+    """A lease.
+
+    Attributes:
+        store_id: The store.
+        node_id: Its holder, or None.
+        term: Raised whenever somebody gets the lease.
+        is_over: Whether the lease is free or its time over, by the table's own clock.
+        since_ms: How long its holder has had it, by that clock.
+        left_ms: How much of its time is left.
+    """
 
     store_id: int
     node_id: str | None
     term: int
     is_over: bool
+    since_ms: int = 0
+    left_ms: int = 0
 
 
 class Exchange(msgspec.Struct, frozen=True):
@@ -43,11 +83,21 @@ class Exchange(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """The table after an exchange, in one moment: servers that are alive, all leases, the catalog's revision."""
+    """The table after an exchange, in one moment.
+
+    Attributes:
+        nodes: Servers that are alive.
+        leases: All of them.
+        revision: The catalog's.
+        preferences: Number of a store to where it should be: a server's HTTP address, or a label as in ``zone=a``.
+        drained: HTTP addresses of the servers that are to give their stores away.
+    """
 
     nodes: tuple[NodeEntry, ...]
     leases: tuple[LeaseEntry, ...]
     revision: int
+    preferences: dict[int, str] = {}
+    drained: tuple[str, ...] = ()
 
 
 class LeaseTable(ABC):
@@ -64,6 +114,14 @@ class LeaseTable(ABC):
     @abstractmethod
     def forget(self, node_id: str) -> None:
         """Forget a server that has stopped in good order."""
+
+    @abstractmethod
+    def prefer(self, store_id: int, where: str | None) -> None:
+        """Note where a store should be, for all servers and until this is called again; None: anywhere. Durable."""
+
+    @abstractmethod
+    def drain(self, http_address: str, *, is_wanted: bool) -> None:
+        """Note that a server is to give its stores away, or that it may have some again. Durable."""
 
     @abstractmethod
     def close(self) -> None:
@@ -87,6 +145,10 @@ class MemoryLeases(LeaseTable):
         self._nodes: dict[str, tuple[NodeEntry, int]] = {}
         # Store id to holder, term, and when its time is over.
         self._leases: dict[int, tuple[str | None, int, int]] = dict.fromkeys(stores, (None, 0, 0))
+        # Server, or store and term, to when it was first seen.
+        self._since: dict[object, int] = {}
+        self._preferences: dict[int, str] = {}
+        self._drained: set[str] = set()
 
     def exchange(self, told: Exchange) -> Table:
         """See LeaseTable."""
@@ -102,10 +164,21 @@ class MemoryLeases(LeaseTable):
             elif told.claim.get(store_id) == term and (holder in (None, mine) or ends_ms <= now_ms):
                 self._leases[store_id] = (mine, term + 1, until_ms)
         leases = tuple(
-            LeaseEntry(store_id, holder, term, is_over=holder is None or ends_ms <= now_ms)
+            LeaseEntry(
+                store_id,
+                holder,
+                term,
+                is_over=holder is None or ends_ms <= now_ms,
+                since_ms=now_ms - self._since.setdefault((store_id, term), now_ms),
+                left_ms=max(0, ends_ms - now_ms),
+            )
             for store_id, (holder, term, ends_ms) in self._leases.items()
         )
-        return Table(tuple(node for node, _ in self._nodes.values()), leases, self.revision)
+        nodes = tuple(
+            msgspec.structs.replace(node, since_ms=now_ms - self._since.setdefault(node.node_id, now_ms))
+            for node, _ in self._nodes.values()
+        )
+        return Table(nodes, leases, self.revision, dict(self._preferences), tuple(sorted(self._drained)))
 
     def now_for(self, told: Exchange) -> int:
         """The time that counts for an exchange: the table's, whoever asks."""
@@ -120,6 +193,20 @@ class MemoryLeases(LeaseTable):
     def forget(self, node_id: str) -> None:
         """See LeaseTable."""
         self._nodes.pop(node_id, None)
+
+    def prefer(self, store_id: int, where: str | None) -> None:
+        """See LeaseTable."""
+        if where is None:
+            self._preferences.pop(store_id, None)
+        else:
+            self._preferences[store_id] = where
+
+    def drain(self, http_address: str, *, is_wanted: bool) -> None:
+        """See LeaseTable."""
+        if is_wanted:
+            self._drained.add(http_address)
+        else:
+            self._drained.discard(http_address)
 
     def close(self) -> None:
         """Do nothing: the content lives as long as the object."""

@@ -92,6 +92,42 @@ _STEPS: Final = (
     """,
 )
 
+#: What came later and changes nothing that earlier versions read: they share the catalog, and go on calling
+#: ``exchange``. Made where it is missing, whatever the format. Times are told as ages, so that nobody compares clocks.
+_ADDED: Final = """
+    CREATE TABLE node_details (node_id text PRIMARY KEY, details jsonb NOT NULL, since timestamptz NOT NULL);
+    CREATE TABLE lease_starts (store_id integer PRIMARY KEY, term bigint NOT NULL, since timestamptz NOT NULL);
+    CREATE TABLE preferences (store_id integer PRIMARY KEY, target text NOT NULL);
+    CREATE TABLE drains (http_address text PRIMARY KEY);
+    CREATE FUNCTION exchange_with_details(told jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+    DECLARE
+        mine text := told->'me'->>'node_id';
+        found jsonb := exchange(told);
+        moment timestamptz := clock_timestamp();
+    BEGIN
+        DELETE FROM node_details d WHERE NOT EXISTS (SELECT FROM nodes n WHERE n.node_id = d.node_id);
+        INSERT INTO node_details VALUES (mine, told->'me'->'details', moment)
+            ON CONFLICT (node_id) DO UPDATE SET details = excluded.details
+            WHERE node_details.details <> excluded.details;
+        INSERT INTO lease_starts SELECT store_id, term, moment FROM leases
+            ON CONFLICT (store_id) DO UPDATE SET term = excluded.term, since = excluded.since
+            WHERE lease_starts.term <> excluded.term;
+        RETURN found || jsonb_build_object(
+            'nodes', (SELECT coalesce(jsonb_agg(jsonb_build_object('node_id', n.node_id, 'address', n.address,
+                'http_address', n.http_address, 'is_leaving', n.is_leaving, 'details', d.details,
+                'since_ms', coalesce((extract(epoch FROM moment - d.since) * 1000)::bigint, 0))
+                ORDER BY n.node_id), '[]') FROM nodes n LEFT JOIN node_details d ON d.node_id = n.node_id),
+            'leases', (SELECT coalesce(jsonb_agg(jsonb_build_object('store_id', l.store_id, 'node_id', l.node_id,
+                'term', l.term, 'is_over', l.node_id IS NULL OR l.ends_at <= moment,
+                'since_ms', (extract(epoch FROM moment - s.since) * 1000)::bigint,
+                'left_ms', CASE WHEN l.ends_at > moment THEN (extract(epoch FROM l.ends_at - moment) * 1000)::bigint
+                    ELSE 0 END) ORDER BY l.store_id), '[]')
+                FROM leases l JOIN lease_starts s ON s.store_id = l.store_id),
+            'preferences', (SELECT coalesce(jsonb_object_agg(store_id, target), '{}') FROM preferences),
+            'drained', (SELECT coalesce(jsonb_agg(http_address ORDER BY http_address), '[]') FROM drains));
+    END $$;
+"""
+
 
 def connect(place: PostgresAddress, name: str) -> psycopg.Connection[tuple[Any, ...]]:
     """Connect to the catalog's database and make the schema what this version needs.
@@ -142,6 +178,8 @@ def _migrate(connection: psycopg.Connection[tuple[Any, ...]], schema: str) -> No
         for number, step in enumerate(_STEPS[row[0] :], row[0] + 1):
             connection.execute(step.encode())
             connection.execute("UPDATE meta SET value = %s WHERE name = 'format_version'", (number,))
+        if connection.execute("SELECT to_regclass(%s)", (f"{schema}.drains",)).fetchone() == (None,):
+            connection.execute(_ADDED.encode())
 
 
 class PostgresCatalog(SqlCatalog):
@@ -210,6 +248,7 @@ class PostgresCatalog(SqlCatalog):
 
     def _store_removed(self, store_id: int) -> None:
         self._run("DELETE FROM leases WHERE store_id = ?", (store_id,))
+        self._run("DELETE FROM preferences WHERE store_id = ?", (store_id,))
 
     @guarded
     def begin_alone(self) -> bool:

@@ -1,9 +1,9 @@
-"""The table of leases in the catalog's database; its work is done there, by the function ``exchange`` of the schema."""
+"""The table of leases in the catalog's database; its work is done there, by a function of the schema."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 _R = TypeVar("_R")
 
+_EXCHANGE: Final = "SELECT exchange_with_details(%s)::text"
+#: Wakes all servers, so that nobody waits for the next beat.
+_TELL: Final = "SELECT pg_notify(current_schema(), 'leases')"
+
 
 class PostgresLeases(LeaseTable):
     """Leases beside the catalog in PostgreSQL, on a connection of their own: they must not wait behind anything."""
@@ -28,7 +32,7 @@ class PostgresLeases(LeaseTable):
     def exchange(self, told: Exchange) -> Table:
         """See LeaseTable; one round trip."""
         text = msgspec.json.encode(told).decode()
-        row = self._do(lambda connection: connection.execute("SELECT exchange(%s)::text", (text,)).fetchone())
+        row = self._do(lambda connection: connection.execute(_EXCHANGE, (text,)).fetchone())
         if row is None:
             raise StoreFailed("The table of leases gave no answer.")
         return msgspec.json.decode(row[0], type=Table)
@@ -40,6 +44,29 @@ class PostgresLeases(LeaseTable):
     def forget(self, node_id: str) -> None:
         """See LeaseTable."""
         self._do(lambda connection: connection.execute("DELETE FROM nodes WHERE node_id = %s", (node_id,)))
+
+    def prefer(self, store_id: int, where: str | None) -> None:
+        """See LeaseTable."""
+        if where is None:
+            self._change("DELETE FROM preferences WHERE store_id = %s", (store_id,))
+            return
+        self._change(
+            "INSERT INTO preferences VALUES (%s, %s) ON CONFLICT (store_id) DO UPDATE SET target = excluded.target",
+            (store_id, where),
+        )
+
+    def drain(self, http_address: str, *, is_wanted: bool) -> None:
+        """See LeaseTable."""
+        insert = "INSERT INTO drains VALUES (%s) ON CONFLICT DO NOTHING"
+        self._change(insert if is_wanted else "DELETE FROM drains WHERE http_address = %s", (http_address,))
+
+    def _change(self, statement: str, values: tuple[object, ...]) -> None:
+        def change(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+            with connection.transaction():
+                connection.execute(statement.encode(), values)
+                connection.execute(_TELL)
+
+        self._do(change)
 
     def close(self) -> None:
         """Close the connection; the next call makes another."""

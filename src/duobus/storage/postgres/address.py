@@ -94,8 +94,8 @@ class PostgresAddress:
         return _with(self._address, self._parameters), missing | self._secrets
 
 
-def parse(text: str) -> PostgresAddress:
-    """Take an address apart.
+def parse(text: str, what: str = "a messaging store") -> PostgresAddress:
+    """Take an address apart; ``what`` it is the address of, for the text of an error.
 
     Raises:
         ConfigurationError: It is none; the text says what to write, and never tells a password.
@@ -103,11 +103,9 @@ def parse(text: str) -> PostgresAddress:
     scheme = next((scheme for scheme in SCHEMES if text.startswith(scheme)), None)
     if scheme is None:
         # Not repeated: who mistypes the scheme may have written a password behind it.
-        raise ConfigurationError("The address of a messaging store begins with postgresql://user@host/database.")
+        raise ConfigurationError(f"The address of {what} begins with postgresql://user@host/database.")
     if len(text) > LENGTH_MAX or not text.isprintable():
-        raise ConfigurationError(
-            f"The address of a messaging store is printable text of {LENGTH_MAX} characters at most."
-        )
+        raise ConfigurationError(f"The address of {what} is printable text of {LENGTH_MAX} characters at most.")
     address, _, query = text[len(scheme) :].partition("?")
     login, has_login, place = address.rpartition("@")
     user, _, password = login.partition(":")
@@ -115,7 +113,7 @@ def parse(text: str) -> PostgresAddress:
     pairs = parse_qsl(query, keep_blank_values=True)
     parameters = dict(pairs)
     if len(parameters) != len(pairs):
-        raise ConfigurationError("The address of a messaging store names a parameter twice.")
+        raise ConfigurationError(f"The address of {what} names a parameter twice.")
     secrets: dict[str, str] = {name: parameters.pop(name) for name in _SECRETS if name in parameters}
     if password:
         secrets["password"] = unquote(password)
@@ -126,7 +124,7 @@ def parse(text: str) -> PostgresAddress:
     if schema is not None:
         check_schema(schema)
     if not database and "dbname" not in parameters:
-        raise ConfigurationError("The address of a messaging store names no database: postgresql://user@host/database.")
+        raise ConfigurationError(f"The address of {what} names no database: postgresql://user@host/database.")
     bare = f"{quote(unquote(user), safe='')}@" if has_login and user else ""
     return PostgresAddress(f"{SCHEMES[0]}{bare}{hosts}/{database}", parameters, secrets, schema, unsafe == "1")
 
@@ -137,7 +135,7 @@ def catalog_place(url: str) -> PostgresAddress:
     Raises:
         ConfigurationError: The address cannot be read; the text never tells a password.
     """
-    place = parse(url)
+    place = parse(url, "a catalog that servers share")
     return place.in_schema(place.schema or CATALOG_SCHEMA)
 
 

@@ -40,9 +40,9 @@ _STEPS_OF_ROW: Final = 20
 #: What can be asked, and what can be ordered, for whoever asked for something else.
 READ: Final = (
     *("server", "entities", "connections", "locks", "sessions", "history", "audit", "stores", "fragments"),
-    *("moves", "backup", "events", "metering"),
+    *("moves", "backup", "events", "metering", "cluster"),
 )
-WRITTEN: Final = ("try-rule", "audit", "moves", "backup")
+WRITTEN: Final = ("try-rule", "audit", "moves", "backup", "cluster/moves", "cluster/drains")
 #: What is told in the audit log, by the segment below ``/$duobus``, and as what.
 AUDITED: Final = {"stores": "store", "moves": "move", "backup": "backup"}
 #: Characters of a path that the audit log tells.

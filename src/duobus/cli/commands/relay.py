@@ -37,8 +37,7 @@ Example:
 _END = """
 \b
 SIGTERM or Ctrl-C ends it. Exit status: 0 ended by a signal; 3 no such relay; 5 the key is refused; 6 the relay cannot
-be reached when the command begins, --retry-total included; 1 anything else. Once it has begun, it connects again by
-itself.
+be reached when the command begins; 1 anything else. Once it has begun, it connects again by itself.
 """
 _SERVE_EXAMPLE = (
     """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from duobus.gateway.relay.frames import (
+from duobus.model.relay.addresses import parse_handshake, parse_request
+from duobus.model.relay.frames import (
     BINARY,
     CLOSE,
     PING,
@@ -15,19 +16,20 @@ from duobus.gateway.relay.frames import (
     head,
     read_close,
 )
-from duobus.model.relay.addresses import parse_handshake, parse_request
 from duobus.model.relay.headers import is_name, is_value
 from duobus.model.relay.messages import Accept, MalformedMessage, Response, to_listener, to_relay
 
 
 def relay(data: bytes) -> None:
-    """Read bytes as a client's frames, whole and in parts; what they mean is the same, and its parts hold no more."""
-    whole = _messages(_read(data, len(data) or 1))
-    if _messages(_read(data, 7)) != whole:
-        raise AssertionError("the parts in which bytes come have changed their meaning")
-    for opcode, message in whole:
-        if opcode == TEXT:
-            _message(message)
+    """Read bytes as frames, whole and in parts; what they mean is the same, and its parts hold no more."""
+    # A relay reads the frames of clients, and a listener those of its relay.
+    for is_of_client in (True, False):
+        whole = _messages(_read(data, len(data) or 1, is_of_client))
+        if _messages(_read(data, 7, is_of_client)) != whole:
+            raise AssertionError("the parts in which bytes come have changed their meaning")
+        for opcode, message in whole:
+            if opcode == TEXT:
+                _message(message)
     _message(data)
     target = data[:4096].decode("latin-1")
     parse_request(target)
@@ -36,8 +38,8 @@ def relay(data: bytes) -> None:
         raise AssertionError("a parameter of the relay would reach the listener")
 
 
-def _read(data: bytes, size: int) -> list[Piece | Control]:
-    decoder = FrameDecoder()
+def _read(data: bytes, size: int, is_of_client: bool) -> list[Piece | Control]:
+    decoder = FrameDecoder(is_of_client=is_of_client)
     found: list[Piece | Control] = []
     try:
         for pos in range(0, len(data), size):

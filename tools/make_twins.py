@@ -22,7 +22,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 #: Packages of the client side whose folder ``aio`` has a twin ``sync``.
 PACKAGES: Final = ("ha", "relay")
 #: What has no counterpart in the other world, and is written by hand on both sides.
-BY_HAND: Final = frozenset({"__init__.py", "connections.py"})
+BY_HAND: Final = frozenset({"__init__.py", "connections.py", "message_sockets.py"})
 
 #: Whole identifiers, in code.
 NAMES: Final = {
@@ -34,6 +34,7 @@ NAMES: Final = {
     "__aiter__": "__iter__",
     "__anext__": "__next__",
     "StopAsyncIteration": "StopIteration",
+    "aclose": "close",
 }
 #: Names of modules, in imports; longest first.
 MODULES: Final = (

@@ -31,6 +31,7 @@ class StandInRelay:
         requests: (method, target, request id) of every request that was given to a listener.
         tokens: What listeners and senders showed, renewals included.
         refuses: A status with which everything is refused; None for none.
+        reason: The reason phrase of such a refusal.
         is_silent: Takes connections and answers nothing.
         drops_answers: Cuts the connection of a sender when the listener has answered.
     """
@@ -41,6 +42,7 @@ class StandInRelay:
         self.requests: list[tuple[str, str, str]] = []
         self.tokens: list[str] = []
         self.refuses: int | None = None
+        self.reason = "Refused."
         self.is_silent = False
         self.drops_answers = False
         self.listeners: list[web.WebSocketResponse] = []
@@ -95,7 +97,7 @@ class StandInRelay:
         if self.is_silent:
             await asyncio.sleep(3600)
         if self.refuses is not None:
-            return web.Response(status=self.refuses, reason="Refused. TrackingId:77_G1")
+            return web.Response(status=self.refuses, reason=f"{self.reason} TrackingId:77_G1")
         target = parse_handshake(request.raw_path)
         if target is None:
             return await self._http(request)

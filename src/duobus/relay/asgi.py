@@ -1,24 +1,27 @@
 """An ASGI application behind a relay: lifespan, HTTP and WebSocket scopes (ASGI 3.0).
 
-The application sees paths without that of the hybrid connection. An answer that the application streams is gathered and
-sent when it is complete, because one answer is one message of the relay.
+The application sees paths without that of the hybrid connection. Bodies go piece by piece both ways: the application
+reads what the sender has sent so far, and waits while the sender reads slowly. A short answer that is complete at once
+goes over the control channel of the listener, every other one over a connection of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
 from duobus.model.relay.headers import combined
-from duobus.model.relay.limits import CLOSE_ERROR, CLOSE_NORMAL
+from duobus.model.relay.limits import CHANNEL_BODY_BYTES_MAX, CLOSE_ERROR, CLOSE_NORMAL
+from duobus.relay.aio.bodies import Answer, StreamedRequest, StreamedResponse
 from duobus.relay.aio.listener import PendingConnection
 from duobus.relay.aio.sender import RelayConnection
 from duobus.relay.errors import RelayError, StreamClosed
-from duobus.relay.http import BODY_BYTES_MAX, RelayRequest, RelayResponse
+from duobus.relay.http import RelayResponse
 
 Message = MutableMapping[str, Any]
 Application = Callable[
@@ -26,7 +29,8 @@ Application = Callable[
 ]
 
 _log = logging.getLogger("duobus.relay")
-_CHUNK_BYTES: Final = 64 << 10
+#: An application that has begun to answer has so long to complete its answer; one that goes on is streamed.
+FLUSH_S: Final = 0.05
 _VERSION: Final = {"version": "3.0", "spec_version": "2.4"}
 
 
@@ -37,17 +41,17 @@ class LifespanFailed(Exception):
 class AsgiService:
     """Hands requests and connections of listeners to an ASGI application.
 
-    Give ``on_request`` and ``on_connection`` to a ``RelayListener`` or a ``PairListener``. ``async with`` runs the
+    Give ``on_stream`` and ``on_connection`` to a ``RelayListener`` or a ``PairListener``. ``async with`` runs the
     application's lifespan.
 
     Args:
         application: The application.
-        body_max: Largest answer, in bytes.
     """
 
-    def __init__(self, application: Application, *, body_max: int = BODY_BYTES_MAX) -> None:
+    def __init__(self, application: Application) -> None:
         self._application = application
-        self._body_max = body_max
+        #: Requests that the application works on, those that are answered and not yet over included.
+        self._running: set[asyncio.Task[None]] = set()
         self._state: dict[str, Any] = {}
         self._lifespan: asyncio.Task[None] | None = None
         self._to_lifespan: asyncio.Queue[Message] = asyncio.Queue()
@@ -64,6 +68,9 @@ class AsgiService:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        for task in list(self._running):
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
         await self._tell_lifespan("lifespan.shutdown")
         if self._lifespan is not None:
             self._lifespan.cancel()
@@ -88,16 +95,32 @@ class AsgiService:
 
     # -- HTTP ---------------------------------------------------------------------------------------------------
 
-    async def on_request(self, asked: RelayRequest) -> RelayResponse:
+    async def on_stream(self, asked: StreamedRequest) -> Answer:
         """Have a request answered by the application."""
-        exchange = _HttpExchange(asked.body, self._body_max)
+        exchange = _HttpExchange(asked)
         scope = {
             **self._scope("http", asked.path, asked.query, asked.headers),
             "method": asked.method,
             "client": None if asked.remote is None else (asked.remote.address, asked.remote.port),
         }
-        await self._application(scope, exchange.receive, exchange.send)
-        return exchange.answer()
+        task = asyncio.create_task(self._run_http(scope, exchange), name="duobus relay application")
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        try:
+            return await exchange.answer()
+        except BaseException:
+            task.cancel()
+            raise
+
+    async def _run_http(self, scope: Message, exchange: _HttpExchange) -> None:
+        error: Exception | None = None
+        try:
+            await self._application(scope, exchange.receive, exchange.send)
+        except Exception as raised:  # noqa: BLE001 - the application's own
+            error = raised
+        if error is not None and exchange.is_complete:
+            _log.error("the application raised after its answer", exc_info=error)
+        exchange.end(error)
 
     # -- WebSocket ----------------------------------------------------------------------------------------------
 
@@ -139,24 +162,37 @@ class AsgiService:
 class _HttpExchange:
     """One request and its answer."""
 
-    def __init__(self, body: bytes, body_max: int) -> None:
-        self._body = body
-        self._sent = 0
-        self._is_asked = False
-        self._body_max = body_max
+    def __init__(self, asked: StreamedRequest) -> None:
+        self._asked = asked
+        self._is_read = False
         self._status = 0
         self._headers: dict[str, str] = {}
-        self._content = bytearray()
-        self._complete = asyncio.Event()
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+        #: Whether the application has given all of its answer.
+        self.is_complete = False
+        self._is_ended = False
+        self._is_closed = False
+        self._error: Exception | None = None
+        self._changed = asyncio.Event()
+        self._taken = asyncio.Event()
+        self._over = asyncio.Event()
+
+    # -- for the application ----------------------------------------------------------------------------------------
 
     async def receive(self) -> Message:
-        if self._is_asked and self._sent >= len(self._body):
-            await self._complete.wait()
+        if self._is_read:
+            await self._over.wait()
             return {"type": "http.disconnect"}
-        self._is_asked = True
-        chunk = self._body[self._sent : self._sent + _CHUNK_BYTES]
-        self._sent += len(chunk)
-        return {"type": "http.request", "body": chunk, "more_body": self._sent < len(self._body)}
+        body = self._asked.body
+        try:
+            piece = await body.receive_piece()
+        except RelayError:
+            self._is_read = True
+            self._close()
+            return {"type": "http.disconnect"}
+        self._is_read = body.whole is not None or not piece
+        return {"type": "http.request", "body": piece, "more_body": not self._is_read}
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -166,16 +202,73 @@ class _HttpExchange:
                 for name, value in message.get("headers", ())
             )
         elif message["type"] == "http.response.body":
-            self._content += message.get("body", b"")
-            if len(self._content) > self._body_max:
-                raise ValueError(f"the answer has more than {self._body_max} bytes")
+            piece = bytes(message.get("body", b""))
+            if piece:
+                self._pieces.append(piece)
+                self._size += len(piece)
             if not message.get("more_body", False):
-                self._complete.set()
+                self.is_complete = True
+                self._over.set()
+        self._changed.set()
+        while self._size > CHANNEL_BODY_BYTES_MAX and not self.is_complete and not self._is_closed:
+            self._taken.clear()
+            await self._taken.wait()
+        if self._is_closed:
+            # As the specification has it for a client that has gone.
+            raise OSError("the sender is gone")
 
-    def answer(self) -> RelayResponse:
+    def end(self, error: Exception | None) -> None:
+        """The application has returned, or raised."""
+        self._is_ended = True
+        self._error = error
+        self._over.set()
+        self._changed.set()
+
+    # -- for the listener -------------------------------------------------------------------------------------------
+
+    async def answer(self) -> Answer:
+        """The answer: as a whole where it is short and complete at once, else piece by piece."""
+        while not self._status and not self._is_ended:
+            await self._change()
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                while not (self.is_complete or self._is_ended or self._size > CHANNEL_BODY_BYTES_MAX):
+                    await self._change()
+        except TimeoutError:
+            pass
+        if self._error is not None and not self.is_complete:
+            raise self._error
         if not self._status:
             return RelayResponse(500, body=b"The application gave no answer.")
-        return RelayResponse(self._status, self._headers, bytes(self._content))
+        if self.is_complete:
+            return RelayResponse(self._status, self._headers, b"".join(self._pieces))
+        return StreamedResponse(self._status, self._headers, self._streamed(), on_close=self._closed)
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    async def _streamed(self) -> AsyncIterator[bytes]:
+        while True:
+            while self._pieces:
+                piece = self._pieces.popleft()
+                self._size -= len(piece)
+                self._taken.set()
+                yield piece
+            if self.is_complete:
+                return
+            if self._is_ended:
+                raise self._error or RuntimeError("the application ended before its answer did")
+            await self._change()
+
+    async def _closed(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        """Nobody reads the answer any more."""
+        self._is_closed = not self.is_complete
+        self._over.set()
+        self._taken.set()
 
 
 class _SocketExchange:

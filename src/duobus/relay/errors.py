@@ -154,6 +154,12 @@ class AnswerTooLarge(RelayError):
     is_outage = False
 
 
+class BodyTooLarge(RelayError):
+    """The body of a request has more bytes than the listener allows. Allow more with ``body_max``, or stream it."""
+
+    is_outage = False
+
+
 class ConnectionTaken(RelayError):
     """The pending connection was accepted or rejected before: its address works once."""
 

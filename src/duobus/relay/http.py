@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from duobus.model.relay.headers import value_of
+from duobus.model.relay.headers import COOKIES, separated_cookies, value_of
 from duobus.model.relay.messages import RemoteEndpoint
 
 #: The header by which a service recognises a request that comes a second time, over the other endpoint of a pair.
@@ -69,10 +69,24 @@ class RelayResponse:
         """The value of a header, whatever the case of its name."""
         return value_of(self.headers, name)
 
+    def values(self, name: str) -> list[str]:
+        """The values of a header that may come several times, such as ``Set-Cookie``; none where there is none."""
+        return values_of(self.headers, name)
+
     @property
     def text(self) -> str:
         """The body as UTF-8."""
         return self.body.decode("utf-8", "replace")
+
+
+def values_of(headers: Mapping[str, str], name: str) -> list[str]:
+    """The values of a header as several; a relay joins with commas what a service gave as several."""
+    value = value_of(headers, name)
+    if value is None:
+        return []
+    if name.lower() == COOKIES:
+        return separated_cookies(value)
+    return [part.strip() for part in value.split(",")]
 
 
 def is_repeatable(method: str) -> bool:

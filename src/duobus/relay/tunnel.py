@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from socket import SO_LINGER, SOL_SOCKET
 from typing import Final
 
@@ -18,11 +18,12 @@ import aiohttp
 from yarl import URL
 
 from duobus.model.relay.headers import combined, end_to_end
-from duobus.model.relay.limits import CLOSE_ERROR, CLOSE_NORMAL
+from duobus.model.relay.limits import CHANNEL_BODY_BYTES_MAX, CLOSE_ERROR, CLOSE_NORMAL
+from duobus.relay.aio.bodies import Answer, StreamedBody, StreamedRequest, StreamedResponse
 from duobus.relay.aio.listener import PendingConnection
 from duobus.relay.aio.sender import RelayConnection
-from duobus.relay.errors import RelayError
-from duobus.relay.http import RelayRequest, RelayResponse
+from duobus.relay.errors import ConnectionDropped, RelayError
+from duobus.relay.http import RelayResponse
 
 _log = logging.getLogger("duobus.relay")
 
@@ -32,6 +33,10 @@ CHUNK_BYTES: Final = 256 << 10
 CONNECT_S: Final = 10.0
 #: An application that takes its time has as long as the relay allows.
 REQUEST_S: Final = 60.0
+#: An answer that is short and complete within this time goes over the control channel, every other one is streamed.
+FLUSH_S: Final = 0.05
+#: The largest body of a request that is gathered, so that the port gets its length; a larger one is sent in chunks.
+WHOLE_BYTES_MAX: Final = 1 << 20
 
 #: Told (what, text) of connections that fail.
 Teller = Callable[[str, str], None]
@@ -127,36 +132,86 @@ class LocalPort:
             raise
         await carry(connection, reader, writer)
 
-    async def on_request(self, asked: RelayRequest) -> RelayResponse:
-        """Send a request to the port by HTTP."""
+    async def on_stream(self, asked: StreamedRequest) -> Answer:
+        """Send a request to the port by HTTP, and bring its answer; large bodies go piece by piece."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
-                timeout=aiohttp.ClientTimeout(total=REQUEST_S, sock_connect=CONNECT_S),
+                timeout=aiohttp.ClientTimeout(sock_read=REQUEST_S, sock_connect=CONNECT_S),
             )
             # The sender decides whether a request may be sent again.
             self._session._retry_connection = False
         target = f"http://{self._host}:{self._port}{asked.path}{'?' if asked.query else ''}{asked.query}"
         try:
-            async with self._session.request(
+            answer = await self._session.request(
                 asked.method,
                 URL(target, encoded=True),
                 headers=dict(end_to_end(asked.headers.items())),
-                data=asked.body or None,
+                data=await _upload(asked.body) or None,
                 allow_redirects=False,
                 skip_auto_headers=("Accept-Encoding", "Content-Type", "User-Agent"),
-            ) as answer:
-                headers = combined(end_to_end(answer.headers.items()))
-                return RelayResponse(answer.status, headers, await answer.read(), answer.reason or "")
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            self._tell("failed", f"{self._host}:{self._port}: {str(error) or type(error).__name__}")
-            return RelayResponse(503, body=b"The forwarded port does not answer.")
+            )
+        except (RelayError, aiohttp.ClientError, OSError) as error:
+            return self._failed(error)
+        headers = combined(end_to_end(answer.headers.items()))
+        begun = bytearray()
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                while len(begun) <= CHANNEL_BODY_BYTES_MAX:
+                    piece = await answer.content.readany()
+                    if not piece:
+                        return RelayResponse(answer.status, headers, bytes(begun), answer.reason or "")
+                    begun += piece
+        except TimeoutError:
+            pass
+        except (aiohttp.ClientError, OSError) as error:
+            answer.close()
+            return self._failed(error)
+        except BaseException:
+            answer.close()
+            raise
+
+        async def close() -> None:
+            answer.close()
+
+        pieces = self._pieces(answer, bytes(begun))
+        return StreamedResponse(answer.status, headers, pieces, answer.reason or "", on_close=close)
+
+    async def _pieces(self, answer: aiohttp.ClientResponse, begun: bytes) -> AsyncIterator[bytes]:
+        try:
+            yield begun
+            while piece := await answer.content.readany():
+                yield piece
+        except (aiohttp.ClientError, OSError) as error:
+            self._failed(error)
+            raise ConnectionDropped("the forwarded port broke its answer off") from error
+
+    def _failed(self, error: Exception) -> RelayResponse:
+        self._tell("failed", f"{self._host}:{self._port}: {str(error) or type(error).__name__}")
+        return RelayResponse(503, body=b"The forwarded port does not answer.")
 
     async def close(self) -> None:
         """Close the connections of requests."""
         if self._session is not None:
             await self._session.close()
+
+
+async def _upload(body: StreamedBody) -> bytes | AsyncIterator[bytes]:
+    """A body for the port: as a whole, and so with its length, up to a size; many small servers need the length."""
+    begun = bytearray()
+    while len(begun) <= WHOLE_BYTES_MAX:
+        piece = await body.receive_piece()
+        if not piece:
+            return bytes(begun)
+        begun += piece
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield bytes(begun)
+        async for piece in body:
+            yield piece
+
+    return pieces()
 
 
 async def expose(

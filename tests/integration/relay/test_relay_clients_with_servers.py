@@ -93,7 +93,9 @@ async def test_a_tunnel_carries_bytes_unaltered_with_an_end_of_each_direction() 
         told: list[Any] = []
         local = LocalPort("127.0.0.1", server.sockets[0].getsockname()[1], lambda *words: told.append(words))
         async with (
-            RelayListener(endpoint_of(parties), local.on_request, local.on_connection) as listener,
+            RelayListener(
+                endpoint_of(parties), on_stream=local.on_stream, on_connection=local.on_connection
+            ) as listener,
             RelaySender(endpoint_of(parties)) as sender,
         ):
             await listener.wait_online()

@@ -133,3 +133,38 @@ async def test_a_port_that_is_taken_is_told_with_what_to_do() -> None:
         assert await command.process.wait() == 1
         assert "Choose another port" in await command.said()
     server.close()
+
+
+@pytest.mark.slow
+@asynchronous
+async def test_a_relay_that_cannot_be_reached_is_told_at_once_and_ends_the_command_with_6() -> None:
+    relay = NOBODY.format(port=1)
+    async with Command("forward", "--local", "1", "--relay", relay, "--retry-total", "2") as command:
+        waiting = await command.event("waiting")
+        assert (waiting["relay"], waiting["seconds"]) == ("127.0.0.1:1/p", 1)
+        assert "cannot be reached" in waiting["error"]
+        assert await command.process.wait() == 6
+        assert "cannot be reached" in await command.said()
+    async with Command("forward", "--local", "1", "--relay", relay, "--retry-total", "0") as command:
+        assert await command.process.wait() == 6
+        assert command.process.stdout is not None
+        assert b"waiting" not in await command.process.stdout.read()
+
+
+@pytest.mark.slow
+@asynchronous
+async def test_a_relay_that_is_started_a_little_later_is_found() -> None:
+    relay = StandInRelay("p")
+    async with relay:
+        string = relay.connection_string
+    async with Command("forward", "--local", "1", "--relay", string) as command:
+        await command.event("waiting")
+        async with relay:
+            await command.event("ready")
+
+
+def test_people_are_told_in_one_line_on_standard_error() -> None:
+    relay = NOBODY.format(port=1)
+    result = CliRunner().invoke(main, ["relay", "forward", "--local", "1", "--relay", relay, "--retry-total", "1"])
+    assert result.exit_code == 6
+    assert "Cannot reach 127.0.0.1:1/p, trying again for 0 s." in result.stderr

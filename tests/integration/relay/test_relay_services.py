@@ -73,7 +73,9 @@ class App:
 async def test_an_asgi_application_answers_requests_in_pieces_and_has_a_lifespan() -> None:
     app = App()
     async with StandInRelay("svc") as relay, AsgiService(app) as service:
-        async with RelayListener(relay.endpoint, service.on_request, service.on_connection) as listener:
+        async with RelayListener(
+            relay.endpoint, on_stream=service.on_stream, on_connection=service.on_connection
+        ) as listener:
             await listener.wait_online()
             body = random.Random(1).randbytes(200_000)
             answer = await request(relay.endpoint, "POST", "a%2Fb", query="q=%20", body=body, headers={"X-One": "1"})
@@ -93,7 +95,7 @@ async def test_an_asgi_application_accepts_and_rejects_websockets() -> None:
     async with (
         StandInRelay("svc") as relay,
         AsgiService(app) as service,
-        RelayListener(relay.endpoint, service.on_request, service.on_connection) as listener,
+        RelayListener(relay.endpoint, on_stream=service.on_stream, on_connection=service.on_connection) as listener,
     ):
         await listener.wait_online()
         connection = await connect(relay.endpoint, "room", protocols=["a", "b"])
@@ -134,7 +136,9 @@ class Tunnel:
         await self.relay.start()
         self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
         self.local = LocalPort("127.0.0.1", self.server.sockets[0].getsockname()[1], self.tell)
-        self.listener = RelayListener(self.relay.endpoint, self.local.on_request, self.local.on_connection)
+        self.listener = RelayListener(
+            self.relay.endpoint, on_stream=self.local.on_stream, on_connection=self.local.on_connection
+        )
         self.listener.start()
         await self.listener.wait_online()
         self.sender = RelaySender(self.relay.endpoint)

@@ -123,6 +123,17 @@ class Network:
         await self._pass(limit_s)
         return RelayResponse(endpoint=endpoint)
 
+    async def stream(self, *words: Any, limit_s: float, **given: Any) -> Any:
+        answer = await self.request(*words, limit_s=limit_s, **given)
+
+        class Stream:
+            status, headers, reason = answer.status, answer.headers, answer.reason
+
+            async def close(self) -> None:
+                pass
+
+        return Stream()
+
     async def _pass(self, limit_s: float) -> None:
         try:
             async with asyncio.timeout(limit_s):
@@ -275,6 +286,31 @@ async def test_waiting_for_an_endpoint_ends_with_the_reason() -> None:
         assert 6.9 < now() < 7.1
 
 
+@in_virtual_time
+async def test_waiting_for_an_endpoint_may_end_after_some_tries_however_long_they_take() -> None:
+    network = Network()
+    network.delay_s, network.fault = 0.0, refused
+    async with listener_of(network) as listener:
+        with pytest.raises(ConnectFailed):
+            await listener.wait_online(timeout=1000, tries=5)
+        assert (listener.failed_tries, now()) == (5, 8)
+    assert len(network.tries) == 5
+
+
+@in_virtual_time
+async def test_waiting_for_a_pair_may_end_after_some_tries_at_both_endpoints() -> None:
+    one, two = Network(), Network()
+    one.delay_s = two.delay_s = 0.0
+    one.fault = two.fault = refused
+    async with PairListener([listener_of(one), listener_of(two, TWO)]) as both:
+        with pytest.raises(ConnectFailed) as caught:
+            await both.wait_up(timeout=1000, tries=3)
+        assert isinstance(caught.value.second, ConnectFailed)
+        assert now() == 1
+        two.fault = None
+        await both.wait_up(timeout=1000, tries=9)
+
+
 # -- the pair ---------------------------------------------------------------------------------------------------------
 
 
@@ -298,6 +334,25 @@ async def test_half_of_the_deadline_is_kept_for_the_second_endpoint() -> None:
     assert answer.endpoint == TWO.name
     assert 30 <= now() < 30.1
     assert [time for time, _ in both.two.requests] == [30.0]
+
+
+@in_virtual_time
+async def test_half_of_the_deadline_of_a_connection_is_kept_for_the_second_endpoint() -> None:
+    both = Both()
+    both.one.delay_s = 1000
+    await both.pair.connect(timeout=60)
+    assert (both.one.tries, both.two.tries) == ([0.0], [30.0])
+    assert both.pair.active == TWO.name
+
+
+@in_virtual_time
+async def test_the_head_of_a_streamed_answer_decides_which_endpoint_has_answered() -> None:
+    both = Both()
+    both.one.delay_s = 1000
+    async with await both.pair.stream("GET", timeout=60) as answer:
+        assert answer.endpoint == both.pair.active == TWO.name
+    assert now() < 30.1
+    assert both.one.requests[0][1] == both.two.requests[0][1]
 
 
 @in_virtual_time

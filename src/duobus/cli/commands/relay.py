@@ -68,6 +68,10 @@ Example:
 )
 
 
+#: A relay that has not answered for so long is told to be out of reach, while the command goes on trying.
+_FIRST_TRY_S = 5.0
+
+
 @click.group(name="relay", cls=Commands, epilog=_EXAMPLE)
 def command() -> None:
     """Create, list, show, update and delete relays; serve applications and ports behind them, and reach these."""
@@ -101,10 +105,22 @@ def _common(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
+_retries = click.option(
+    "--retry-total",
+    type=click.IntRange(0, 20),
+    default=5,
+    show_default=True,
+    help="Times that the command tries again to register when it begins: after 0, 1, 2, 5, 10, then every 30 s.",
+)
+
+
 @command.command(name="serve", epilog=_SERVE_EXAMPLE)
 @click.argument("application", metavar="MODULE:APP")
+@_retries
 @_common
-def serve(application: str, relay: str, relay_backup: str | None, ca: Path | None, is_json: bool) -> None:
+def serve(
+    application: str, retry_total: int, relay: str, relay_backup: str | None, ca: Path | None, is_json: bool
+) -> None:
     """Serve an ASGI application behind a relay."""
     app = _application(application)
     endpoints = _endpoints(relay, relay_backup)
@@ -115,15 +131,17 @@ def serve(application: str, relay: str, relay_backup: str | None, ca: Path | Non
 
         try:
             async with AsgiService(app) as service:
-                given: dict[str, Any] = {"tls": _tls(ca), "on_event": printer.event}
-                handlers = (service.on_request, service.on_connection)
+                given: dict[str, Any] = {
+                    "tls": _tls(ca),
+                    "on_event": printer.event,
+                    "on_stream": service.on_stream,
+                    "on_connection": service.on_connection,
+                }
                 listener: Any = (
-                    PairListener(endpoints, *handlers, **given)
-                    if len(endpoints) > 1
-                    else RelayListener(endpoints[0], *handlers, **given)
+                    PairListener(endpoints, **given) if len(endpoints) > 1 else RelayListener(endpoints[0], **given)
                 )
                 async with listener:
-                    await _begin(listener, printer, application=application)
+                    await _begin(listener, printer, retry_total, application=application)
         except LifespanFailed as error:
             raise click.ClickException(f"The application did not start: {error}") from error
 
@@ -133,8 +151,17 @@ def serve(application: str, relay: str, relay_backup: str | None, ca: Path | Non
 @command.command(name="forward", epilog=_FORWARD_EXAMPLE)
 @click.option("--local", required=True, metavar="HOST:PORT", help="The port of this machine to put behind the relay.")
 @click.option("--tcp-only", is_flag=True, help="Refuse HTTP requests; without it they are sent to the port as HTTP.")
+@_retries
 @_common
-def forward(local: str, tcp_only: bool, relay: str, relay_backup: str | None, ca: Path | None, is_json: bool) -> None:
+def forward(
+    local: str,
+    tcp_only: bool,
+    retry_total: int,
+    relay: str,
+    relay_backup: str | None,
+    ca: Path | None,
+    is_json: bool,
+) -> None:
     """Put a TCP port of this machine behind a relay."""
     host, port = _port(local)
     endpoints = _endpoints(relay, relay_backup)
@@ -144,16 +171,16 @@ def forward(local: str, tcp_only: bool, relay: str, relay_backup: str | None, ca
         from duobus.relay.tunnel import LocalPort
 
         target = LocalPort(host, port, printer.tell)
-        handlers = (None if tcp_only else target.on_request, target.on_connection)
-        given: dict[str, Any] = {"tls": _tls(ca), "on_event": printer.event}
-        listener: Any = (
-            PairListener(endpoints, *handlers, **given)
-            if len(endpoints) > 1
-            else RelayListener(endpoints[0], *handlers, **given)
-        )
+        given: dict[str, Any] = {
+            "tls": _tls(ca),
+            "on_event": printer.event,
+            "on_stream": None if tcp_only else target.on_stream,
+            "on_connection": target.on_connection,
+        }
+        listener: Any = PairListener(endpoints, **given) if len(endpoints) > 1 else RelayListener(endpoints[0], **given)
         try:
             async with listener:
-                await _begin(listener, printer, local=f"{host}:{port}")
+                await _begin(listener, printer, retry_total, local=f"{host}:{port}")
         finally:
             await target.close()
 
@@ -214,27 +241,51 @@ class _Printer:
         """Print what became of one connection."""
         self.print(what, error=text)
 
+    def waiting(self, relay: str, error: str, seconds: int) -> None:
+        """Say that the command has not begun yet, and how long it tries."""
+        if self._is_json:
+            self.print("waiting", relay=relay, error=error, seconds=seconds)
+        else:
+            click.echo(f"Cannot reach {relay}, trying again for {seconds} s. {error}", err=True)
 
-async def _begin(listener: Any, printer: _Printer, **members: Any) -> None:
-    """Wait until a listener is registered, say so, and stay."""
+
+async def _begin(listener: Any, printer: _Printer, retry_total: int, **members: Any) -> None:
+    """Wait until a listener is registered, say so, and stay; say at once when the relay cannot be reached."""
+    from duobus.relay.aio.listener import DELAYS_S
     from duobus.relay.errors import RelayError
 
+    wait = listener.wait_up if hasattr(listener, "wait_up") else listener.wait_online
+    delays = [*DELAYS_S, *[DELAYS_S[-1]] * retry_total]
+    seconds = sum(delays[:retry_total])
     try:
-        await (listener.wait_up() if hasattr(listener, "wait_up") else listener.wait_online())
+        try:
+            await wait(_FIRST_TRY_S, tries=1)
+        except RelayError as error:
+            failure = _failure(error)
+            if not retry_total or not isinstance(failure, Unreachable):
+                raise
+            printer.waiting(_name_of(listener), str(error), round(seconds))
+            await wait(seconds + _FIRST_TRY_S, tries=1 + retry_total)
     except RelayError as error:
         raise _failure(error) from error
     printer.print("ready", **members)
     await asyncio.Event().wait()
 
 
+def _name_of(listener: Any) -> str:
+    """Host and path of an endpoint, or of both."""
+    return " and ".join(one.endpoint.name for one in getattr(listener, "listeners", [listener]))
+
+
 def _failure(error: RelayError) -> click.ClickException:
-    from duobus.relay.errors import ConnectFailed, RelayRefused
+    from duobus.relay.errors import ConnectFailed, ConnectionDropped, RelayRefused, RelayTimeout
 
     if isinstance(error, RelayRefused):
         kinds = {401: Refused, 403: Refused, 404: NotFound}
         text = f"{error} Make it with: duobus relay create." if error.status == 404 else str(error)
         return kinds.get(error.status, click.ClickException)(text)
-    return Unreachable(str(error)) if isinstance(error, ConnectFailed) else click.ClickException(str(error))
+    is_unreachable = isinstance(error, (ConnectFailed, ConnectionDropped, RelayTimeout))
+    return (Unreachable if is_unreachable else click.ClickException)(str(error))
 
 
 def _run(function: Callable[[_Printer], Coroutine[Any, Any, None]], is_json: bool) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from duobus.gateway.relay.frames import TEXT, Piece
 from duobus.gateway.relay.websocket_end import WebSocketEnd
+from duobus.model.relay.frames import TEXT, Piece
 from duobus.model.relay.limits import BODY_AHEAD_BYTES, MESSAGE_BYTES_MAX
 from duobus.model.relay.messages import MalformedMessage, Response, to_relay
 
@@ -94,16 +94,21 @@ class BodyStream:
     # -- the reader -------------------------------------------------------------------------------------------------
 
     async def head(self, seconds: float) -> Response:
-        """The response without its body.
+        """The response without its body; a listener has its time anew with each piece of the request that it gets.
 
         Raises:
             RendezvousBroken: None comes.
             TimeoutError: None came in time.
         """
-        async with asyncio.timeout(seconds):
-            while self.response is None:
-                await self._more()
-            return self.response
+        while self.response is None:
+            sent = self._end.sent_pieces
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._more()
+            except TimeoutError:
+                if self._end.sent_pieces == sent:
+                    raise
+        return self.response
 
     async def next(self, seconds: float) -> bytes:
         """The next part of the body; empty at its end.

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from duobus.auth.authorizer import Grant
-from duobus.gateway.relay.frames import TEXT, Piece
 from duobus.gateway.relay.listeners import Vigil
 from duobus.gateway.relay.usage import UsageCounter
 from duobus.gateway.relay.websocket_end import WebSocketEnd
+from duobus.model.relay.frames import TEXT, Piece
 from duobus.model.relay.limits import (
     CHANNEL_BODY_BYTES_MAX,
     CHANNEL_UNREAD_BYTES_MAX,
@@ -110,9 +110,10 @@ class ControlChannel:
 
     def send(self, message: Accept | Request | Rendezvous, body: bytes = b"") -> None:
         """Send a message, and its body right behind it."""
-        self.end.send_text(message.to_json())
         if isinstance(message, Request) and message.has_body:
-            self.end.send_bytes(body)
+            self.end.send_with_body(message.to_json(), body)
+        else:
+            self.end.send_text(message.to_json())
         if self.end.unsent_bytes > CHANNEL_UNREAD_BYTES_MAX:
             # It does not read; what was sent to it is lost, as it would be anyway.
             self.end.abort()

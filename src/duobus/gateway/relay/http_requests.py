@@ -14,7 +14,6 @@ from duobus.auth.authorizer import NamespaceRules
 from duobus.broker.entities.relay import HybridConnection
 from duobus.gateway.relay.body_stream import BodyStream, RendezvousBroken
 from duobus.gateway.relay.control_channel import Answer, ControlChannel
-from duobus.gateway.relay.frames import BINARY, Piece
 from duobus.gateway.relay.handshakes import headers_of, remote_of, without_tokens
 from duobus.gateway.relay.hub import RelayHub
 from duobus.gateway.relay.refusals import RelayRefusal
@@ -24,7 +23,15 @@ from duobus.model.metering import RELAY_REQUEST
 from duobus.model.relay import addresses
 from duobus.model.relay.addresses import RelayTarget
 from duobus.model.relay.description import WEBSOCKET
-from duobus.model.relay.headers import combined, description_of, end_to_end, size_of, via_appended
+from duobus.model.relay.frames import BINARY, Piece
+from duobus.model.relay.headers import (
+    combined,
+    description_of,
+    end_to_end,
+    size_of,
+    via_appended,
+    with_cookies_apart,
+)
 from duobus.model.relay.limits import (
     BODY_AHEAD_BYTES,
     CHANNEL_BODY_BYTES_MAX,
@@ -235,7 +242,8 @@ class HttpRequests:
         status = _OWN_FAULT if response.status in _NOT_OF_LISTENERS else response.status
         self._hub.answered(waiting.relay, status)
         reason = description_of(response.description, DESCRIPTION_LENGTH_MAX) or None
-        return status, reason, via_appended(end_to_end(response.headers.items()), request.host)
+        headers = with_cookies_apart(end_to_end(response.headers.items()))
+        return status, reason, via_appended(headers, request.host)
 
     async def _whole(
         self, request: web.Request, waiting: PendingRequest, response: Response, body: bytes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from duobus.gateway.relay.frames import NO_CODE, Piece
 from duobus.gateway.relay.websocket_end import WebSocketEnd
+from duobus.model.relay.frames import NO_CODE, Piece
 from duobus.model.relay.limits import CLOSE_ABNORMAL, CLOSE_ERROR, CLOSE_NORMAL
 
 

@@ -11,7 +11,8 @@ from typing import Any, Final, Protocol
 
 from aiohttp import web
 
-from duobus.gateway.relay.frames import (
+from duobus.gateway.relay.refusals import RelayRefusal
+from duobus.model.relay.frames import (
     BINARY,
     CLOSE,
     NO_CODE,
@@ -28,7 +29,6 @@ from duobus.gateway.relay.frames import (
     head,
     read_close,
 )
-from duobus.gateway.relay.refusals import RelayRefusal
 from duobus.model.relay.limits import BODY_AHEAD_BYTES, CLOSE_ABNORMAL, CLOSE_S
 
 #: The version of the protocol (RFC 6455, 4.1).
@@ -80,7 +80,7 @@ class WebSocketEnd:
     """
 
     __slots__ = ("_closing", "_decoder", "_draining", "_is_over", "_protocol", "_receiver", "_sent_close", "_transport",
-                 "finished", "received_bytes", "sent_bytes")  # fmt: skip
+                 "finished", "received_bytes", "sent_bytes", "sent_pieces")  # fmt: skip
 
     def __init__(self, request: web.Request) -> None:
         loop = asyncio.get_running_loop()
@@ -99,6 +99,7 @@ class WebSocketEnd:
         self.finished: asyncio.Future[None] = loop.create_future()
         self.received_bytes = 0
         self.sent_bytes = 0
+        self.sent_pieces = 0
 
     def open(self, request: web.Request, receiver: Receiver, sub_protocol: str | None) -> Upgraded:
         """Answer the handshake and begin to read."""
@@ -213,12 +214,13 @@ class WebSocketEnd:
         """Send a whole text message."""
         self._write(frame(TEXT, text.encode()))
 
-    def send_bytes(self, data: bytes) -> None:
-        """Send a whole binary message."""
-        self._write(frame(BINARY, data))
+    def send_with_body(self, text: str, body: bytes) -> None:
+        """Send a text message and the binary message that belongs to it, as one write."""
+        self._write(frame(TEXT, text.encode()), frame(BINARY, body))
 
     def send_piece(self, piece: Piece) -> None:
         """Send part of a message as a frame of its own."""
+        self.sent_pieces += 1
         self._write(head(piece.opcode if piece.is_first else 0, len(piece.data), is_last=piece.is_last), piece.data)
 
     def ping(self) -> None:

@@ -38,6 +38,11 @@ _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 #: Characters that no value may hold: the whole of C0 but the tab, and DEL (RFC 9110, 5.5).
 _NOT_OF_VALUE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
+#: The header, in lower case, of which each value stands on a line of its own: values hold commas (RFC 6265, 3).
+COOKIES: Final = "set-cookie"
+#: The comma between two cookies: a name and a sign of equality follow, as they never do within a date.
+_NEXT_COOKIE: Final = re.compile(r",[ \t]*(?=[!#$%&'*+.^_`|~0-9A-Za-z-]+=)")
+
 
 def is_hop_by_hop(name: str) -> bool:
     """Whether a header belongs to one connection and is not handed on."""
@@ -64,6 +69,20 @@ def combined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
             found[first] += separator + value
         else:
             found[first] = value
+    return found
+
+
+def separated_cookies(value: str) -> list[str]:
+    """The cookies of several Set-Cookie headers that became one, because a JSON object has each name once."""
+    return [cookie.strip() for cookie in _NEXT_COOKIE.split(value)]
+
+
+def with_cookies_apart(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The headers with each cookie in a Set-Cookie of its own, as user agents need."""
+    found: list[tuple[str, str]] = []
+    for name, value in headers:
+        is_cookie = name.lower() == COOKIES
+        found.extend((name, part) for part in (separated_cookies(value) if is_cookie else (value,)))
     return found
 
 

@@ -22,6 +22,7 @@ REQUEST: Final = "request"
 RESPONSE: Final = "response"
 RENEW_TOKEN: Final = "renewToken"
 
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 _STATUS_MAX: Final = 999
 _PORT_MAX: Final = 65_535
 
@@ -317,4 +318,4 @@ def _noted(remote: RemoteEndpoint | None, **members: Any) -> dict[str, Any]:
 
 def _written(name: str, members: Mapping[str, Any]) -> str:
     # ASCII: an unpaired surrogate, which a header can hold, is written as its escape.
-    return json.dumps({name: members}, separators=(",", ":"))
+    return _ENCODER.encode({name: members})

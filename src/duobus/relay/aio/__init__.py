@@ -1,5 +1,6 @@
 """Listeners, senders and pairs of relays, for asyncio."""
 
+from duobus.relay.aio.bodies import StreamedBody, StreamedRequest, StreamedResponse
 from duobus.relay.aio.duplicates import DuplicateFilter
 from duobus.relay.aio.listener import PairListener, PendingConnection, RelayListener
 from duobus.relay.aio.pair import RelayPair
@@ -14,6 +15,9 @@ __all__ = [
     "RelayListener",
     "RelayPair",
     "RelaySender",
+    "StreamedBody",
+    "StreamedRequest",
+    "StreamedResponse",
     "TokenSource",
     "connect",
     "request",

@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock, Entropy
@@ -13,6 +14,7 @@ from duobus.concurrency import aio as tasks
 from duobus.model.relay.addresses import parse_handshake, rejected
 from duobus.model.relay.limits import (
     CHANNEL_BODY_BYTES_MAX,
+    CLOSE_ERROR,
     CLOSE_NORMAL,
     HEADERS_BYTES_MAX,
     MESSAGE_BYTES_MAX,
@@ -28,11 +30,14 @@ from duobus.model.relay.messages import (
     Response,
     to_listener,
 )
+from duobus.relay.aio.bodies import Answer, StreamedBody, StreamedRequest, StreamedResponse
 from duobus.relay.aio.connections import Connections, WebSocket
+from duobus.relay.aio.message_sockets import MessageSocket
 from duobus.relay.aio.sender import RelayConnection
 from duobus.relay.aio.tokens import TokenSource
 from duobus.relay.endpoint import RelayEndpoint
 from duobus.relay.errors import (
+    BodyTooLarge,
     ConnectionDropped,
     ConnectionTaken,
     RelayError,
@@ -69,7 +74,10 @@ END_S: Final = 10.0
 _UNAUTHORIZED: Final = 401
 _TO_BE_MENDED: Final = frozenset({400, 401, 403, 404})
 
-Handler = Callable[[RelayRequest], Coroutine[Any, Any, RelayResponse]]
+_WITHOUT_BODY: Final = frozenset({204, 304})
+
+Handler = Callable[[RelayRequest], Coroutine[Any, Any, Answer]]
+StreamHandler = Callable[[StreamedRequest], Coroutine[Any, Any, Answer]]
 
 
 class PendingConnection:
@@ -160,19 +168,24 @@ class RelayListener:
 
     Args:
         endpoint: The endpoint, or a connection string with ``EntityPath``.
-        on_request: Answers HTTP requests; several run at the same time. Without it HTTP requests get 501.
+        on_request: Answers HTTP requests, whose bodies are gathered before; several run at the same time.
         on_connection: Called with each ``PendingConnection``; without it ``accept`` returns them.
+        on_stream: Answers HTTP requests in place of ``on_request``, and reads their bodies as they come. Without
+            either function HTTP requests get 501.
         credential: A credential such as those of azure-identity, in place of the key of the connection string.
         tls: Which certificates are trusted; by default those of the machine.
         at_once: Requests that are worked on at the same time.
         waiting: Further requests that wait for their turn; beyond that the answer is 503.
         pending: Connections that wait for ``accept``; beyond that senders are rejected with 503.
-        body_max: Largest body of a request that is taken, in bytes.
+        body_max: Largest body of a request that ``on_request`` gets, in bytes; beyond that the answer is 413.
         on_event: Called with every event; see ``duobus.relay.events``. The function must not block.
         tokens: Gives tokens; made of the endpoint and the credential by default.
         connections: Opens connections; made by default.
         clock: Wall clock time, for the ends of tokens.
         entropy: Randomness.
+
+    Raises:
+        ValueError: Both ``on_request`` and ``on_stream`` are given.
     """
 
     def __init__(
@@ -181,6 +194,7 @@ class RelayListener:
         on_request: Handler | None = None,
         on_connection: Callable[[PendingConnection], Coroutine[Any, Any, None]] | None = None,
         *,
+        on_stream: StreamHandler | None = None,
         credential: AsyncTokenCredential | None = None,
         tls: ssl.SSLContext | None = None,
         at_once: int = AT_ONCE_DEFAULT,
@@ -196,7 +210,10 @@ class RelayListener:
         if isinstance(endpoint, str):
             endpoint = RelayEndpoint.from_connection_string(endpoint)
         self.endpoint = endpoint
+        if on_request is not None and on_stream is not None:
+            raise ValueError("on_request and on_stream both answer requests: give one of them")
         self._on_request = on_request
+        self._on_stream = on_stream
         self._on_connection = on_connection
         self._clock = clock if clock is not None else Clock()
         self._tokens = tokens if tokens is not None else TokenSource(endpoint, credential, clock=self._clock)
@@ -216,6 +233,8 @@ class RelayListener:
         self._lock = tasks.lock()
         self.reporter = Reporter(on_event, metrics_of())
         self.last_error: RelayError | None = None
+        #: Tries to register that failed since the listener was registered last.
+        self.failed_tries = 0
         self.on_change: Callable[[], None] | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -236,8 +255,17 @@ class RelayListener:
         if self._runner is None:
             self._runner = tasks.spawn(self._run, name=f"duobus relay listener {self.endpoint.name}")
 
-    async def wait_online(self, timeout: float = CONNECT_S) -> None:  # noqa: ASYNC109 - of the wait alone
+    async def wait_online(
+        self,
+        timeout: float = CONNECT_S,  # noqa: ASYNC109 - of the wait alone
+        *,
+        tries: int | None = None,
+    ) -> None:
         """Wait until the listener is registered.
+
+        Args:
+            timeout: Seconds to wait.
+            tries: Failed tries after which there is no more waiting; any number by default.
 
         Raises:
             RelayError: It could not register in time, or was refused; this is why. The listener goes on trying.
@@ -246,7 +274,8 @@ class RelayListener:
         while not self.is_online:
             left = end - tasks.now()
             self._changed.clear()
-            if self.is_refused or left <= 0 or not await self._changed.wait(left):
+            is_lost = self.is_refused or (tries is not None and self.failed_tries >= tries)
+            if is_lost or left <= 0 or not await self._changed.wait(left):
                 raise self.last_error or RelayTimeout("the listener did not register in time", self.endpoint.name)
 
     async def accept(self) -> PendingConnection:
@@ -297,6 +326,7 @@ class RelayListener:
             self._channel = None
             delay = DELAYS_S[min(failures, len(DELAYS_S) - 1)]
             failures += 1
+            self.failed_tries += 1
             self.last_error = lost
             self.reporter.tell(ListenerOffline(self.endpoint.name, str(lost), int(delay * 1000)))
             self._tell_change()
@@ -325,6 +355,7 @@ class RelayListener:
         renewal = tasks.spawn(self._renew, channel, name="duobus relay token")
         self._channel = channel
         self.last_error = None
+        self.failed_tries = 0
         self.reporter.tell(ListenerOnline(self.endpoint.name))
         self._tell_change()
         try:
@@ -417,67 +448,82 @@ class RelayListener:
 
     # -- HTTP requests ------------------------------------------------------------------------------------------
 
-    async def _serve_on_channel(self, channel: _Channel, told: Request, body: bytes) -> None:
-        answer = await self._answer(told, body)
-        response, content = _written(told, answer)
-        try:
-            if len(content) <= CHANNEL_BODY_BYTES_MAX:
-                await channel.send(*([response, content] if content else [response]))
+    async def _serve_on_channel(self, channel: _Channel, told: Request, content: bytes) -> None:
+        """Answer a request that came over the control channel."""
+
+        async def deliver(answer: Answer) -> None:
+            if isinstance(answer, RelayResponse) and len(answer.body) <= CHANNEL_BODY_BYTES_MAX:
+                await channel.send(*([_head(told, answer)] + ([answer.body] if _has_body(told, answer) else [])))
                 return
-            socket = await self.open_rendezvous(told.address, (), MESSAGE_BYTES_MAX)
+            socket = await self._connections.open_messages(told.address, self.endpoint.name, limit_s=RENDEZVOUS_S)
             try:
-                await socket.send(response, content)
+                await _send(socket, told, answer)
             finally:
-                await _end(socket)
-        except RelayError as error:
-            _log.info("an answer was not delivered: %s", error)
+                await socket.finish(RESPONSE_S)
+
+        await self._serve(told, StreamedBody(content), deliver)
 
     async def _serve_rendezvous(self, told: Rendezvous) -> None:
+        """Fetch a request whose body is large or of unknown size, and answer it at the same place."""
         try:
-            socket = await self.open_rendezvous(told.address, (), self._body_max)
+            socket = await self._connections.open_messages(told.address, self.endpoint.name, limit_s=RENDEZVOUS_S)
         except RelayError as error:
             _log.info("a request was not fetched: %s", error)
             return
         try:
-            message = await socket.receive()
-            if not isinstance(message, str):
-                return
-            request = to_listener(message)
-            if not isinstance(request, Request):
-                return
-            body = await socket.receive() if request.has_body else b""
-            if isinstance(body, bytes):
-                response, content = _written(request, await self._answer(request, body))
-                await socket.send(*([response, content] if content else [response]))
-        except (RelayError, MalformedMessage) as error:
+            message = await socket.receive_text()
+            request = None if message is None else to_listener(message)
+            if isinstance(request, Request):
+                body = StreamedBody(None, socket) if request.has_body else StreamedBody(b"")
+                await self._serve(request, body, partial(_send, socket, request))
+        except MalformedMessage as error:
             _log.info("a request over a rendezvous failed: %s", error)
         finally:
-            await _end(socket)
+            await socket.finish(RESPONSE_S)
 
-    async def _answer(self, told: Request, body: bytes) -> RelayResponse:
-        """Have a request answered; an error of the application is an answer, too."""
-        if self._on_request is None:
-            return RelayResponse(501, body=b"This listener takes WebSocket connections only.")
+    async def _serve(
+        self, told: Request, body: StreamedBody, deliver: Callable[[Answer], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Have a request answered in its turn, and deliver the answer; an error of the application is one, too."""
         if self._working >= self._most:
-            return RelayResponse(503, {"Retry-After": "1"}, b"The listener has too many requests at once.")
+            await _delivered(
+                deliver, RelayResponse(503, {"Retry-After": "1"}, b"The listener has too many requests at once.")
+            )
+            return
         with self._lock:
             self._working += 1
         try:
             await self._room.enter()
             try:
-                path, query = self.endpoint.suffix_of(told.target)
-                method = told.method.upper()
-                return await self._on_request(
-                    RelayRequest(method, path, query, told.headers, body, self.endpoint.name, told.remote, told.id)
-                )
+                await _delivered(deliver, _answerable(await self._answer(told, body)))
             finally:
                 self._room.leave()
-        except Exception:  # noqa: BLE001 - the application's own
-            _log.exception("%s: on_request raised", self.endpoint.name)
-            return RelayResponse(500, body=b"The service failed.")
         finally:
             with self._lock:
                 self._working -= 1
+
+    async def _answer(self, told: Request, body: StreamedBody) -> Answer:
+        path, query = self.endpoint.suffix_of(told.target)
+        method, name = told.method.upper(), self.endpoint.name
+        try:
+            if self._on_stream is not None:
+                return await self._on_stream(
+                    StreamedRequest(method, path, query, told.headers, body, name, told.remote, told.id)
+                )
+            if self._on_request is None:
+                return RelayResponse(501, body=b"This listener takes WebSocket connections only.")
+            content = await body.read(self._body_max)
+            return await self._on_request(
+                RelayRequest(method, path, query, told.headers, content, name, told.remote, told.id)
+            )
+        except BodyTooLarge as error:
+            return RelayResponse(413, body=str(error).encode())
+        except Exception as error:  # noqa: BLE001 - the application's own
+            if body.is_broken:
+                _log.info("%s: a sender left within its request: %s", name, error)
+            else:
+                _log.exception("%s: on_request raised", name)
+            return RelayResponse(500, body=b"The service failed.")
 
 
 class PairListener:
@@ -523,8 +569,17 @@ class PairListener:
         for listener in self.listeners:
             listener.start()
 
-    async def wait_up(self, timeout: float = CONNECT_S) -> None:  # noqa: ASYNC109 - of the wait alone
+    async def wait_up(
+        self,
+        timeout: float = CONNECT_S,  # noqa: ASYNC109 - of the wait alone
+        *,
+        tries: int | None = None,
+    ) -> None:
         """Wait until one endpoint has registered the service.
+
+        Args:
+            timeout: Seconds to wait.
+            tries: Failed tries at each endpoint after which there is no more waiting; any number by default.
 
         Raises:
             RelayError: Neither endpoint did in time, or both refuse; the error of the first one, with ``second``.
@@ -533,8 +588,11 @@ class PairListener:
         while not self.is_up:
             left = end - tasks.now()
             self._changed.clear()
-            is_refused = all(listener.is_refused for listener in self.listeners)
-            if is_refused or left <= 0 or not await self._changed.wait(left):
+            is_lost = all(
+                listener.is_refused or (tries is not None and listener.failed_tries >= tries)
+                for listener in self.listeners
+            )
+            if is_lost or left <= 0 or not await self._changed.wait(left):
                 first, second = (listener.last_error for listener in self.listeners)
                 error = first or second or RelayTimeout("no endpoint registered the service in time")
                 error.second = second if error is first else None
@@ -564,18 +622,55 @@ def _target_of(address: str) -> str:
     return f"{found.raw_path}?{found.query}" if found.query else found.raw_path
 
 
-def _written(told: Request, answer: RelayResponse) -> tuple[str, bytes]:
-    """The text message of an answer, and its body; an answer that no relay would take becomes 500."""
+def _answerable(answer: Answer) -> Answer:
+    """The answer; 500 in place of one that no relay would take."""
     size = sum(len(name) + len(value) for name, value in answer.headers.items())
     if not 200 <= answer.status <= 999 or size > HEADERS_BYTES_MAX:
-        answer = RelayResponse(500, body=b"The service gave an answer that is none.")
-    content = b"" if told.method.upper() == "HEAD" or answer.status in (204, 304) else answer.body
+        return RelayResponse(500, body=b"The service gave an answer that is none.")
+    return answer
+
+
+def _has_body(told: Request, answer: Answer) -> bool:
+    if told.method.upper() == "HEAD" or answer.status in _WITHOUT_BODY:
+        return False
+    return isinstance(answer, StreamedResponse) or bool(answer.body)
+
+
+def _head(told: Request, answer: Answer) -> str:
+    """The text message of an answer."""
     headers = {name: str(value) for name, value in answer.headers.items() if name.lower() != "content-length"}
-    return Response(told.id, answer.status, answer.reason, headers, bool(content)).to_json(), content
+    return Response(told.id, answer.status, answer.reason, headers, _has_body(told, answer)).to_json()
 
 
-async def _end(socket: WebSocket) -> None:
-    """Wait until the relay has taken what was sent and closes; then close, at the latest after a minute."""
-    with contextlib.suppress(TimeoutError, RelayError):
-        await tasks.within(RESPONSE_S, socket.receive)
-    await socket.close()
+async def _send(socket: MessageSocket, told: Request, answer: Answer) -> None:
+    """Send an answer over a rendezvous, its body piece by piece as the relay takes them."""
+    await socket.send_text(_head(told, answer))
+    if not _has_body(told, answer):
+        return
+    if isinstance(answer, RelayResponse):
+        await socket.send_piece(answer.body, is_first=True, is_last=True)
+        return
+    is_first = True
+    try:
+        async for piece in answer.body:
+            if piece:
+                await socket.send_piece(piece, is_first=is_first, is_last=False)
+                is_first = False
+    except BaseException:
+        # The relay breaks the sender's connection off then, so that nobody takes this for a whole body.
+        await socket.close(CLOSE_ERROR, "The answer broke off.")
+        raise
+    await socket.send_piece(b"", is_first=is_first, is_last=True)
+
+
+async def _delivered(deliver: Callable[[Answer], Coroutine[Any, Any, None]], answer: Answer) -> None:
+    """Deliver an answer; the service learns of a failure by the end of the pieces that it gives."""
+    try:
+        await deliver(answer)
+    except RelayError as error:
+        _log.info("an answer was not delivered: %s", error)
+    except Exception:  # noqa: BLE001 - the application's own, which makes the pieces of the body
+        _log.exception("an answer broke off")
+    finally:
+        if isinstance(answer, StreamedResponse):
+            await answer.close()

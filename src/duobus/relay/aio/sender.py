@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from duobus.clock import Entropy
 from duobus.concurrency import aio as tasks
 from duobus.model.relay.limits import CLOSE_NORMAL
-from duobus.relay.aio.connections import Connections, WebSocket
+from duobus.relay.aio.bodies import Body, StreamedBody, StreamedResponse
+from duobus.relay.aio.connections import AnswerStream, Connections, WebSocket
 from duobus.relay.aio.tokens import TokenSource
 from duobus.relay.endpoint import RelayEndpoint
 from duobus.relay.errors import BROKEN_CODES, RelayRefused, RelayTimeout, StreamClosed
@@ -144,7 +145,7 @@ class RelaySender:
         *,
         query: str = "",
         headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
+        body: Body = b"",
         timeout: float = REQUEST_S,  # noqa: ASYNC109 - the time of all of it, tokens included
         connect_timeout: float | None = None,
         body_max: int = BODY_BYTES_MAX,
@@ -156,8 +157,8 @@ class RelaySender:
             path: Path below that of the hybrid connection.
             query: Query, as it stands in an address.
             headers: Headers for the service. An ``Authorization`` among them reaches the service.
-            body: The body.
-            timeout: Seconds for all of it.
+            body: The body, its pieces, or a function that makes either. Pieces are sent as the relay takes them.
+            timeout: Seconds for all of it, bodies included.
             connect_timeout: Seconds until the relay has taken the connection; by default ``timeout``.
             body_max: Largest answer that is taken, in bytes.
 
@@ -174,15 +175,67 @@ class RelaySender:
                 method.upper(),
                 address,
                 {**(headers or {}), **token},
-                body,
+                body() if callable(body) else body,
                 self.endpoint.name,
                 limit_s=left,
                 connect_s=min(left, timeout if connect_timeout is None else connect_timeout),
                 body_max=body_max,
             )
 
-        answer: RelayResponse = await self._authorized(attempt, end)
+        answer: RelayResponse = await self._authorized(attempt, end, may_repeat=_is_repeatable(body))
         return answer
+
+    async def stream(
+        self,
+        method: str,
+        path: str = "",
+        *,
+        query: str = "",
+        headers: Mapping[str, str] | None = None,
+        body: Body = b"",
+        timeout: float = REQUEST_S,  # noqa: ASYNC109 - the time until the head is there, tokens included
+        connect_timeout: float | None = None,
+        pause: float = REQUEST_S,
+    ) -> StreamedResponse:
+        """Send an HTTP request; return the answer of the service when its head is there, to be read piece by piece.
+
+        The service is held up while the answer is not read. Close the answer, or use it with ``async with``.
+
+        Args:
+            method: The method.
+            path: Path below that of the hybrid connection.
+            query: Query, as it stands in an address.
+            headers: Headers for the service. An ``Authorization`` among them reaches the service.
+            body: The body, its pieces, or a function that makes either. Pieces are sent as the relay takes them.
+            timeout: Seconds until the head of the answer is there. Sending the body counts, reading not.
+            connect_timeout: Seconds until the relay has taken the connection; by default ``timeout``.
+            pause: Seconds that the service may let pass between two pieces.
+
+        Raises:
+            RelayRefused: The relay itself refused.
+            RelayError: There is no answer.
+        """
+        end = tasks.now() + timeout
+        address = self.endpoint.request_address(path, query)
+
+        async def attempt(token: dict[str, str]) -> AnswerStream:
+            left = self._left(end)
+            return await self._connections.stream(
+                method.upper(),
+                address,
+                {**(headers or {}), **token},
+                body() if callable(body) else body,
+                self.endpoint.name,
+                limit_s=left,
+                connect_s=min(left, timeout if connect_timeout is None else connect_timeout),
+                pause_s=pause,
+            )
+
+        found: AnswerStream = await self._authorized(attempt, end, may_repeat=_is_repeatable(body))
+        content = StreamedBody(None, found)
+        return StreamedResponse(
+            found.status, found.headers, content, found.reason, self.endpoint.name, on_close=found.close
+        )
 
     async def connect(
         self,
@@ -228,12 +281,14 @@ class RelaySender:
 
         return RelayConnection(await self._authorized(attempt, end), on_end=on_end, on_close=on_close)
 
-    async def _authorized(self, attempt: Callable[[dict[str, str]], Coroutine[Any, Any, Any]], end: float) -> Any:
+    async def _authorized(
+        self, attempt: Callable[[dict[str, str]], Coroutine[Any, Any, Any]], end: float, *, may_repeat: bool = True
+    ) -> Any:
         """Make an attempt with the present token, and one more with a fresh token if the relay refuses that one."""
         try:
             return await attempt(await self._tokens.headers(limit_s=self._left(end)))
         except RelayRefused as error:
-            if error.status != _UNAUTHORIZED:
+            if error.status != _UNAUTHORIZED or not may_repeat:
                 raise
         return await attempt(await self._tokens.headers(is_fresh=True, limit_s=self._left(end)))
 
@@ -254,6 +309,11 @@ class RelaySender:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _is_repeatable(body: Body) -> bool:
+    """Whether a body can be sent a second time: pieces that were made once are gone."""
+    return isinstance(body, bytes) or callable(body)
 
 
 async def request(

@@ -1,5 +1,6 @@
 """Listeners, senders and pairs of relays, for programs with threads."""
 
+from duobus.relay.sync.bodies import StreamedBody, StreamedRequest, StreamedResponse
 from duobus.relay.sync.duplicates import DuplicateFilter
 from duobus.relay.sync.listener import PairListener, PendingConnection, RelayListener
 from duobus.relay.sync.pair import RelayPair
@@ -14,6 +15,9 @@ __all__ = [
     "RelayListener",
     "RelayPair",
     "RelaySender",
+    "StreamedBody",
+    "StreamedRequest",
+    "StreamedResponse",
     "TokenSource",
     "connect",
     "request",

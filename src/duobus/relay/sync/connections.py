@@ -1,42 +1,19 @@
 """WebSockets and HTTP requests of one endpoint, for threads: the counterpart of ``duobus.relay.aio.connections``.
 
-Both modules are written by hand. All connections of a program live in one event loop, which runs in a thread of its
-own; a call here waits for what that loop does. Reading of many sockets and time-outs are asyncio's work this way, and
-there is one client of HTTP and not two.
+Both modules are written by hand. A call here waits for what the event loop in the background does.
 """
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-import threading
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 
 from duobus.model.relay.limits import CLOSE_NORMAL
 from duobus.relay.aio import connections as asynchronous
+from duobus.relay.background_loop import loop
 from duobus.relay.http import BODY_BYTES_MAX, RelayResponse
-
-_T = TypeVar("_T")
-
-
-class _Loop:
-    """The event loop of all connections, which begins with the first call and ends with the program."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine in the loop, and wait for it."""
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="duobus relay", daemon=True).start()
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-
-
-_loop: Final = _Loop()
+from duobus.relay.sync.message_sockets import MessageSocket
 
 
 class WebSocket:
@@ -59,15 +36,34 @@ class WebSocket:
 
     def receive(self) -> str | bytes | None:
         """Return the next message; None when the connection has ended, by ``close`` in another thread, too."""
-        return _loop.run(self._socket.receive())
+        return loop.run(self._socket.receive())
 
     def send(self, *messages: str | bytes) -> None:
         """Send messages, one directly behind the other; see the counterpart."""
-        _loop.run(self._socket.send(*messages))
+        loop.run(self._socket.send(*messages))
 
     def close(self, code: int = CLOSE_NORMAL, reason: str = "") -> None:
         """Close the connection; do nothing if it has ended."""
-        _loop.run(self._socket.close(code, reason))
+        loop.run(self._socket.close(code, reason))
+
+
+class AnswerStream:
+    """The head of an answer, and its body as it comes; see the counterpart."""
+
+    def __init__(self, answer: asynchronous.AnswerStream) -> None:
+        self._answer = answer
+        self.status = answer.status
+        self.headers = answer.headers
+        self.reason = answer.reason
+        self.endpoint = answer.endpoint
+
+    def receive_piece(self) -> bytes:
+        """Return the next piece of the body; nothing at its end."""
+        return loop.run(self._answer.receive_piece())
+
+    def close(self) -> None:
+        """Give the connection back."""
+        loop.run(self._answer.close())
 
 
 class Connections:
@@ -82,7 +78,7 @@ class Connections:
 
     def close(self) -> None:
         """Close all connections."""
-        _loop.run(self._connections.close())
+        loop.run(self._connections.close())
 
     def open(
         self,
@@ -98,14 +94,39 @@ class Connections:
         opened = self._connections.open(
             address, headers, endpoint, limit_s=limit_s, protocols=protocols, message_max=message_max
         )
-        return WebSocket(_loop.run(opened))
+        return WebSocket(loop.run(opened))
+
+    def open_messages(self, address: str, endpoint: str, *, limit_s: float) -> MessageSocket:
+        """Open a WebSocket over which a request or an answer goes piece by piece; see the counterpart."""
+        return MessageSocket(loop.run(self._connections.open_messages(address, endpoint, limit_s=limit_s)))
+
+    def stream(
+        self,
+        method: str,
+        address: str,
+        headers: Mapping[str, str],
+        body: bytes | Iterable[bytes],
+        endpoint: str,
+        *,
+        limit_s: float,
+        connect_s: float,
+        pause_s: float,
+    ) -> AnswerStream:
+        """Send a request; return the answer when its head is there; see the counterpart."""
+
+        def send(content: bytes | AsyncIterable[bytes]) -> Coroutine[Any, Any, asynchronous.AnswerStream]:
+            return self._connections.stream(
+                *(method, address, headers, content, endpoint), limit_s=limit_s, connect_s=connect_s, pause_s=pause_s
+            )
+
+        return AnswerStream(loop.run(send(body)) if isinstance(body, bytes) else loop.run_with_body(send, body))
 
     def request(
         self,
         method: str,
         address: str,
         headers: Mapping[str, str],
-        body: bytes,
+        body: bytes | Iterable[bytes],
         endpoint: str,
         *,
         limit_s: float,
@@ -113,8 +134,10 @@ class Connections:
         body_max: int = BODY_BYTES_MAX,
     ) -> RelayResponse:
         """Send a request; see the counterpart."""
-        return _loop.run(
-            self._connections.request(
-                method, address, headers, body, endpoint, limit_s=limit_s, connect_s=connect_s, body_max=body_max
+
+        def send(content: bytes | AsyncIterable[bytes]) -> Coroutine[Any, Any, RelayResponse]:
+            return self._connections.request(
+                *(method, address, headers, content, endpoint), limit_s=limit_s, connect_s=connect_s, body_max=body_max
             )
-        )
+
+        return loop.run(send(body)) if isinstance(body, bytes) else loop.run_with_body(send, body)

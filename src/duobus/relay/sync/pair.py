@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,12 +15,16 @@ from duobus.relay.events import BothFailed, EndpointFailed, Event, RelayRolesSwa
 from duobus.relay.http import BODY_BYTES_MAX, REQUEST_ID_HEADER, RelayResponse, is_repeatable
 from duobus.relay.metrics import metrics_of
 from duobus.relay.roles import SHARE_DEFAULT, Attempt, Choice, Operation, Roles
+from duobus.relay.sync.bodies import StreamedResponse
 from duobus.relay.sync.sender import CONNECT_S, REQUEST_S, RelayConnection, RelaySender
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 _TWO: Final = 2
+
+#: A body that can be sent twice: as bytes, or made anew for each attempt.
+RepeatableBody = bytes | Callable[[], bytes | Iterable[bytes]]
 
 
 class RelayPair:
@@ -82,7 +86,7 @@ class RelayPair:
         *,
         query: str = "",
         headers: Mapping[str, str] | None = None,
-        body: bytes | Callable[[], bytes] = b"",
+        body: RepeatableBody = b"",
         timeout: float = REQUEST_S,
         may_repeat: bool | None = None,
         request_id: str | None = None,
@@ -96,7 +100,7 @@ class RelayPair:
             path: Path below that of the hybrid connection.
             query: Query, as it stands in an address.
             headers: Headers for the service.
-            body: The body, or a function that makes the body for each attempt.
+            body: The body, or a function that makes the body, or its pieces, for each attempt.
             timeout: Seconds for both attempts together.
             may_repeat: Overrules what the method says.
             request_id: The value of ``x-duobus-request-id``; a random one by default.
@@ -110,10 +114,6 @@ class RelayPair:
                 of the second one.
             TypeError: The body is neither bytes nor a function, so that it could not be sent twice.
         """
-        if not isinstance(body, bytes) and not callable(body):
-            raise TypeError(f"body has to be bytes, or a function that returns bytes, not {type(body).__name__}")
-        if may_repeat is None:
-            may_repeat = self._may_repeat or is_repeatable(method)
         request_id = self._entropy.uuid_text() if request_id is None else request_id
         sent = {**(headers or {}), REQUEST_ID_HEADER: request_id}
 
@@ -123,16 +123,75 @@ class RelayPair:
                 path,
                 query=query,
                 headers=sent,
-                body=body() if callable(body) else body,
+                body=body,
                 timeout=one.limit_ms / 1000,
                 connect_timeout=one.connect_ms / 1000,
                 body_max=body_max,
             )
 
-        with self._lock:
-            operation = Operation(self._roles, _now_ms(), int(timeout * 1000), share=self._share, may_repeat=may_repeat)
+        operation = self._operation(method, body, timeout, may_repeat)
         answer: RelayResponse = self._run(operation, attempt, request_id)
         return answer
+
+    def stream(
+        self,
+        method: str,
+        path: str = "",
+        *,
+        query: str = "",
+        headers: Mapping[str, str] | None = None,
+        body: RepeatableBody = b"",
+        timeout: float = REQUEST_S,
+        may_repeat: bool | None = None,
+        request_id: str | None = None,
+        pause: float = REQUEST_S,
+    ) -> StreamedResponse:
+        """Send an HTTP request as ``request`` does; return the answer when its head is there.
+
+        The head decides which endpoint has answered. An answer that breaks off later raises ``ConnectionDropped`` to
+        whoever reads, and is asked for anew by the application.
+
+        Args:
+            method: As with ``request``.
+            path: Path below that of the hybrid connection.
+            query: Query, as it stands in an address.
+            headers: Headers for the service.
+            body: As with ``request``.
+            timeout: Seconds until the head is there, for both attempts together.
+            may_repeat: Overrules what the method says.
+            request_id: The value of ``x-duobus-request-id``; a random one by default.
+            pause: Seconds that the service may let pass between two pieces.
+
+        Raises:
+            RelayError: No endpoint brought an answer, as with ``request``.
+            TypeError: The body is neither bytes nor a function, so that it could not be sent twice.
+        """
+        request_id = self._entropy.uuid_text() if request_id is None else request_id
+        sent = {**(headers or {}), REQUEST_ID_HEADER: request_id}
+
+        def attempt(sender: RelaySender, one: Attempt) -> StreamedResponse:
+            return sender.stream(
+                method,
+                path,
+                query=query,
+                headers=sent,
+                body=body,
+                timeout=one.limit_ms / 1000,
+                connect_timeout=one.connect_ms / 1000,
+                pause=pause,
+            )
+
+        operation = self._operation(method, body, timeout, may_repeat)
+        answer: StreamedResponse = self._run(operation, attempt, request_id)
+        return answer
+
+    def _operation(self, method: str, body: RepeatableBody, timeout: float, may_repeat: bool | None) -> Operation:
+        if not isinstance(body, bytes) and not callable(body):
+            raise TypeError(f"body has to be bytes, or a function that returns bytes, not {type(body).__name__}")
+        if may_repeat is None:
+            may_repeat = self._may_repeat or is_repeatable(method)
+        with self._lock:
+            return Operation(self._roles, _now_ms(), int(timeout * 1000), share=self._share, may_repeat=may_repeat)
 
     def connect(
         self,

@@ -12,7 +12,8 @@ from duobus.model.relay.limits import CLOSE_NORMAL
 from duobus.relay.endpoint import RelayEndpoint
 from duobus.relay.errors import BROKEN_CODES, RelayRefused, RelayTimeout, StreamClosed
 from duobus.relay.http import BODY_BYTES_MAX, RelayResponse
-from duobus.relay.sync.connections import Connections, WebSocket
+from duobus.relay.sync.bodies import Body, StreamedBody, StreamedResponse
+from duobus.relay.sync.connections import AnswerStream, Connections, WebSocket
 from duobus.relay.sync.tokens import TokenSource
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class RelaySender:
         *,
         query: str = "",
         headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
+        body: Body = b"",
         timeout: float = REQUEST_S,
         connect_timeout: float | None = None,
         body_max: int = BODY_BYTES_MAX,
@@ -157,8 +158,8 @@ class RelaySender:
             path: Path below that of the hybrid connection.
             query: Query, as it stands in an address.
             headers: Headers for the service. An ``Authorization`` among them reaches the service.
-            body: The body.
-            timeout: Seconds for all of it.
+            body: The body, its pieces, or a function that makes either. Pieces are sent as the relay takes them.
+            timeout: Seconds for all of it, bodies included.
             connect_timeout: Seconds until the relay has taken the connection; by default ``timeout``.
             body_max: Largest answer that is taken, in bytes.
 
@@ -175,15 +176,67 @@ class RelaySender:
                 method.upper(),
                 address,
                 {**(headers or {}), **token},
-                body,
+                body() if callable(body) else body,
                 self.endpoint.name,
                 limit_s=left,
                 connect_s=min(left, timeout if connect_timeout is None else connect_timeout),
                 body_max=body_max,
             )
 
-        answer: RelayResponse = self._authorized(attempt, end)
+        answer: RelayResponse = self._authorized(attempt, end, may_repeat=_is_repeatable(body))
         return answer
+
+    def stream(
+        self,
+        method: str,
+        path: str = "",
+        *,
+        query: str = "",
+        headers: Mapping[str, str] | None = None,
+        body: Body = b"",
+        timeout: float = REQUEST_S,
+        connect_timeout: float | None = None,
+        pause: float = REQUEST_S,
+    ) -> StreamedResponse:
+        """Send an HTTP request; return the answer of the service when its head is there, to be read piece by piece.
+
+        The service is held up while the answer is not read. Close the answer, or use it with ``with``.
+
+        Args:
+            method: The method.
+            path: Path below that of the hybrid connection.
+            query: Query, as it stands in an address.
+            headers: Headers for the service. An ``Authorization`` among them reaches the service.
+            body: The body, its pieces, or a function that makes either. Pieces are sent as the relay takes them.
+            timeout: Seconds until the head of the answer is there. Sending the body counts, reading not.
+            connect_timeout: Seconds until the relay has taken the connection; by default ``timeout``.
+            pause: Seconds that the service may let pass between two pieces.
+
+        Raises:
+            RelayRefused: The relay itself refused.
+            RelayError: There is no answer.
+        """
+        end = tasks.now() + timeout
+        address = self.endpoint.request_address(path, query)
+
+        def attempt(token: dict[str, str]) -> AnswerStream:
+            left = self._left(end)
+            return self._connections.stream(
+                method.upper(),
+                address,
+                {**(headers or {}), **token},
+                body() if callable(body) else body,
+                self.endpoint.name,
+                limit_s=left,
+                connect_s=min(left, timeout if connect_timeout is None else connect_timeout),
+                pause_s=pause,
+            )
+
+        found: AnswerStream = self._authorized(attempt, end, may_repeat=_is_repeatable(body))
+        content = StreamedBody(None, found)
+        return StreamedResponse(
+            found.status, found.headers, content, found.reason, self.endpoint.name, on_close=found.close
+        )
 
     def connect(
         self,
@@ -229,12 +282,12 @@ class RelaySender:
 
         return RelayConnection(self._authorized(attempt, end), on_end=on_end, on_close=on_close)
 
-    def _authorized(self, attempt: Callable[[dict[str, str]], Any], end: float) -> Any:
+    def _authorized(self, attempt: Callable[[dict[str, str]], Any], end: float, *, may_repeat: bool = True) -> Any:
         """Make an attempt with the present token, and one more with a fresh token if the relay refuses that one."""
         try:
             return attempt(self._tokens.headers(limit_s=self._left(end)))
         except RelayRefused as error:
-            if error.status != _UNAUTHORIZED:
+            if error.status != _UNAUTHORIZED or not may_repeat:
                 raise
         return attempt(self._tokens.headers(is_fresh=True, limit_s=self._left(end)))
 
@@ -255,6 +308,11 @@ class RelaySender:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _is_repeatable(body: Body) -> bool:
+    """Whether a body can be sent a second time: pieces that were made once are gone."""
+    return isinstance(body, bytes) or callable(body)
 
 
 def request(

@@ -1,4 +1,4 @@
-"""Frames of WebSockets as a server sees them: from bytes to pieces of messages, and back (RFC 6455, 5).
+"""Frames of WebSockets: from bytes to pieces of messages, and back (RFC 6455, 5).
 
 A piece is as much of a message as has come: a frame of a gigabyte goes through in pieces, and is nowhere held as a
 whole. Text is not checked to be UTF-8: the end for which it is meant does that.
@@ -80,6 +80,21 @@ def frame(opcode: int, data: bytes, *, is_last: bool = True) -> bytes:
     return head(opcode, len(data), is_last=is_last) + data
 
 
+def masked_frame(opcode: int, data: bytes, key: bytes, *, is_last: bool = True) -> bytes:
+    """A frame of a client, whose data are masked with four bytes that nobody can guess."""
+    start = bytearray(head(opcode, len(data), is_last=is_last))
+    start[1] |= _MASKED
+    return b"".join((start, key, _masked(data, key)))
+
+
+def _masked(data: bytes | memoryview, key: bytes) -> bytes:
+    """The data with a mask laid on, or taken off."""
+    size = len(data)
+    mask = (key * (size // 4 + 1))[:size]
+    # As one number each: a hundred times as quick as byte by byte.
+    return (int.from_bytes(data, "little") ^ int.from_bytes(mask, "little")).to_bytes(size, "little")
+
+
 def head(opcode: int, length: int, *, is_last: bool) -> bytes:
     """What stands before the data of a server's frame."""
     first = opcode | (_FIN if is_last else 0)
@@ -118,11 +133,16 @@ def read_close(data: bytes) -> tuple[int, str]:
 
 
 class FrameDecoder:
-    """Takes a client's bytes and gives what they mean."""
+    """Takes the bytes of the other side and gives what they mean.
 
-    __slots__ = ("_buffer", "_control", "_is_first", "_is_last", "_key", "_left", "_message", "_opcode")
+    Args:
+        is_of_client: Whether the other side is a client, which masks its frames; a server does not.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_buffer", "_control", "_is_first", "_is_last", "_is_masked", "_key", "_left", "_message", "_opcode")
+
+    def __init__(self, *, is_of_client: bool = True) -> None:
+        self._is_masked = is_of_client
         # A head that has not come as a whole; never longer than one, as the rest is read at once.
         self._buffer = b""
         # Opcode of the frame under way, bytes of it that are still to come, its mask as the next byte needs it.
@@ -140,7 +160,7 @@ class FrameDecoder:
         """Give what has come; the iterator must be run to its end, or never be used again.
 
         Raises:
-            FrameError: The client breaks a rule. What came before it was given.
+            FrameError: The other side breaks a rule. What came before it was given.
         """
         view = memoryview(self._buffer + data if self._buffer else data)
         self._buffer = b""
@@ -170,7 +190,7 @@ class FrameDecoder:
         opcode, short = first & _OPCODE, second & _LENGTH
         self._check(opcode, first, second)
         extra = 2 if short == _TWO_BYTES else 8 if short == _EIGHT_BYTES else 0
-        size = 2 + extra + 4
+        size = 2 + extra + (4 if self._is_masked else 0)
         if len(view) < size:
             return 0
         length = int.from_bytes(view[2 : 2 + extra], "big") if extra else short
@@ -186,8 +206,9 @@ class FrameDecoder:
     def _check(self, opcode: int, first: int, second: int) -> None:
         if first & _RESERVED:
             raise FrameError(PROTOCOL_ERROR, "The frame has reserved bits; no extension was agreed upon.")
-        if not second & _MASKED:
-            raise FrameError(PROTOCOL_ERROR, "The frame of a client has no mask.")
+        if bool(second & _MASKED) != self._is_masked:
+            has = "of a client has no" if self._is_masked else "of a server has a"
+            raise FrameError(PROTOCOL_ERROR, f"The frame {has} mask.")
         if opcode in (CLOSE, PING, PONG):
             if not first & _FIN or second & _LENGTH > _CONTROL_BYTES_MAX:
                 raise FrameError(PROTOCOL_ERROR, "A control frame is cut in parts, or too long.")
@@ -203,12 +224,12 @@ class FrameDecoder:
         size = len(part)
         if not size:
             return b""
+        if not self._is_masked:
+            return bytes(part)
         key = self._key
         turn = size & 3
-        # As one number each: a hundred times as quick as byte by byte.
-        mask = (key * (size // 4 + 1))[:size]
         self._key = key[turn:] + key[:turn]
-        return (int.from_bytes(part, "little") ^ int.from_bytes(mask, "little")).to_bytes(size, "little")
+        return _masked(part, key)
 
     def _take(self, part: bytes) -> Piece | Control | None:
         opcode, is_end = self._opcode, not self._left

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from duobus.gateway.relay.frames import (
+from duobus.model.relay.frames import (
     BINARY,
     CLOSE,
     PING,
@@ -22,6 +22,7 @@ from duobus.gateway.relay.frames import (
     close_payload,
     frame,
     head,
+    masked_frame,
     read_close,
 )
 
@@ -133,3 +134,17 @@ def test_a_close_frame_has_a_code_and_a_reason_that_fit() -> None:
 def test_a_close_frame_that_breaks_the_rules_is_an_error(data: bytes) -> None:
     with pytest.raises(FrameError):
         read_close(data)
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 70_000])
+def test_a_frame_of_a_client_is_read_by_a_server_and_one_of_a_server_by_a_client(size: int) -> None:
+    data = bytes(range(256)) * (size // 256 + 1)
+    sent = masked_frame(BINARY, data[:size], KEY, is_last=False)
+    assert sent == masked(BINARY, data[:size], is_last=False)
+    client = FrameDecoder(is_of_client=False)
+    assert list(client.feed(frame(BINARY, data[:size], is_last=False))) == [Piece(BINARY, data[:size], True, False)]
+
+
+def test_a_client_refuses_a_frame_with_a_mask() -> None:
+    with pytest.raises(FrameError, match="has a mask"):
+        list(FrameDecoder(is_of_client=False).feed(masked(BINARY, b"x")))

@@ -45,7 +45,7 @@ from duobus.errors import (
 )
 from duobus.gateway.amqp.arguments import demand, integer_of, items_of, text_of
 from duobus.gateway.amqp.entity_status import demand_operation
-from duobus.gateway.amqp.management import rule_operations, scheduling
+from duobus.gateway.amqp.management import claim_operations, rule_operations, scheduling
 from duobus.gateway.amqp.management.request_node import Request, RequestLink, RequestNode
 from duobus.gateway.amqp.management.scheduling import NUMBERS_MAX, numbers_of
 from duobus.gateway.amqp.mapping import HeadMaker
@@ -475,6 +475,10 @@ _OPERATIONS: dict[str, tuple[Operation, Right]] = {
     "com.microsoft:remove-rule": (rule_operations.remove_rule, Right.MANAGE),
     "com.microsoft:enumerate-rules": (rule_operations.enumerate_rules, Right.LISTEN),
     "duobus:purge-messages": (_purge, Right.LISTEN),
+    "duobus:claim": (claim_operations.claim, Right.LISTEN),
+    "duobus:settle-claim": (claim_operations.settle, Right.LISTEN),
+    "duobus:release-claim": (claim_operations.release, Right.LISTEN),
+    "duobus:list-claims": (claim_operations.list_claims, Right.LISTEN),
 }
 
 

@@ -8,9 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusMessage
 from kit_bus import KEY, LISTEN_ONLY, SEND_ONLY, Bus
-from kit_sdk import Sdk
 from test_raw_deliveries import filled, management
 from test_raw_sessions import sent
 
@@ -81,15 +79,16 @@ def test_messages_of_a_claim_that_was_not_told_are_given_back(bus: Bus, raw: Raw
     assert len(numbers(ask(raw, queue, "claim", claim_id="d", max_count=3)[2])) == 3
 
 
-def test_a_claim_waits_for_messages(bus: Bus, sdk: Sdk, raw: RawClient) -> None:
+def test_a_claim_waits_for_messages(bus: Bus, raw: RawClient) -> None:
     queue = bus.queue()
     begun = time.monotonic()
     assert ask(raw, queue, "claim", claim_id="c", max_count=2, max_wait=300)[2]["message-count"] == 0
     assert time.monotonic() - begun >= 0.3
 
     def send() -> None:
-        with sdk.client() as client, client.get_queue_sender(queue) as sender:
-            sender.send_messages([ServiceBusMessage("m")] * 2)
+        with RawClient(bus.port) as other:
+            other.put_token("", sign_token("sb://localhost/", SEND_ONLY, KEY, int(time.time()) + 600))
+            filled(other, queue, 2)
 
     sending = threading.Timer(0.3, send)
     sending.start()

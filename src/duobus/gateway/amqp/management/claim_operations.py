@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.broker import MAIN, Claimed, ClaimPart, ClaimWatcher
-from duobus.codec import Array, Int, Timestamp
+from duobus.codec import Int, Timestamp
 from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, NotAllowed
 from duobus.gateway.amqp.arguments import demand, integer_of, items_of, text_of
 from duobus.gateway.amqp.entity_status import demand_receiving
@@ -106,7 +106,7 @@ async def list_claims(node: ManagementNode, body: dict[Any, Any]) -> Answer:
     found, away = node.queue.claims(node.address.sub_queue, prefix)
     page = found[skip : skip + min(top, CLAIMS_PAGE_MAX)]
     claims = [{"claim-id": one.claim_id, "message-count": one.messages, "size": one.size} for one in page]
-    return 200, {"claims": claims, "unavailable": Array(Int, [Int(number) for number in away])}
+    return 200, {"claims": claims, "unavailable": [Int(number) for number in away]}
 
 
 def _claim_id(node: ManagementNode, body: dict[Any, Any]) -> str:
@@ -142,7 +142,7 @@ def _told(claimed: Claimed, number: int) -> dict[str, Any]:
         "message-count": number,
         "size": sum(sum(part.sizes) for part in claimed.parts),
         "fragments": [_packed(part) for part in claimed.parts],
-        "unavailable": Array(Int, [Int(away) for away in claimed.away]),
+        "unavailable": [Int(away) for away in claimed.away],
     }
     if claimed.parts:
         told["oldest-enqueued-time"] = Timestamp(min(part.oldest_ms for part in claimed.parts))

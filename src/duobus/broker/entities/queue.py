@@ -401,12 +401,18 @@ class Queue:
     # -- looking ------------------------------------------------------------------------------------------------
 
     async def peek(
-        self, sub_queue: int, first_number: int, limit: int, size: int = NEVER, session_id: str | None = None
+        self,
+        sub_queue: int,
+        first_number: int,
+        limit: int,
+        size: int = NEVER,
+        session_id: str | None = None,
+        partition_key: str | None = None,
     ) -> list[tuple[FragmentHandle, QueuedMessage]]:
         """Messages from a sequence number on, over all fragments that are there, in order of sequence number.
 
         A fragment that is away is passed over (PE20); ``size`` is the bytes at which no further message is looked for;
-        ``session_id``: only those of this session.
+        ``session_id`` and ``partition_key``: only those that have them.
 
         Raises:
             StoreUnavailable: Nothing was found, and a fragment that may have something is away.
@@ -427,7 +433,7 @@ class Queue:
                 if not handle.online:
                     raise handle.unavailable()
                 wanted = limit - len(found)
-                messages = await handle.peek(self.source_no, sub_queue, first, wanted, size, session_id)
+                messages = await handle.peek(self.source_no, sub_queue, first, wanted, size, session_id, partition_key)
             except StoreUnavailable as error:
                 away = error
                 continue

@@ -362,7 +362,8 @@ class ManagementNode(RequestNode):
             raise ArgumentInvalid("'message-count' must be at least 1.")
         limit = min(limit, PEEK_MESSAGES_MAX)
         session_id = text_of(body, "session-id")
-        found = await self.queue.peek(self.address.sub_queue, max(first, 0), limit, PEEK_BYTES_MAX, session_id)
+        key = text_of(body, "partition-key")
+        found = await self.queue.peek(self.address.sub_queue, max(first, 0), limit, PEEK_BYTES_MAX, session_id, key)
         is_bodiless = body.get("omit-message-body") is True
         messages: list[dict[str, Any]] = []
         size = 0

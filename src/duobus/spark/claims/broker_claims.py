@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
@@ -93,19 +93,19 @@ class BrokerClaims:
         Raises:
             Unsupported: There is no such operation.
         """
-        request = {name.replace("_", "-"): value for name, value in members.items()}
-        name = f"duobus:{operation}".encode()
-
-        def work() -> Any:
-            with self._reader(Key(entity)) as receiver:
-                receiver._check_live()
-                return receiver._mgmt_request_response_with_retry(name, request, partial(_answered, operation))
-
-        answer = self._retried(Key(entity), work)
+        answer = self._retried(Key(entity), partial(self._ask_once, entity, operation, members))
         if answer is None:
             raise Unsupported(entity)
         found: dict[bytes, Any] = answer
         return found
+
+    def _ask_once(self, entity: str, operation: str, members: Mapping[str, Any]) -> Any:
+        request = {name.replace("_", "-"): value for name, value in members.items()}
+        with self._reader(Key(entity)) as receiver:
+            receiver._check_live()
+            return receiver._mgmt_request_response_with_retry(
+                f"duobus:{operation}".encode(), request, partial(_answered, operation)
+            )
 
     def _claim_of(self, entity: str, claim_id: str, limit: int, size: int, least: int, wait_ms: int) -> Taken:
         if limit:
@@ -269,10 +269,10 @@ class BrokerClaims:
         self._open.clear()
 
     def free(self) -> None:
-        """Give back what was claimed and went to no task."""
+        """Give back what was claimed and went to no task; tried once, since the process may have to end."""
         claims, self._open = list(self._open), {}
         for entity, claim_id in claims:
-            self._ask(entity, "release-claim", claim_id=claim_id, count_delivery=False)
+            self._ask_once(entity, "release-claim", {"claim_id": claim_id, "count_delivery": False})
 
 
 class _Room:

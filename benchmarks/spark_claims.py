@@ -1,8 +1,8 @@
-"""Where the work of a claim stream is done (``python -m benchmarks.spark_claims``): batches of 10,000 messages of 1 KiB.
+"""Where a claim stream does its work, in batches of 10,000 messages of 1 KiB (``python -m benchmarks.spark_claims``).
 
-Told are, for the batches of one run with ``availableNow`` after a run that warms everything up: how long Spark waits for
-the source before and while it plans a batch (``latestOffset``, ``queryPlanning``), the processor time of the broker and of
-Spark's processes for a message, and by how much two tasks of a batch overlap, from Spark's event log.
+Told are, for the batches of one run with ``availableNow`` after a run that warms everything up: how long Spark waits
+for the source before and while it plans a batch (``latestOffset``, ``queryPlanning``), the processor time of the broker
+and of Spark's processes for a message, and by how much two tasks of a batch overlap, from Spark's event log.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ def release(
                 how = "remove" if is_committed and action != REPORT else action
                 done += _released(client, place, key, list(members), how, RELEASED)
             if which == max(numbers) and action != REPORT:
-                done += _freed(client, place, offset)
+                done += _given_back(client, place, offset)
     return {"batch": which, "committed": is_committed, "action": action, "messages": done, "doubtful": doubtful}
 
 
@@ -297,7 +297,7 @@ def _ours(client: ServiceBusClient, place: Place, offset: ClaimOffset) -> tuple[
     return ours, deferred - sum(map(len, ours.values()))
 
 
-def _freed(client: ServiceBusClient, place: Place, offset: ClaimOffset) -> int:
+def _given_back(client: ServiceBusClient, place: Place, offset: ClaimOffset) -> int:
     """Give back what the broker has claimed for the batch after the newest one, which was never written down."""
     if offset.stream is None or not is_duobus(place):
         return 0

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from duobus.fragment.commands import Command
     from duobus.fragment.source import Source
 
-#: Slices of one fragment that are under way together: so many fill a commit.
-SLICES: Final = 2
+#: Commands of one fragment that are under way together: so many fill a commit.
+COMMANDS_MAX: Final = 2
 
 _COUNT: Final = attrgetter("count")
 
@@ -128,9 +128,9 @@ async def _claim_new(
         if not asked:
             return
         share = -(-budget.messages // len(asked))
-        slices = min(SLICES, -(-share // CLAIMED_MAX))
+        number = min(COMMANDS_MAX, -(-share // CLAIMED_MAX))
         await _done(
-            [_command(handle, source_no, sub_queue, claim_id, budget, share) for _ in range(slices) for handle in asked]
+            [_command(handle, source_no, sub_queue, claim_id, budget, share) for _ in range(number) for handle in asked]
         )
 
 
@@ -182,11 +182,11 @@ async def settle(
             is_told = told is None or handle.number in told
             settled = [
                 SettleClaim(handle, source_no, None, claim_id=claim_id, counts=some)
-                for some in _slices(counts if is_told else [])
+                for some in _pieces(counts if is_told else [])
             ]
             others = [
                 ReleaseClaim(handle, source_no, None, claim_id=claim_id, counts=some, is_counted=False)
-                for some in _slices([] if is_told else counts)
+                for some in _pieces([] if is_told else counts)
             ]
             await _done([*settled, *others])
             _tidy(handle, source_no, claim_id)
@@ -223,7 +223,7 @@ async def release(
             counts = [message.count for message in _members(handle, source_no, sub_queue, claim_id)]
             commands = [
                 ReleaseClaim(handle, source_no, None, claim_id=claim_id, counts=some, is_counted=is_counted)
-                for some in _slices(counts)
+                for some in _pieces(counts)
             ]
             await _done(commands)
             _tidy(handle, source_no, claim_id)
@@ -309,7 +309,7 @@ def _tidy(handle: FragmentHandle, source_no: int, claim_id: str) -> None:
         forget_if_empty(_source_of(handle, source_no), claim_id)
 
 
-def _slices(counts: list[int]) -> list[list[int]]:
+def _pieces(counts: list[int]) -> list[list[int]]:
     return [counts[at : at + CLAIMED_MAX] for at in range(0, len(counts), CLAIMED_MAX)]
 
 

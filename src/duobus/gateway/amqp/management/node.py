@@ -368,7 +368,7 @@ class ManagementNode(RequestNode):
         messages: list[dict[str, Any]] = []
         size = 0
         for handle, queued in found:
-            head, bare = self._heads.with_metadata(queued, handle.number, 0)
+            head, bare = self._heads.looked_at(queued, handle.number)
             message = head + (bare[: find_section(bytes(bare), DATA)[0]] if is_bodiless else bare)
             size += len(message)
             if messages and size > PEEK_BYTES_MAX:

@@ -9,9 +9,10 @@ import pytest
 
 from duobus.broker import Claimed, ClaimWatcher, Queue
 from duobus.broker.entities import claims
-from duobus.errors import StoreUnavailable
+from duobus.errors import MessageNotFound, ServiceBusError, StoreUnavailable
 from duobus.fragment import fragment as fragment_module
 from duobus.fragment.message import MAIN
+from duobus.model.descriptions import SubscriptionDescription, TopicDescription
 from kits.broker import Hall, answers, batch, payloads, receiver, sets_constants, simulated, turns
 
 ALL = 1 << 30
@@ -135,6 +136,25 @@ async def test_a_crash_before_the_commit_leaves_nothing_claimed(hall: Hall) -> N
     assert hall.queue().numbers()[0] == [3, 0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_store_that_fails_with_the_commit_of_a_claim_tells_the_same_when_it_is_back(when: str) -> None:
+    """What was claimed by the commit whose end nobody knows is what the id tells, and nothing is claimed twice."""
+
+    @simulated
+    async def whole(hall: Hall) -> None:
+        await hall.start()
+        queue = await hall.create()
+        await sent(queue, 3)
+        hall.writers[queue.fragments[0].store.store_id].fail_next = when
+        with pytest.raises(ServiceBusError):
+            await claimed(queue, 2)
+        await asyncio.sleep(60)
+        assert [count for _, count in numbers(await claimed(queue, 0))] == ([1, 2] if when == "after" else [])
+        assert [count for _, count in numbers(await claimed(queue, 3))] == ([1, 2] if when == "after" else [1, 2, 3])
+
+    whole()
+
+
 @simulated
 async def test_a_claim_is_settled_as_a_whole_and_once(hall: Hall) -> None:
     await hall.start()
@@ -238,6 +258,22 @@ async def test_a_watcher_wakes_when_there_are_enough_messages(hall: Hall) -> Non
     await sent(queue, 1)
     await turns()
     assert waiting.done()
+
+
+@simulated
+async def test_a_subscription_has_claims_of_its_own_and_one_that_is_deleted_is_told_as_gone(hall: Hall) -> None:
+    await hall.start()
+    both = (SubscriptionDescription(name="a"), SubscriptionDescription(name="b"))
+    topic = await hall.unit.topics.create_topic("n", TopicDescription(name="t", subscriptions=both))
+    topic.send(batch(b"m"))
+    await turns(40)
+    first, second = (hall.unit.topics.subscription("n", "t", name) for name in ("a", "b"))
+    assert len(numbers(await claimed(first, 5))) == 1
+    assert (first.numbers()[0], second.numbers()[0]) == ([0, 0, 0, 1, 0], [1, 0, 0, 0, 0])
+    await hall.unit.topics.delete_subscription("n", "t", "a")
+    with pytest.raises((MessageNotFound, StoreUnavailable)):
+        await claimed(first, 5)
+    assert len(numbers(await claimed(second, 5))) == 1
 
 
 @simulated

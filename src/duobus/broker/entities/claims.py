@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from duobus.broker.entities.purge import CommandReply
-from duobus.errors import StoreUnavailable
+from duobus.errors import MessageNotFound, StoreUnavailable
 from duobus.fragment.claims.commands import (
     CLAIMED_MAX,
     ClaimBudget,
@@ -317,7 +317,10 @@ def _source_of(handle: FragmentHandle, source_no: int) -> Source:
     fragment = handle.fragment
     if fragment is None:
         raise handle.unavailable()
-    return fragment.sources[source_no]
+    source = fragment.sources.get(source_no)
+    if source is None:
+        raise MessageNotFound("The subscription is gone, and its messages with it.")
+    return source
 
 
 class ClaimWatcher:

@@ -142,6 +142,7 @@ def test_entities_have_shares_and_those_with_more_get_what_is_left(clock: Any) -
     claim, parts = claims_of(broker).claim(("empty", "poor", "rich"), named, 30, 1_000)
     assert {key.entity: len(numbers) for key, numbers in claim.items()} == {"poor": 3, "rich": 27}
     assert parts == 2
+    assert clock.monotonic_ms() == 0, "the one without messages is not waited for"
 
 
 def test_nothing_is_waited_for_no_longer_than_said(clock: Any) -> None:

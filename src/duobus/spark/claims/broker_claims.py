@@ -25,9 +25,7 @@ MESSAGES_MAX: Final = 20_000
 BYTES_MAX: Final = 256 << 20
 #: Longest wait of one request for messages.
 WAIT_MS_MAX: Final = 10_000
-#: What several entities that had nothing when another had something are waited for.
-GAP_MS: Final = 200
-#: And how long each request waits while none has anything.
+#: And of one request to each of several entities: the others are not asked again before all have answered.
 SLICE_MS: Final = 1_000
 #: Entities that are asked at the same time.
 THREADS_MAX: Final = 16
@@ -169,12 +167,14 @@ class BrokerClaims:
         until_ms = self._clock.monotonic_ms() + wait_ms
         if min_messages > 1 and delay_ms:
             self._share_out(claim, entities, name(0), room, min_messages, delay_ms)
+        # Not waited for at first: of several entities some may have messages, and the others none for long.
+        most_ms = 0
         while not claim:
             left_ms = max(0, until_ms - self._clock.monotonic_ms())
-            most_ms = WAIT_MS_MAX if len(entities) == 1 else SLICE_MS
             self._share_out(claim, entities, name(0), room, 1, min(left_ms, most_ms))
             if not left_ms:
                 break
+            most_ms = WAIT_MS_MAX if len(entities) == 1 else SLICE_MS
         if not claim:
             self._open.clear()
             return {}, 0

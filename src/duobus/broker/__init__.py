@@ -6,6 +6,7 @@ from duobus.broker.delivery.credit_scheduler import Receiver
 from duobus.broker.delivery.session_acceptor import SessionHolder, SessionReceiver
 from duobus.broker.delivery.session_groups import SessionDeliveryBatch, SessionGroup
 from duobus.broker.entities.bulk_creation import create_queues
+from duobus.broker.entities.claims import Claimed, ClaimPart, ClaimWatcher
 from duobus.broker.entities.destination import address
 from duobus.broker.entities.idle_tracking import last_access_ms
 from duobus.broker.entities.namespace import Namespace
@@ -49,6 +50,9 @@ __all__ = [
     "COUNT_BITS",
     "COUNT_MASK",
     "CancelScheduled",
+    "ClaimPart",
+    "ClaimWatcher",
+    "Claimed",
     "QueuedCopy",
     "DEAD_LETTER",
     "DEFERRED",

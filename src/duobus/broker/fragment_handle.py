@@ -193,12 +193,16 @@ class FragmentHandle:
         limit: int,
         size: int = NEVER,
         session_id: str | None = None,
+        partition_key: str | None = None,
     ) -> list[QueuedMessage]:
         """Messages of a sub-queue from ``first_count`` on, ascending, whether in memory or not; changes nothing.
 
-        ``size``: bytes at which no further message is looked for; ``session_id``: only messages of this session.
+        ``size``: bytes at which no further message is looked for; ``session_id`` and ``partition_key``: only messages
+        that have them.
         """
-        return await self.broker.pager.peek(self, source_no, sub_queue, first_count, limit, size, session_id)
+        return await self.broker.pager.peek(
+            self, source_no, sub_queue, first_count, limit, size, session_id, partition_key
+        )
 
     def holds(self, source_no: int, prefix: bytes, locks: Sequence[int]) -> bool:
         """Whether every one of these locks is held now."""

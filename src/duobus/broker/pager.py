@@ -279,10 +279,11 @@ class Pager:
         limit: int,
         size: int,
         session_id: str | None,
+        partition_key: str | None = None,
     ) -> list[QueuedMessage]:
         """See ``FragmentHandle.peek``."""
         broker = self._broker
-        sought = PeekProgress(sub_queue, first_count, limit, size, session_id)
+        sought = PeekProgress(sub_queue, first_count, limit, size, session_id, partition_key)
         while not sought.is_full and handle.fragment is not None and handle.broker is broker:
             fragment = handle.fragment
             source = fragment.sources[source_no]

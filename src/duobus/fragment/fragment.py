@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from duobus.errors import MessageNotFound, ServiceBusError
 from duobus.fragment import forward_dedup, housekeeping, settlement, transfer
+from duobus.fragment.claims.commands import note_claim
 from duobus.fragment.commands import Command
 from duobus.fragment.housekeeping import Housekeeping
 from duobus.fragment.message import (
@@ -132,6 +133,7 @@ class Fragment:
             if message.count <= source.highest_delivered and message.deliveries == 0 and message.state == ACTIVE:
                 message.deliveries = 1
             source.keep(message)
+            note_claim(source, message)
             # What was put off or deferred had deliveries left: one that has none was locked as a deferred message.
             if kind_of(message.state) != SCHEDULED and self.is_exhausted(source, message):
                 message.lock = RESERVED

@@ -30,19 +30,29 @@ class PeekProgress:
         first: Lowest count that was not looked at yet.
         limit: Messages that are still wanted.
         session_id: Only messages of this session; None: of any and of none.
+        partition_key: The same for the key by which the sender chose the fragment.
         size: Bytes that there is still room for; the message that passes it is found all the same.
         found: Copies of the messages so far: others go on with the messages themselves before a reply is written.
         is_early: A commit that is not durable yet disposes of one of them, so the reply has to wait for it.
     """
 
-    __slots__ = ("first", "found", "is_early", "limit", "session_id", "size", "sub_queue")
+    __slots__ = ("first", "found", "is_early", "limit", "partition_key", "session_id", "size", "sub_queue")
 
-    def __init__(self, sub_queue: int, first: int, limit: int, size: int, session_id: str | None = None) -> None:
+    def __init__(
+        self,
+        sub_queue: int,
+        first: int,
+        limit: int,
+        size: int,
+        session_id: str | None = None,
+        partition_key: str | None = None,
+    ) -> None:
         self.sub_queue = sub_queue
         self.first = max(first, 1)
         self.limit = limit
         self.size = size
         self.session_id = session_id
+        self.partition_key = partition_key
         self.found: list[QueuedMessage] = []
         self.is_early = False
 
@@ -54,6 +64,10 @@ class PeekProgress:
     def offer(self, fragment: Fragment, source: Source, message: QueuedMessage, now_ms: int) -> None:
         """Take a message if it is one of those sought; those elsewhere and expired ones are not."""
         if self.session_id is not None and (message.metadata is None or message.metadata.session_id != self.session_id):
+            return
+        if self.partition_key is not None and (
+            message.metadata is None or message.metadata.partition_key != self.partition_key
+        ):
             return
         if sub_queue_of(message.state) == self.sub_queue and _shows(fragment, source, message, now_ms):
             self.found.append(_copy(message))

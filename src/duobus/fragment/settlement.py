@@ -252,6 +252,10 @@ class SettleBatch(Command):
             source.counted(message.state, 1)
             # It expires only when it is asked for: see ``Fragment.find_fault``.
             message.expires_ms = 0
+            if message.metadata is not None and message.metadata.claim is not None:
+                # Whoever defers it by its lock has it from now on.
+                message.metadata = own(message.metadata)
+                message.metadata.claim = None
             if message.count < source.inherited:
                 message.metadata = own(message.metadata)
                 message.metadata.deferred_in = fragment.epoch & 0xFFFFFFFF
@@ -317,6 +321,7 @@ def dead_letter(source: Source, message: QueuedMessage, reason: str | None, desc
     source.counted(message.state, 1)
     message.expires_ms = 0
     metadata = message.metadata = own(message.metadata)
+    metadata.claim = None
     metadata.reason = reason[:DEAD_LETTER_TEXT_MAX] if reason is not None else None
     metadata.description = description[:DEAD_LETTER_TEXT_MAX] if description is not None else None
 

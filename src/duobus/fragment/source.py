@@ -203,11 +203,13 @@ class Source:
         elsewhere: Those of which it is known that they are.
         inherited: Messages with lower counts came in an earlier life of the fragment, whose last deliveries of them may
             be forgotten.
+        claims: Id of a claim to the counts of its messages; see ``claims.commands``.
     """
 
     __slots__ = (
         "by_count",
         "bytes",
+        "claims",
         "dedup",
         "delayed",
         "elsewhere",
@@ -279,6 +281,7 @@ class Source:
         self.in_doubt_below = 0
         self.inherited = 0
         self.elsewhere: set[int] = set()
+        self.claims: dict[str, list[int]] = {}
 
     @property
     def owes_commit(self) -> bool:

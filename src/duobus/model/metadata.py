@@ -59,6 +59,7 @@ class MessageMetadata(msgspec.Struct, array_like=True):
         durable: Header durable, as sent.
         delivery_annotations: The sender's own, to hand on: encoded AMQP map pairs, as ``annotations``.
         has_expiry: The sender gave an ``absolute-expiry-time``, which the broker's own replaces.
+        claim: Of what is deferred by a claim: the id of the claim.
     """
 
     ttl_ms: int | None = None
@@ -81,6 +82,7 @@ class MessageMetadata(msgspec.Struct, array_like=True):
     durable: bool | None = None
     delivery_annotations: bytes | None = None
     has_expiry: bool = False
+    claim: str | None = None
 
     def encode(self) -> bytes:
         """Return the stored form; ``decode`` gives an equal object back."""
@@ -106,10 +108,19 @@ class SessionMetadata(MessageMetadata, frozen=True):  # type: ignore[misc]
     """
 
 
+class ClaimMetadata(MessageMetadata, frozen=True):  # type: ignore[misc]
+    """A claim and nothing else, which is all the metadata of most messages that are claimed.
+
+    Messages share it, so it cannot be changed: see ``own``.
+    """
+
+
 def own(metadata: MessageMetadata | None) -> MessageMetadata:
     """The metadata of one message alone, to be changed."""
     if metadata is None:
         return MessageMetadata()
+    if type(metadata) is ClaimMetadata:
+        return MessageMetadata(claim=metadata.claim, deferred_in=metadata.deferred_in)
     return MessageMetadata(session_id=metadata.session_id) if type(metadata) is SessionMetadata else metadata
 
 

@@ -26,6 +26,10 @@ PLAIN_BYTES_MAX: Final = 4_096
 UNPACKED_BYTES_MAX: Final = 64 << 20
 #: Messages of one claim.
 CLAIM_MAX: Final = 2_000_000
+#: Characters of the name of a stream.
+STREAM_MAX: Final = 64
+#: Claims at a broker that one batch is made of.
+PARTS_MAX: Final = 1_000
 
 
 class Key(NamedTuple):
@@ -73,6 +77,8 @@ class ClaimOffset:
         claim: The messages that the batch claims, without those of earlier batches.
         counted: By how much a deferral raises the delivery count; None: not known when the offset was written.
         until_ms: When the last lock of the received messages ends; None: not known.
+        stream: Name of the stream, in the ids of its claims at a broker that claims; None: none was given yet.
+        parts: Claims at such a broker that the batch is made of; 0: its messages were received and deferred.
     """
 
     at: str
@@ -80,6 +86,12 @@ class ClaimOffset:
     claim: Claim = field(default_factory=dict)
     counted: int | None = None
     until_ms: int | None = None
+    stream: str | None = None
+    parts: int = 0
+
+    def claim_id(self, batch: int, part: int) -> str:
+        """The id of one of the claims that a batch of this stream is made of."""
+        return f"{self.stream}/{batch}/{part}"
 
     def to_json(self) -> dict[str, Any]:
         """Return what Spark writes down."""
@@ -88,6 +100,10 @@ class ClaimOffset:
             form["d"] = self.counted
         if self.until_ms is not None:
             form["u"] = self.until_ms
+        if self.stream is not None:
+            form["i"] = self.stream
+        if self.parts:
+            form["p"] = self.parts
         content = _packed(self.claim)
         # Measured as Spark's runner writes it, with spaces.
         if len(json.dumps(content)) > PLAIN_BYTES_MAX:
@@ -113,8 +129,11 @@ class ClaimOffset:
             _expect(counted in (None, 0, 1), "with an unknown 'd'")
             until_ms = form.get("u")
             _expect(until_ms is None or _is_count(until_ms), "with a 'u' that is no time")
+            stream, parts = form.get("i"), form.get("p", 0)
+            _expect(stream is None or (isinstance(stream, str) and 0 < len(stream) <= STREAM_MAX), "with a wrong 'i'")
+            _expect(_is_count(parts) and parts <= PARTS_MAX and (stream is not None or not parts), "with a wrong 'p'")
             content = _unzipped(form["z"]) if "z" in form else form["c"]
-            return cls(at, batch, _unpacked(content), counted, until_ms)
+            return cls(at, batch, _unpacked(content), counted, until_ms, stream, parts)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointError(
                 f"The checkpoint holds an offset that is none of readMode=claim: {error}. Give the stream a checkpoint "

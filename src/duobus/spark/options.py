@@ -286,8 +286,9 @@ SOURCE_OPTIONS: Final = (
     Option(
         "filterPushdown",
         SWITCH,
-        "false",
-        "push filters to the broker; needs spark.sql.python.filterPushdown.enabled",
+        None,
+        "push filters to the broker; true demands spark.sql.python.filterPushdown.enabled, by default it is done where "
+        "that is set and the broker is duobus",
         modes=("browse",),
     ),
 )

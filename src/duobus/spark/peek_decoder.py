@@ -65,15 +65,22 @@ class _Unusual(Exception):
     """The SDK has to decode this message."""
 
 
-def decoded(data: bytes) -> Peeked | None:
-    """Decode a message, or return None for one that the SDK has to decode."""
+def decoded(data: bytes, *, has_body: bool = True, needs_properties: bool = True) -> Peeked | None:
+    """Decode a message, or return None for one that the SDK has to decode.
+
+    Args:
+        data: The message.
+        has_body: Whether the broker was asked for bodies; otherwise the body is empty.
+        needs_properties: Whether somebody looks at application properties and at what is told by them; otherwise they
+            are passed over.
+    """
     try:
-        return _decoded(data)
+        return _decoded(data, has_body, needs_properties)
     except (_Unusual, IndexError, struct.error, UnicodeDecodeError):
         return None
 
 
-def _decoded(data: bytes) -> Peeked:
+def _decoded(data: bytes, has_body: bool, needs_properties: bool) -> Peeked:
     header: list[Any] = []
     annotations = _EMPTY
     properties: list[Any] = []
@@ -95,13 +102,13 @@ def _decoded(data: bytes) -> Peeked:
             properties, at = _list(data, at, 13)
         elif section == 0x70:
             header, at = _list(data, at, 5)
-        elif section == 0x74:
+        elif section == 0x74 and needs_properties:
             application, at = _map(data, at)
-        elif section in (0x71, 0x78):
-            _, at = _map(data, at)
+        elif section in (0x71, 0x74, 0x78):
+            at = _passed_over(data, at, section)
         else:
             raise _Unusual
-    if at != end or not parts:
+    if at != end or bool(parts) != has_body:
         raise _Unusual
     return _peeked(header, annotations, properties, application, parts[0] if len(parts) == 1 else b"".join(parts))
 
@@ -210,6 +217,17 @@ def _map(data: bytes, at: int) -> tuple[dict[bytes, Any], int]:
     if len(values) % 2 or not _TEXT_ONLY.issuperset(map(type, keys)):
         raise _Unusual
     return dict(zip(keys, values[1::2], strict=True)), at
+
+
+def _passed_over(data: bytes, at: int, section: int) -> int:
+    """Where a section ends that nobody looks into."""
+    if section != 0x74:
+        return _map(data, at)[1]
+    if data[at] == 0xC1:
+        return at + 2 + data[at + 1]
+    if data[at] == 0xD1:
+        return at + 5 + int(_UINT.unpack_from(data, at + 1)[0])
+    raise _Unusual
 
 
 def _list(data: bytes, at: int, most: int) -> tuple[list[Any], int]:

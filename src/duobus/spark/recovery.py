@@ -12,9 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
+from duobus.spark.claims.broker_claims import BrokerClaims, Unsupported
 from duobus.spark.claims.engine import ClaimEngine, Seen
 from duobus.spark.claims.lock_handles import is_deferred, seen_of
-from duobus.spark.connection import Place, counts_deferrals, demand_reachable, namespace_of, new_client, place_of
+from duobus.spark.connection import (
+    Place,
+    counts_deferrals,
+    demand_reachable,
+    is_duobus,
+    namespace_of,
+    new_client,
+    place_of,
+)
 from duobus.spark.entities import PEEK, look, open_receiver, open_sender, peek, split_name, told
 from duobus.spark.errors import CheckpointError, EntityError, OptionError
 from duobus.spark.offsets import Claim, ClaimOffset, Key, by_fragment
@@ -149,7 +158,8 @@ def release(
     If the batch is in the commit log, its messages were handed over, and this function removes them as the query would
     have done next. Otherwise the messages are made active again, each as a copy with a new number, or moved to the
     dead-letter queue. When this function is killed and called again, a queue with duplicate detection has each message
-    once; any other queue has the last message twice, with one id.
+    once; any other queue has the last message twice, with one id. What duobus has claimed for a batch that was never
+    written down is given back as it is.
 
     Args:
         checkpoint: The query's checkpoint, as a folder that this machine sees.
@@ -185,6 +195,8 @@ def release(
             for key, members in ours.items():
                 how = "remove" if is_committed and action != REPORT else action
                 done += _released(client, place, key, list(members), how, RELEASED)
+            if which == max(numbers) and action != REPORT:
+                done += _given_back(client, place, offset)
     return {"batch": which, "committed": is_committed, "action": action, "messages": done, "doubtful": doubtful}
 
 
@@ -283,6 +295,22 @@ def _ours(client: ServiceBusClient, place: Place, offset: ClaimOffset) -> tuple[
     ours = engine.ours(offset, seen)
     deferred = sum(state.is_deferred for states in seen.values() for state in states.values())
     return ours, deferred - sum(map(len, ours.values()))
+
+
+def _given_back(client: ServiceBusClient, place: Place, offset: ClaimOffset) -> int:
+    """Give back what the broker has claimed for the batch after the newest one, which was never written down."""
+    if offset.stream is None or not is_duobus(place):
+        return 0
+    claims = BrokerClaims(
+        lambda key: open_receiver(client, key),
+        lambda key, work: retried(key, work, Clock(), SESSION_TIMEOUT_S),
+        Clock(),
+    )
+    try:
+        entities = sorted({key.entity for key in offset.claim})
+        return claims.free_all(entities, offset.claim_id(offset.batch + 1, 0)[:-1])
+    except Unsupported:
+        return 0
 
 
 def _strays(client: ServiceBusClient, key: Key, named: set[int]) -> list[int]:

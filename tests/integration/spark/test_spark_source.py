@@ -10,7 +10,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from spark_bus import Bus
 
-from duobus.spark.recovery import dead_letter, release, sweep
+from duobus.spark.recovery import claims_in, dead_letter, release, sweep
 
 pytestmark = pytest.mark.slow
 
@@ -128,6 +128,10 @@ def test_a_claim_stream_hands_each_message_over_once_and_empties_the_queue(
     drain(df, tmp_path, sink)
     assert Counter(sink.bodies()) == Counter(f"{n}".encode() for n in range(500))
     assert [len(rows) for rows in sink.batches.values()] == [200, 200, 100]
+    # The first batch is received, and its offset names the stream; the broker claims the others.
+    offsets = [claims_in(tmp_path / "offsets" / str(batch))[0] for batch in range(3)]
+    assert [offset.parts for offset in offsets] == [0, 1, 1]
+    assert len({offset.stream for offset in offsets}) == 1
     bus.send(queue, ["more"])
     drain(df, tmp_path, sink)
     drain(df, tmp_path, sink)

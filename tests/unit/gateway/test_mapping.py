@@ -34,7 +34,7 @@ from duobus.gateway.amqp.mapping import (
 )
 from duobus.model.assigned_ids import MessageIds
 from duobus.model.batches import Mailbox
-from duobus.model.metadata import MessageMetadata, SessionMetadata
+from duobus.model.metadata import ClaimMetadata, MessageMetadata, SessionMetadata
 
 FRAGMENT, LOCKED_MS, ENQUEUED_MS = 5, 1_700_000_060_000, 1_700_000_000_000
 PREFIX, LOCK = bytes.fromhex("0005000000098cff"), 2**40 + 200
@@ -562,3 +562,45 @@ def test_a_message_of_a_subscription_that_is_no_copy_of_the_topic_s_has_its_own_
         for message in messages
     ]
     assert numbers == [(base | 77, base | 77), (base | 78, base | 55)]
+
+
+@pytest.mark.parametrize("ttl_ms", [None, 60_000])
+@pytest.mark.parametrize("deliveries", [0, 3])
+@pytest.mark.parametrize(
+    ("state", "metadata"),
+    [
+        (0, None),
+        (DEFERRED, None),
+        (DEFERRED, ClaimMetadata(claim="c")),
+        (DEFERRED, ClaimMetadata(claim="c", deferred_in=9)),
+        (DEFERRED, MessageMetadata(claim="c", partition_key="k")),
+        (state_of(DEAD_LETTER, DEFERRED), ClaimMetadata(claim="c")),
+        (0, SessionMetadata(session_id="s")),
+    ],
+)
+def test_messages_that_are_looked_at_tell_what_others_with_their_metadata_do(
+    ttl_ms: int | None, deliveries: int, state: int, metadata: MessageMetadata | None
+) -> None:
+    made = HeadMaker(ttl_ms, locks=True)
+    for count, at_ms in ((1, ENQUEUED_MS), (77, 5), (2**47, ENQUEUED_MS + 1)):
+        found = QueuedMessage(count, build_message(data=b"body"), at_ms)
+        found.state, found.deliveries, found.metadata = state, deliveries, metadata
+        quick = decode_payload(memoryview(b"".join(made.looked_at(found, FRAGMENT))))
+        slow = decode_payload(memoryview(b"".join(made.with_metadata(found, FRAGMENT, 0))))
+        assert quick == slow
+
+
+def test_copies_that_are_looked_at_tell_the_number_that_their_topic_gave_them() -> None:
+    made = CopyHeadMaker(None, locks=True)
+    found = QueuedCopy(77, build_message(data=b"body"), ENQUEUED_MS, 5)
+    assert made.looked_at(found, FRAGMENT) == made.with_metadata(found, FRAGMENT, 0)
+
+
+def test_heads_of_messages_that_are_looked_at_are_kept_for_few_kinds() -> None:
+    made = HeadMaker(None, locks=True)
+    for deliveries in range(200):
+        found = QueuedMessage(7, build_message(data=b"body"), ENQUEUED_MS)
+        found.deliveries = deliveries
+        head = decode_payload(memoryview(b"".join(made.looked_at(found, FRAGMENT))))
+        assert head.header.delivery_count == deliveries
+    assert len(made._looks) <= 64

@@ -10,9 +10,9 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from duobus.spark.claims.engine import ClaimEngine, Seen
+from duobus.spark.claims.engine import ClaimEngine, Seen, ids_of
 from duobus.spark.claims.runner import ClaimRunner
-from duobus.spark.offsets import Claim, Key, mark_of
+from duobus.spark.offsets import Claim, ClaimOffset, Key, mark_of
 
 QUEUE = Key("orders")
 LOCK_MS = 30_000
@@ -23,16 +23,20 @@ class Killed(BaseException):
 
 
 class StandIn:
-    """A queue: peek-lock with expiry, deferral, browsing; ``counts`` says whether a deferral counts as a delivery."""
+    """A queue: peek-lock with expiry, deferral, browsing; ``counts`` says whether a deferral counts as a delivery.
 
-    def __init__(self, messages: int, *, counts: bool = False) -> None:
+    ``claims``: it claims by itself, under an id that it keeps with each deferral.
+    """
+
+    def __init__(self, messages: int, *, counts: bool = False, claims: bool = False) -> None:
         self.now = 0
         self.life = 1
         self.counts = counts
+        self.claims = claims
         self.rows = sqlite3.connect(":memory:", isolation_level=None)
         self.rows.execute(
             "create table m(seq integer primary key, deferred int default 0, lock int default -1, owner text,"
-            " deliveries int default 0, deferred_in int)"
+            " deliveries int default 0, deferred_in int, claim text)"
         )
         self.rows.executemany("insert into m(seq) values(?)", ((number,) for number in range(1, messages + 1)))
 
@@ -84,6 +88,29 @@ class StandIn:
 
     def remove(self, number: int) -> None:
         self.rows.execute("delete from m where seq=? and deferred=1", (number,))
+
+    def claim(self, claim_id: str, limit: int) -> dict[int, int]:
+        self.lapse()
+        if not self.claimed(claim_id):
+            self.rows.execute(
+                "update m set deferred=1, claim=?, deferred_in=? where seq in"
+                " (select seq from m where deferred=0 and lock<0 order by seq limit ?)",
+                (claim_id, self.life if self.life > 1 else None, limit),
+            )
+        return self.claimed(claim_id)
+
+    def claimed(self, claim_id: str) -> dict[int, int]:
+        return dict(
+            self.rows.execute(
+                "select seq, deliveries from m where deferred=1 and claim=? order by seq", (claim_id,)
+            ).fetchall()
+        )
+
+    def settle(self, claim_id: str) -> None:
+        self.rows.execute("delete from m where deferred=1 and claim=?", (claim_id,))
+
+    def release(self, claim_id: str) -> None:
+        self.rows.execute("update m set deferred=0, claim=null where deferred=1 and claim=?", (claim_id,))
 
     def left(self) -> int:
         return int(self.rows.execute("select count(*) from m").fetchone()[0])
@@ -150,6 +177,33 @@ class StandInAccess:
         self.queue.lapse()
 
     def let_go(self) -> None:
+        pass
+
+    def claims(self) -> bool:
+        return self.queue.claims
+
+    def claim(self, offset: ClaimOffset, batch: int, limit: int, wait_ms: int) -> tuple[Claim, int]:
+        self.steps.step()
+        found = self.queue.claim(offset.claim_id(batch, 0), limit)
+        # The broker has done it, and nobody may hear of it.
+        self.steps.step()
+        return ({QUEUE: found}, 1) if found else ({}, 0)
+
+    def claimed(self, offset: ClaimOffset) -> Claim | None:
+        self.steps.step()
+        found: dict[int, int] = {}
+        for claim_id in ids_of(offset):
+            found |= self.queue.claimed(claim_id)
+        return {QUEUE: found}
+
+    def settle(self, claim: Claim, ids: tuple[str, ...]) -> bool:
+        for claim_id in ids:
+            self.steps.step()
+            self.queue.settle(claim_id)
+        self.steps.step()
+        return True
+
+    def planned(self) -> None:
         pass
 
 

@@ -25,13 +25,22 @@ def knowing() -> ClaimEngine:
     return ClaimEngine("here", ("orders",), counted=0)
 
 
-def until_done(queue: StandIn, steps: Steps, *, lapses: bool, between: object = None) -> Logs:
+def claiming() -> ClaimEngine:
+    """An engine whose broker claims; the name of its stream is another one in each process that has to give one."""
+    names = iter(f"stream {number}" for number in range(9))
+    return ClaimEngine("here", ("orders",), counted=0, new_name=lambda: next(names))
+
+
+def until_done(queue: StandIn, steps: Steps, *, lapses: bool, between: object = None, limit: int = 4) -> Logs:
     """Start the query again until a run comes to its end; each process loses its connection or lets its locks lapse."""
     logs = Logs()
+    more: dict[str, Any] = {"between": between} if between else {}
+    if queue.claims:
+        more["engine"] = claiming
     for attempt in range(50):
         owner = f"process {attempt}"
         try:
-            run(logs, queue, steps, owner, **({"between": between} if between else {}))
+            run(logs, queue, steps, owner, limit=limit, **more)
         except Killed:
             if lapses:
                 queue.now += LOCK_MS + 1
@@ -39,7 +48,7 @@ def until_done(queue: StandIn, steps: Steps, *, lapses: bool, between: object = 
                 queue.connection_lost(owner)
             continue
         # The last batch is settled by whatever comes next.
-        run(logs, queue, Steps(), "last")
+        run(logs, queue, Steps(), "last", **({"engine": more["engine"]} if "engine" in more else {}))
         return logs
     raise AssertionError("the query never came to its end")
 
@@ -411,3 +420,116 @@ def test_a_message_that_was_looked_at_tells_whether_it_is_deferred_in_either_for
         message = SimpleNamespace(state=state, delivery_count=None, raw_amqp_message=None)
         assert seen_of(message) == Seen(False, 0, None)
         assert is_active(message)
+
+
+# -- a broker that claims ----------------------------------------------------------------------------------------
+
+
+def steps_of(queue: StandIn) -> int:
+    steps = Steps()
+    until_done(queue, steps, lapses=False)
+    return steps.done
+
+
+def test_the_first_batch_is_received_and_the_next_ones_are_claimed_by_the_broker() -> None:
+    """The offset of the first one has the name that the ids of the others are made of."""
+    queue = StandIn(10, claims=True)
+    logs = until_done(queue, Steps(), lapses=False)
+    offsets = [ClaimOffset.from_json(json.loads(text)) for text in logs.offsets]
+    assert [(offset.stream, offset.parts) for offset in offsets] == [("stream 0", 0), ("stream 0", 1), ("stream 0", 1)]
+    assert_exact(logs, queue, 10)
+
+
+def test_with_a_broker_that_claims_processes_may_end_at_any_two_steps() -> None:
+    last = steps_of(StandIn(5, claims=True))
+    for first in range(1, last + 1):
+        for second in range(first, last + 12):
+            queue = StandIn(5, claims=True)
+            assert_exact(until_done(queue, Steps((first, second)), lapses=False, limit=2), queue, 5)
+
+
+def test_claims_that_were_given_back_before_a_task_read_them_come_with_a_later_batch() -> None:
+    """A process that ends in order gives back what it has claimed, whether Spark has written that down or not."""
+    last = steps_of(StandIn(9, claims=True))
+    for end in range(1, last + 1):
+        queue, logs = StandIn(9, claims=True), Logs()
+        steps = Steps((end,))
+        planned = StandInAccess.planned
+
+        def note(access: StandInAccess, planned: Any = planned) -> None:
+            planned(access)
+            access.queue.rows.execute("update m set owner='tasks' where deferred=1")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(StandInAccess, "planned", note)
+            try:
+                run(logs, queue, steps, "first", engine=claiming)
+            except Killed:
+                queue.rows.execute(
+                    "update m set deferred=0, claim=null where deferred=1 and claim is not null and owner is null"
+                )
+                queue.rows.execute("update m set lock=-1, deliveries=deliveries+1 where lock>=0")
+                for attempt in range(3):
+                    run(logs, queue, Steps(), f"again {attempt}", engine=claiming)
+            else:
+                run(logs, queue, Steps(), "last", engine=claiming)
+        assert_exact(logs, queue, 9)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_two_streams_claim_at_a_broker_and_receive_while_both_are_killed(seed: int) -> None:
+    """One of them is of an earlier version, which receives and defers."""
+    chance = random.Random(seed)
+    queue = StandIn(24, claims=True)
+    both = (Logs(), Logs())
+    engines = (claiming, knowing)
+    steps = tuple(Steps(tuple(sorted(chance.sample(range(1, 60), 4)))) for _ in both)
+    for attempt in range(40):
+        which = chance.randrange(2)
+        owner = f"{which} {attempt}"
+        try:
+            run(both[which], queue, steps[which], owner, engine=engines[which])
+        except Killed:
+            queue.connection_lost(owner)
+        if chance.random() < 0.2:
+            queue.killed()
+    for attempt in range(3):
+        for which in range(2):
+            run(both[which], queue, Steps(), f"end {which} {attempt}", engine=engines[which])
+    assert Counter(both[0].rows() + both[1].rows()) == Counter(range(1, 25))
+    assert queue.left() == 0
+
+
+def test_a_checkpoint_of_an_earlier_version_goes_on_and_is_claimed_from_the_second_batch_on() -> None:
+    queue, logs = StandIn(20), Logs()
+    with pytest.raises(Killed):
+        run(logs, queue, Steps((25,)), "earlier", engine=knowing)
+    queue.connection_lost("earlier")
+    before = len(logs.offsets)
+    queue.claims = True
+    run(logs, queue, Steps(), "later", engine=claiming)
+    run(logs, queue, Steps(), "last", engine=claiming)
+    offsets = [ClaimOffset.from_json(json.loads(text)) for text in logs.offsets]
+    assert [bool(offset.parts) for offset in offsets[before:]] == [False] + [True] * (len(offsets) - before - 1)
+    assert any(offset.parts for offset in offsets)
+    assert_exact(logs, queue, 20)
+
+
+def test_a_broker_that_claims_no_more_is_received_from_again() -> None:
+    """The broker was replaced by an earlier version, which keeps the deferrals and knows no claims."""
+    for end in range(1, steps_of(StandIn(20, claims=True))):
+        queue, logs = StandIn(20, claims=True), Logs()
+        try:
+            run(logs, queue, Steps((end,)), "first", engine=claiming)
+        except Killed:
+            queue.connection_lost("first")
+        offsets = [ClaimOffset.from_json(json.loads(text)) for text in logs.offsets]
+        unwritten = {number for number, seen in queue.seen().items() if seen.is_deferred} - {
+            number for offset in offsets for number in offset.claim[QUEUE]
+        }
+        queue.claims = False
+        for attempt in range(3):
+            run(logs, queue, Steps(), f"again {attempt}", engine=claiming)
+        # What was claimed and not written down is left to the sweep.
+        assert Counter(logs.rows()) == Counter(set(range(1, 21)) - unwritten)
+        assert queue.left() == len(unwritten)

@@ -274,3 +274,31 @@ def test_the_sdk_has_what_a_page_is_asked_for_with() -> None:
     with ServiceBusClient.from_connection_string(text) as client:
         receiver = client.get_queue_receiver("queue")
         assert [name for name in HIDDEN if not hasattr(receiver, name)] == []
+
+
+def test_a_message_that_was_sent_without_its_body_has_an_empty_one() -> None:
+    bodiless = ORDINARY[: ORDINARY.index(b"\x00\x53\x75")]
+    found = decoded(bodiless, has_body=False)
+    assert found is not None
+    assert found == decoded(ORDINARY)._replace(body=b"")  # type: ignore[union-attr]
+    assert decoded(bodiless) is None
+    assert decoded(ORDINARY, has_body=False) is None
+
+
+def test_application_properties_that_nobody_asks_for_are_passed_over() -> None:
+    found = decoded(ORDINARY, needs_properties=False)
+    whole = decoded(ORDINARY)
+    assert found is not None
+    assert whole is not None
+    assert whole.application_properties
+    assert found == whole._replace(
+        application_properties=None, dead_letter_reason=None, dead_letter_error_description=None
+    )
+
+
+def test_a_map_that_is_passed_over_ends_where_it_says() -> None:
+    at = ORDINARY.index(b"\x00\x53\x74") + 3
+    assert ORDINARY[at] in (0xC1, 0xD1)
+    other = bytearray(ORDINARY)
+    other[at] = 0x40
+    assert decoded(bytes(other), needs_properties=False) is None

@@ -40,7 +40,7 @@ class PurgeResult:
         self.is_complete = True
 
 
-class _Reply(Mailbox):
+class CommandReply(Mailbox):
     """Waits for one command."""
 
     __slots__ = ("_future",)
@@ -247,7 +247,7 @@ def _source_of(handle: FragmentHandle, source_no: int) -> Source:
 
 async def _do(command: PurgeCommand, cleared: PurgeResult, at_most: int) -> None:
     """Do one slice; its removal is durable on return."""
-    reply = command.reply = _Reply()
+    reply = command.reply = CommandReply()
     command.handle.submit(command)
     await reply.answer()
     if command.error is not None:

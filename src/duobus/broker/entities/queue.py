@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from duobus.broker.delivery.credit_scheduler import CreditScheduler, Receiver
 from duobus.broker.delivery.session_acceptor import SessionAcceptor, SessionReceiver, SessionWaiter, give
+from duobus.broker.entities import claims as claiming
 from duobus.broker.entities import purge as clearing
+from duobus.broker.entities.claims import Claimed, ClaimSummary, Freed
 from duobus.broker.entities.message_ids import identify
 from duobus.broker.entities.placement import Placement, slot_of, string_key
 from duobus.broker.entities.purge import PurgeResult
@@ -94,6 +96,7 @@ class Queue:
 
     __slots__ = (
         "_by_number",
+        "_claiming",
         "acceptor",
         "description",
         "entity_id",
@@ -132,6 +135,7 @@ class Queue:
         self.is_deleted = False
         self.has_moved = False
         self.is_leaving = False
+        self._claiming = claiming.Turns()
         self._by_number = {handle.number: handle for handle in self.fragments}
         self.acceptor = SessionAcceptor(source_no, self.fragments) if description.requires_session else None
         for handle in self.fragments:
@@ -397,12 +401,18 @@ class Queue:
     # -- looking ------------------------------------------------------------------------------------------------
 
     async def peek(
-        self, sub_queue: int, first_number: int, limit: int, size: int = NEVER, session_id: str | None = None
+        self,
+        sub_queue: int,
+        first_number: int,
+        limit: int,
+        size: int = NEVER,
+        session_id: str | None = None,
+        partition_key: str | None = None,
     ) -> list[tuple[FragmentHandle, QueuedMessage]]:
         """Messages from a sequence number on, over all fragments that are there, in order of sequence number.
 
         A fragment that is away is passed over (PE20); ``size`` is the bytes at which no further message is looked for;
-        ``session_id``: only those of this session.
+        ``session_id`` and ``partition_key``: only those that have them.
 
         Raises:
             StoreUnavailable: Nothing was found, and a fragment that may have something is away.
@@ -423,7 +433,7 @@ class Queue:
                 if not handle.online:
                     raise handle.unavailable()
                 wanted = limit - len(found)
-                messages = await handle.peek(self.source_no, sub_queue, first, wanted, size, session_id)
+                messages = await handle.peek(self.source_no, sub_queue, first, wanted, size, session_id, partition_key)
             except StoreUnavailable as error:
                 away = error
                 continue
@@ -447,6 +457,34 @@ class Queue:
         """Remove everything of these sub-queues that nobody holds. See ``clearing.purge``."""
         self._note_use()
         return await clearing.purge(self.fragments, self.source_no, sub_queues, is_time_over)
+
+    # -- claims -------------------------------------------------------------------------------------------------
+
+    async def claim(self, sub_queue: int, claim_id: str, messages: int, size: int) -> Claimed:
+        """Defer available messages under an id, or tell which are deferred under it. See ``claiming.claim``."""
+        self._note_use()
+        async with self._claiming.turn((sub_queue, claim_id)):
+            return await claiming.claim(self.fragments, self.source_no, sub_queue, claim_id, messages, size)
+
+    async def settle_claim(self, sub_queue: int, claim_id: str, told: set[int] | None = None) -> Freed:
+        """Remove the messages of a claim. See ``claiming.settle``."""
+        self._note_use()
+        async with self._claiming.turn((sub_queue, claim_id)):
+            return await claiming.settle(self.fragments, self.source_no, sub_queue, claim_id, told)
+
+    async def release_claim(self, sub_queue: int, claim_id: str, *, is_counted: bool) -> Freed:
+        """Give the messages of a claim back to all receivers. See ``claiming.release``."""
+        self._note_use()
+        async with self._claiming.turn((sub_queue, claim_id)):
+            return await claiming.release(self.fragments, self.source_no, sub_queue, claim_id, is_counted=is_counted)
+
+    def claims(self, sub_queue: int, prefix: str) -> tuple[list[ClaimSummary], list[int]]:
+        """The open claims whose ids begin with a prefix. See ``claiming.summaries``."""
+        return claiming.summaries(self.fragments, self.source_no, sub_queue, prefix)
+
+    def waiting(self, sub_queue: int) -> int:
+        """Messages that a claim would find now, of the fragments there."""
+        return claiming.waiting(self.fragments, self.source_no, sub_queue)
 
     def _fragment_of(self, session_id: str) -> FragmentHandle:
         """The one fragment where all of a session lies, there or not (I25)."""

@@ -71,7 +71,13 @@ class ShardedQueue(Queue):
         raise self._elsewhere()
 
     async def peek(
-        self, sub_queue: int, first_number: int, limit: int, size: int = NEVER, session_id: str | None = None
+        self,
+        sub_queue: int,
+        first_number: int,
+        limit: int,
+        size: int = NEVER,
+        session_id: str | None = None,
+        partition_key: str | None = None,
     ) -> list[tuple[FragmentHandle, QueuedMessage]]:
         """Refuse likewise."""
         raise self._elsewhere()

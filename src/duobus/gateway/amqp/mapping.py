@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -45,7 +45,7 @@ from duobus.errors import ArgumentInvalid, ArgumentOutOfRange, NotAllowed, Undec
 from duobus.model import batches
 from duobus.model.assigned_ids import MessageIds
 from duobus.model.batches import Mailbox, SendBatch
-from duobus.model.metadata import MessageMetadata, SessionMetadata, has_session_only
+from duobus.model.metadata import ClaimMetadata, MessageMetadata, SessionMetadata, has_session_only
 from duobus.model.overlay import Overlay
 
 PING_CONTENT_TYPE: Final = batches.CONTENT_TYPE
@@ -336,6 +336,11 @@ WHOLE_BYTES_MAX: Final = 1 << 20
 #: What follows the head of a message. Compiled code takes nothing but what a type says, so a view has to be named.
 Rest = bytes | memoryview
 
+#: Numbers that occur in no head by themselves.
+_SAMPLE_MS: Final = 0x7A5B7C5D7E5F7A5B
+_SAMPLE_COUNT: Final = 0x6A4B6C4D6E4F6A4B
+#: States of the main sub-queue in which all messages look alike: active and deferred.
+_PLAIN_STATES: Final = (MAIN, MAIN + DEFERRED)
 #: Headers that a link keeps, by delivery count.
 _HEADERS_MAX: Final = 64
 
@@ -363,6 +368,7 @@ class HeadMaker:
         "_header",
         "_lead",
         "_locks",
+        "_looks",
         "_marks",
         "_origins",
         "_pack",
@@ -401,6 +407,7 @@ class HeadMaker:
         self._start = start
         self._lead = self._header + start
         self._again: dict[int, bytes] = {}
+        self._looks: dict[tuple[int, int, int | None], tuple[Callable[..., bytes], bytes, bytes, bytes]] = {}
 
     def _header_of(self, deliveries: int) -> bytes:
         return header_section(None, None, _wire_ttl(self._default_ttl_ms), None, deliveries)
@@ -494,6 +501,38 @@ class HeadMaker:
                 self._again.clear()
             header = self._again[deliveries] = self._header_of(deliveries)
         return header
+
+    def looked_at(self, message: QueuedMessage, fragment_number: int) -> tuple[bytes, Rest]:
+        """Head and bare message of one that is looked at, as ``with_metadata`` makes them.
+
+        Messages without metadata but, perhaps, a claim differ in two numbers only, which are put between bytes that are
+        kept.
+        """
+        metadata = message.metadata
+        if (
+            (metadata is not None and type(metadata) is not ClaimMetadata)
+            or message.state not in _PLAIN_STATES
+            or isinstance(message, QueuedCopy)
+        ):
+            return self.with_metadata(message, fragment_number, 0)
+        kind = message.deliveries, message.state, None if metadata is None else metadata.deferred_in
+        look = self._looks.get(kind)
+        if look is None:
+            if len(self._looks) >= _HEADERS_MAX:
+                self._looks.clear()
+            look = self._looks[kind] = self._new_look(message)
+        pack, front, middle, end = look
+        number = fragment_number << COUNT_BITS | message.count
+        return pack(front, message.enqueued_ms, middle, number, end), message.payload
+
+    def _new_look(self, message: QueuedMessage) -> tuple[Callable[..., bytes], bytes, bytes, bytes]:
+        """What stands around the two numbers of such messages: one is made with numbers that are found again."""
+        sample = QueuedMessage(_SAMPLE_COUNT, b"", _SAMPLE_MS)
+        sample.deliveries, sample.state, sample.metadata = message.deliveries, message.state, message.metadata
+        head, _ = self.with_metadata(sample, 0, 0)
+        front, _, rest = head.partition(_SAMPLE_MS.to_bytes(8, "big"))
+        middle, _, end = rest.partition(_SAMPLE_COUNT.to_bytes(8, "big"))
+        return struct.Struct(f">{len(front)}sq{len(middle)}sq{len(end)}s").pack, front, middle, end
 
     def with_metadata(
         self, message: QueuedMessage, fragment_number: int, locked_until_ms: int, lock_token: uuid.UUID | None = None

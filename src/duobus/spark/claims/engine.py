@@ -5,13 +5,16 @@ the messages deferred. Tasks peek at the deferred messages, any number of times.
 messages are removed by number. So the checkpoint names every deferred message, and a message that the checkpoint names
 and that is not deferred was never read.
 
+A broker that claims by itself defers the messages under an id and tells their numbers. The id is made of the offset
+before, so a process that is started again asks by the same id for what an earlier one has claimed and not written down.
+
 The engine belongs to one process, the source runner. After a restart the engine reads its state from the offsets.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from duobus.spark.errors import CheckpointError
@@ -41,11 +44,13 @@ class Due(NamedTuple):
         claim: Their sequence numbers.
         is_certain: Whether this query deferred them. Otherwise peek first, and settle what ``ours`` returns: a message
             that an earlier process did not defer may have been received and deferred by another receiver since.
+        ids: The claims at the broker that have the messages; empty: they were received and deferred.
     """
 
     batch: int
     claim: Claim
     is_certain: bool
+    ids: tuple[str, ...] = ()
 
 
 def text_of(offset: ClaimOffset) -> str:
@@ -61,10 +66,17 @@ class ClaimEngine:
         entities: The entities that the stream reads; None for a pattern, which any entity may have matched.
         settles_early: Whether to settle at every sign of progress, and not only at ``commit``.
         counted: By how much a deferral raises the delivery count; None: it has to be found out.
+        new_name: Makes the name of a stream that has none; None: no broker claims for the stream.
     """
 
     def __init__(
-        self, at: str, entities: tuple[str, ...] | None, *, settles_early: bool = True, counted: int | None = None
+        self,
+        at: str,
+        entities: tuple[str, ...] | None,
+        *,
+        settles_early: bool = True,
+        counted: int | None = None,
+        new_name: Callable[[], str] | None = None,
     ) -> None:
         self._at = at
         self._entities = None if entities is None else frozenset(entities)
@@ -73,6 +85,7 @@ class ClaimEngine:
         self._held: ClaimOffset | None = None
         self._planned: dict[int, Claim] = {}
         self._plans: dict[str, Any] = {}
+        self._new_name = new_name
         self.counted = counted
 
     def initial(self) -> ClaimOffset:
@@ -117,23 +130,29 @@ class ClaimEngine:
             key: {number: count for number, count in numbers.items() if number not in kept.get(key, {})}
             for key, numbers in (start.claim if planned is None else planned).items()
         }
-        return Due(start.batch, {key: numbers for key, numbers in claim.items() if numbers}, planned is not None)
+        ids = ids_of(start)
+        return Due(start.batch, {key: numbers for key, numbers in claim.items() if numbers}, planned is not None, ids)
 
     def settled(self, batch: int) -> None:
         """Remember that everything up to a batch is settled, because idle polls would ask 85 times a second."""
         self._settled = max(self._settled, batch)
         self._planned = {other: claim for other, claim in self._planned.items() if other > batch}
 
-    def claimed(self, start: ClaimOffset, received: Claim, until_ms: int | None = None) -> ClaimOffset:
-        """Return the offset of a batch; nothing of it may be deferred before Spark has written it down.
+    def claimed(self, start: ClaimOffset, received: Claim, until_ms: int | None = None, parts: int = 0) -> ClaimOffset:
+        """Return the offset of a batch; nothing of it may be deferred by this process before Spark has written it down.
 
         Args:
             start: The batch before it.
             received: The messages that the batch claims.
             until_ms: When the last of their locks ends, if that is known.
+            parts: Claims at the broker that the messages are of; 0: they were received.
         """
         counted = self.counted if self.counted is not None else start.counted
-        self._held = ClaimOffset(self._at, start.batch + 1, received, counted, until_ms)
+        stream = start.stream
+        if stream is None and self._new_name is not None:
+            # From the next batch on: an id that no offset has made would be forgotten with this process.
+            stream = self._new_name()
+        self._held = ClaimOffset(self._at, start.batch + 1, received, counted, until_ms, stream, parts)
         return self._held
 
     def plan_of(self, end: ClaimOffset) -> Any:
@@ -185,6 +204,11 @@ class ClaimEngine:
             if members:
                 found[key] = members
         return found
+
+
+def ids_of(offset: ClaimOffset) -> tuple[str, ...]:
+    """The claims at the broker that a batch is made of."""
+    return tuple(offset.claim_id(offset.batch, part) for part in range(offset.parts))
 
 
 def _is_of(seen: Seen, mark: int, allowed: tuple[int, ...]) -> bool:

@@ -52,6 +52,25 @@ class Access(Protocol):
     def let_go(self) -> None:
         """Give held messages back that will not be deferred any more."""
 
+    def claims(self) -> bool:
+        """Whether the broker claims: it defers messages under an id and tells their numbers."""
+
+    def claim(self, offset: ClaimOffset, batch: int, limit: int, wait_ms: int) -> tuple[Claim, int]:
+        """Have the broker claim messages for a batch, by the ids of an offset; what has these ids already comes first.
+
+        Returns:
+            The messages, and how many ids were used.
+        """
+
+    def claimed(self, offset: ClaimOffset) -> Claim | None:
+        """The messages that the broker has under the ids of a batch; None: an entity has no claims any more."""
+
+    def settle(self, claim: Claim, ids: tuple[str, ...]) -> bool:
+        """Remove the messages of claims at the broker; those that are gone are ignored. False as for ``claimed``."""
+
+    def planned(self) -> None:
+        """The messages that were claimed go to tasks: they are not given back any more."""
+
 
 class ClaimPlan(NamedTuple):
     """The plan from which tasks are made.
@@ -84,15 +103,21 @@ class ClaimRunner:
     def latest(self, start_form: Any, limit: int, wait_ms: int) -> tuple[Any, int]:
         """Claim a batch; return its offset, or ``start`` if there is no message, and the number of claimed messages.
 
-        Nothing is deferred yet: an offset that Spark does not write down must leave nothing behind.
+        Nothing is deferred yet, unless by the broker under an id that this process or a later one asks for again: an
+        offset that Spark does not write down must leave nothing behind.
         """
         start = self._engine.read(start_form)
         self._settle(self._engine.due(start))
-        received = self._access.receive(limit, wait_ms)
+        parts = 0
+        if start.stream is not None and self._access.claims():
+            received, parts = self._access.claim(start, start.batch + 1, limit, wait_ms)
+        else:
+            received = self._access.receive(limit, wait_ms)
         count = sum(len(numbers) for numbers in received.values())
         if not count:
             return start_form, 0
-        return self._engine.claimed(start, received, self._access.held_until_ms()).to_json(), count
+        until_ms = None if parts else self._access.held_until_ms()
+        return self._engine.claimed(start, received, until_ms, parts).to_json(), count
 
     def plan(self, start_form: Any, end_form: Any) -> ClaimPlan:
         """Fix the messages of a batch, once and for all; after a restart find them again."""
@@ -103,6 +128,8 @@ class ClaimRunner:
         known: ClaimPlan | None = self._engine.plan_of(end)
         if known is not None:
             return known
+        if end.parts:
+            return self._planned(end, end.claim if self._engine.holds(end) else self._claimed(end))
         deferred: Claim = {}
         until_ms = end.until_ms
         if self._engine.holds(end):
@@ -115,13 +142,31 @@ class ClaimRunner:
             seen = self._seen_at_rest(missing, end.batch, until_ms)
             found = self._engine.ours(ClaimOffset(end.at, end.batch, missing, end.counted), seen)
             deferred = {key: {**deferred.get(key, {}), **found.get(key, {})} for key in {**deferred, **found}}
+        return self._planned(end, deferred)
+
+    def _claimed(self, end: ClaimOffset) -> Claim:
+        """What is left of a batch that the broker has claimed for an earlier process."""
+        found = self._access.claimed(end) if self._access.claims() else None
+        if found is None:
+            # A broker that claims no more, of an earlier version, has deferred messages like any others.
+            return self._engine.ours(end, self._access.seen(end.claim))
+        return {
+            key: members
+            for key, numbers in end.claim.items()
+            if (members := {number: mark for number, mark in numbers.items() if number in found.get(key, {})})
+        }
+
+    def _planned(self, end: ClaimOffset, deferred: Claim) -> ClaimPlan:
         dropped = sum(len(numbers) for numbers in without(end.claim, deferred).values())
-        if dropped:
+        if dropped and end.parts:
+            _log.warning("%d messages of batch %d are claimed no more", dropped, end.batch)
+        elif dropped:
             _log.warning(
                 "%d messages of batch %d were not deferred in time; a later batch claims them", dropped, end.batch
             )
         plan = ClaimPlan(deferred, dropped)
         self._engine.planned(end, deferred, plan)
+        self._access.planned()
         self._access.let_go()
         return plan
 
@@ -167,6 +212,9 @@ class ClaimRunner:
         if due is None:
             return
         claim = due.claim
+        if claim and due.ids and self._access.claims() and self._access.settle(claim, due.ids):
+            self._engine.settled(due.batch)
+            return
         if not due.is_certain and claim:
             # Whose they are is told by the offset that they come from, without what the next batch keeps.
             claim = self._engine.ours(ClaimOffset("", due.batch, claim), self._access.seen(claim))

@@ -12,13 +12,14 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
-from duobus.spark.claims.engine import Seen
+from duobus.spark.claims.broker_claims import BrokerClaims, Unsupported
+from duobus.spark.claims.engine import Seen, ids_of
 from duobus.spark.claims.lock_handles import LOCK_S_MIN, LockHandle, is_active, is_deferred, seen_of, settle_all
 from duobus.spark.claims.receiver import GAP_S, Limits, fill
 from duobus.spark.connection import Place, counts_deferrals, new_client
 from duobus.spark.entities import look, open_receiver, peek, told
 from duobus.spark.errors import EntityError
-from duobus.spark.offsets import Claim, Key, by_fragment, deliveries_of, mark_of
+from duobus.spark.offsets import Claim, ClaimOffset, Key, by_fragment, deliveries_of, mark_of
 from duobus.spark.retry import pause, retried
 from duobus.spark.rows import size_of
 
@@ -100,6 +101,52 @@ class SdkAccess:
         self._is_interrupted = False
         #: Receivers that still have credit: what arrives would be locked for nobody.
         self._open_credit: set[Key] = set()
+        self._at_broker = BrokerClaims(
+            self._reader, lambda key, work: retried(key, work, self._clock, claim_timeout_s), self._clock
+        )
+
+    # -- claims by the broker -----------------------------------------------------------------------------------
+
+    def claims(self) -> bool:
+        """See ``Access``; Azure is not asked, and the messages of sessions are their holders'."""
+        if self._takes_sessions or counts_deferrals(self._place) is None:
+            return False
+        return self._at_broker.are_there(self.entities)
+
+    def claim(self, offset: ClaimOffset, batch: int, limit: int, wait_ms: int) -> tuple[Claim, int]:
+        """See ``Access``."""
+        # A receiver that is still open would be sent messages that nobody wants.
+        self.let_go()
+        try:
+            found = self._at_broker.claim(
+                self.entities,
+                partial(offset.claim_id, batch),
+                limit,
+                wait_ms,
+                max_bytes=self.max_bytes,
+                min_messages=self.min_messages,
+                delay_ms=int(self._max_delay_s * 1000),
+            )
+        except Unsupported:
+            self._at_broker.give_up()
+            return self.receive(limit, wait_ms), 0
+        self.oldest_ms = self._at_broker.oldest_ms
+        return found
+
+    def claimed(self, offset: ClaimOffset) -> Claim | None:
+        """See ``Access``."""
+        try:
+            return self._at_broker.claimed(offset, ids_of(offset))
+        except Unsupported:
+            return None
+
+    def settle(self, claim: Claim, ids: tuple[str, ...]) -> bool:
+        """See ``Access``."""
+        try:
+            self._at_broker.settle(claim, ids)
+        except Unsupported:
+            return False
+        return True
 
     # -- receiving ----------------------------------------------------------------------------------------------
 
@@ -312,6 +359,10 @@ class SdkAccess:
         self._held = {}
         self._drop_all([key for key in self._receivers if key in self._open_credit or key.session is not None])
 
+    def planned(self) -> None:
+        """See ``Access``."""
+        self._at_broker.planned()
+
     # -- looking and removing -----------------------------------------------------------------------------------
 
     def seen(self, claim: Claim) -> Mapping[Key, Mapping[int, Seen]]:
@@ -451,6 +502,10 @@ class SdkAccess:
 
     def close(self) -> None:
         """Give everything back: held messages become active again at once."""
+        try:
+            self._at_broker.free()
+        except Exception:  # noqa: BLE001 - of whatever kind: the query asks for them again when it is started again
+            _log.warning("what was claimed and not handed over stays claimed until the query is started again")
         for key, held in self._held.items():
             self._abandon(key, list(held.values()))
         self._held = {}

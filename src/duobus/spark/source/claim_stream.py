@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from duobus.clock import Clock
+from duobus.clock import Clock, Entropy
 from duobus.spark.claims.attempts import REASON, Attempts
 from duobus.spark.claims.engine import ClaimEngine
 from duobus.spark.claims.runner import ClaimRunner
@@ -54,6 +54,11 @@ def stream_reader(given: Mapping[str, str], schema: StructType) -> DataSourceStr
     except OptionError as error:
         return RefusingReader(error)
     return ClaimStreamReader(options, schema)
+
+
+def _new_name() -> str:
+    """A name for the claims of a stream at a broker that claims; another one for each stream."""
+    return Entropy().token(16).hex()
 
 
 def _demand_no_end(options: Parsed) -> None:
@@ -132,6 +137,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 None if pattern_of(options) is not None else entities,
                 settles_early=options["settleOn"] == "progress",
                 counted=counts_deferrals(place),
+                new_name=None if counts_deferrals(place) is None or options["exclusive"] else _new_name,
             )
             self._access = SdkAccess(
                 place,
@@ -185,7 +191,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wait_ms = options["maxWaitTime"]
         if self._began_ms is not None:
             wait_ms = min(wait_ms, AVAILABLE_NOW_WAIT_MS)
-            most = most if self._left is None else min(most, self._left)
+            most = most if self._left is None else max(0, min(most, self._left))
         end, count = claim_runner.latest(start, most, wait_ms)
         if not count and most and self._began_ms is not None:
             end, count = self._asked_again(claim_runner, start, most, wait_ms)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
 from duobus.spark.claims.lock_handles import is_deferred
-from duobus.spark.connection import KEPT, Place, client
+from duobus.spark.connection import KEPT, Place, client, is_duobus
 from duobus.spark.entities import look, open_receiver, split_name
 from duobus.spark.errors import DataLoss
 from duobus.spark.offsets import Key
 from duobus.spark.retry import pause, retried
 from duobus.spark.rows import Source, rows_of
 from duobus.spark.source.partitions import Piece
-from duobus.spark.source.peek_pages import Page, page_of
+from duobus.spark.source.peek_pages import Page, Wish, page_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -53,6 +53,24 @@ class Reading:
     claim_timeout_s: float
 
 
+#: Columns that are told by application properties.
+_OF_PROPERTIES: Final = frozenset(
+    {
+        "application_properties",
+        "application_property_types",
+        "dead_letter_reason",
+        "dead_letter_error_description",
+    }
+)
+
+
+def wish_of(reading: Reading) -> Wish:
+    """What is wanted of messages for the columns that Spark asks for; Azure sends their bodies all the same."""
+    names = set(reading.schema.names)
+    needs_body = "body_type" in names or (reading.include_body and "body" in names)
+    return Wish(needs_body or not is_duobus(reading.place), bool(names & _OF_PROPERTIES))
+
+
 def read_pieces(reading: Reading, pieces: list[Piece], clock: Clock | None = None) -> Iterator[Any]:
     """Yield the messages of some pieces as Arrow batches.
 
@@ -70,10 +88,11 @@ def _messages(reading: Reading, piece: Piece, clock: Clock) -> Iterator[Any]:
     """The messages of a piece; while a page is made into rows the next one is on its way."""
     key = Key(piece.entity, piece.session)
     numbers = piece.numbers()
+    wish = wish_of(reading)
 
     def ask(at: int) -> Page:
         found: Page = _with_receiver(
-            reading, key, clock, lambda receiver: page_of(receiver, numbers[at], len(numbers) - at)
+            reading, key, clock, lambda receiver: page_of(receiver, numbers[at], len(numbers) - at, wish)
         )
         return found
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from duobus.spark.entities import PEEK, peek
 from duobus.spark.errors import EntityError
@@ -21,19 +21,41 @@ _OPERATION: Final = b"com.microsoft:peek-message"
 HIDDEN: Final = ("_mgmt_request_response_with_retry", "_populate_message_properties", "_check_live", "_amqp_transport")
 
 
+class Wish(NamedTuple):
+    """What is wanted of messages; duobus sends no more, Azure does.
+
+    Attributes:
+        body: Whether the body is.
+        properties: Whether application properties are, and what is told by them.
+        session: Only messages of this session, where duobus is asked; None: of any and of none.
+        key: Only messages with this partition key, likewise.
+    """
+
+    body: bool = True
+    properties: bool = True
+    session: str | None = None
+    key: str | None = None
+
+
+#: Everything of all messages.
+WHOLE: Final = Wish()
+
+
 class Page:
     """The messages of one peek's answer, in order of number, decoded when they are needed.
 
     Args:
         found: The messages, encoded or as objects of the SDK.
         receiver: The receiver that peeked.
+        wish: What is wanted of them.
     """
 
-    __slots__ = ("_found", "_last", "_receiver")
+    __slots__ = ("_found", "_last", "_receiver", "_wish")
 
-    def __init__(self, found: list[Any], receiver: Any) -> None:
+    def __init__(self, found: list[Any], receiver: Any, wish: Wish = WHOLE) -> None:
         self._found = found
         self._receiver = receiver
+        self._wish = wish
         self._last = self._decoded(found[-1]) if found else None
 
     @property
@@ -51,15 +73,17 @@ class Page:
     def _decoded(self, message: Any) -> Any:
         if type(message) is not bytes:
             return message
-        return decoded(message) or by_sdk(message, self._receiver)
+        wish = self._wish
+        found = decoded(message, has_body=wish.body, needs_properties=wish.properties)
+        return found or by_sdk(message, self._receiver)
 
 
-def page_of(receiver: Any, first: int, count: int) -> Page:
+def page_of(receiver: Any, first: int, count: int, wish: Wish = WHOLE) -> Page:
     """Peek at messages from a number on, as ``entities.peek`` does."""
-    return Page(answer_of(receiver, first, count), receiver)
+    return Page(answer_of(receiver, first, count, wish), receiver, wish)
 
 
-def answer_of(receiver: Any, first: int, count: int) -> list[Any]:
+def answer_of(receiver: Any, first: int, count: int, wish: Wish = WHOLE) -> list[Any]:
     """The messages of one peek's answer, each as its bytes; with an SDK that hides those, as objects of the SDK."""
     if not all(hasattr(receiver, name) for name in HIDDEN):
         return peek(receiver, first, count)
@@ -67,8 +91,14 @@ def answer_of(receiver: Any, first: int, count: int) -> list[Any]:
         "from-sequence-number": receiver._amqp_transport.AMQP_LONG_VALUE(max(first, 1)),
         "message-count": min(count, PEEK),
     }
+    if not wish.body:
+        request["omit-message-body"] = True
+    if wish.key is not None:
+        request["partition-key"] = wish.key
     receiver._check_live()
     receiver._populate_message_properties(request)
+    if wish.session is not None:
+        request["session-id"] = wish.session
     found: list[Any] = receiver._mgmt_request_response_with_retry(_OPERATION, request, partial(_answered, receiver))
     return found
 

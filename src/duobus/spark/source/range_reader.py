@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -23,13 +24,14 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from duobus.spark.connection import demand_reachable, place_of
+from duobus.spark.connection import demand_reachable, is_duobus, place_of
 from duobus.spark.entities import demand_there, resolved, split_name
 from duobus.spark.errors import OptionError
 from duobus.spark.offsets import COUNT_BITS, COUNT_MASK
 from duobus.spark.options import Parsed
 from duobus.spark.rows import Source, check_schema, rows_of
 from duobus.spark.source.extents import cut
+from duobus.spark.source.partition_reader import wish_of
 from duobus.spark.source.peek_pages import page_of
 from duobus.spark.source.ranges import LAST_NUMBER, Range, looker, messages_of, parse_bounds, ranges_of
 from duobus.spark.source.settings import reading_of, source_options
@@ -64,6 +66,8 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceRead
         )
     check_schema(schema)
     parse_bounds(options)
+    if options["filterPushdown"] is None:
+        return WillingReader(options, schema) if is_duobus(place_of(options)) else BrowseReader(options, schema)
     return PushingReader(options, schema) if options["filterPushdown"] else BrowseReader(options, schema)
 
 
@@ -77,13 +81,18 @@ class BrowseReader(DataSourceReader):
         self._least = 0
         self._most = LAST_NUMBER
         self._since_ms: int | None = None
+        self._until_ms: int | None = None
+        self._session: str | None = None
+        self._key: str | None = None
 
     def partitions(self) -> list[RangePartition]:
         """Fix the ends, and divide the messages between them into tasks."""
         options, place = self._options, place_of(self._options)
         bounds = parse_bounds(options)
         instants = [instant for instant in (bounds.since_ms, self._since_ms) if instant is not None]
-        bounds = bounds._replace(since_ms=max(instants, default=None), least=self._least, most=self._most)
+        ends = [instant for instant in (bounds.until_ms, self._until_ms) if instant is not None]
+        since_ms, until_ms = max(instants, default=None), min(ends, default=None)
+        bounds = bounds._replace(since_ms=since_ms, until_ms=until_ms, least=self._least, most=self._most)
         demand_reachable(place)
         ranges: list[Range] = []
         for entity in resolved(place, options):
@@ -97,15 +106,20 @@ class BrowseReader(DataSourceReader):
 
     def read(self, partition: Any) -> Iterator[Any]:
         """Look at the messages of a part; in a task. Of a snapshot without parts Spark makes one without a value."""
-        return read_ranges(self._options, self._schema, partition.value or [])
+        return read_ranges(self._options, self._schema, partition.value or [], self._session, self._key)
 
 
-def read_ranges(options: Parsed, schema: StructType, ranges: list[Range]) -> Iterator[Any]:
-    """Yield the messages of some ranges as Arrow batches."""
+def read_ranges(
+    options: Parsed, schema: StructType, ranges: list[Range], session: str | None = None, key: str | None = None
+) -> Iterator[Any]:
+    """Yield the messages of some ranges as Arrow batches; those of a session, or with a key, where duobus is asked."""
     reading = reading_of(options, schema)
     rows = rows_of(schema, include_body=options["includeBody"])
+    wish = wish_of(reading)
+    if is_duobus(reading.place):
+        wish = wish._replace(session=session, key=key)
     for part in ranges:
-        ask = looker(reading.place, part.entity, reading.claim_timeout_s, page_of)
+        ask = looker(reading.place, part.entity, reading.claim_timeout_s, partial(page_of, wish=wish))
         demand = looker(reading.place, part.entity, reading.claim_timeout_s, demand_there)
         source = Source(reading.namespace, split_name(part.entity)[0])
         yield from rows.batches(source, messages_of(part, ask, demand))
@@ -133,10 +147,10 @@ def tasks_of(ranges: list[Range], options: Parsed) -> list[list[Range]]:
     return tasks
 
 
-class PushingReader(BrowseReader):
-    """A ``BrowseReader`` with filters on numbers and times pushed down, where Spark allows that."""
+class Narrowed(BrowseReader):
+    """A ``BrowseReader`` that reads no more than filters on numbers, times, sessions and keys allow."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+    def narrow(self, filters: list[Filter]) -> Iterable[Filter]:
         """Narrow the messages that are read; Spark applies all filters again, so a range may be too wide."""
         for one in filters:
             column = getattr(one, "attribute", ())
@@ -147,14 +161,60 @@ class PushingReader(BrowseReader):
                 self._narrow(one, value << COUNT_BITS, value << COUNT_BITS | COUNT_MASK)
             elif column == ("enqueued_time",) and isinstance(value, datetime):
                 self._narrow_time(one, value if value.tzinfo else value.replace(tzinfo=UTC))
+            elif isinstance(one, EqualTo) and isinstance(value, str):
+                self._narrow_text(column, value)
             yield one
 
-    def _narrow_time(self, one: Filter, since: datetime) -> None:
+    def _narrow_time(self, one: Filter, instant: datetime) -> None:
         if isinstance(one, GreaterThan | GreaterThanOrEqual | EqualTo):
-            self._since_ms = max(self._since_ms or 0, int(since.timestamp() * 1000))
+            self._since_ms = max(self._since_ms or 0, int(instant.timestamp() * 1000))
+        if isinstance(one, LessThan | LessThanOrEqual | EqualTo):
+            # The broker's clock has milliseconds, and the end is not within the range.
+            until_ms = int(instant.timestamp() * 1000) + 1
+            self._until_ms = until_ms if self._until_ms is None else min(self._until_ms, until_ms)
+
+    def _narrow_text(self, column: tuple[str, ...], value: str) -> None:
+        if column == ("session_id",):
+            self._session = value
+        elif column == ("partition_key",):
+            self._key = value
 
     def _narrow(self, one: Filter, least: int, most: int) -> None:
         if isinstance(one, GreaterThan | GreaterThanOrEqual | EqualTo):
             self._least = max(self._least, least)
         if isinstance(one, LessThan | LessThanOrEqual | EqualTo):
             self._most = min(self._most, most)
+
+
+class PushingReader(Narrowed):
+    """Demands that Spark pushes filters down: Spark refuses it while its own setting forbids that."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """See ``narrow``."""
+        return self.narrow(filters)
+
+
+class _Offer:
+    """A method ``pushFilters`` that Spark may call and need not.
+
+    Spark refuses every reader whose class has a method of this name while its setting
+    ``spark.sql.python.filterPushdown.enabled`` is false, which is the default. Spark recognizes the method by its
+    function, so the function is here the one of Spark's own class.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: Narrowed) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._reader.narrow(filters)
+
+
+class WillingReader(Narrowed):
+    """Has filters pushed down where Spark's setting allows that, and reads everything where the setting does not."""
+
+    @property
+    def pushFilters(self) -> Any:  # noqa: N802 - Spark's name
+        """See ``_Offer``."""
+        return _Offer(self)

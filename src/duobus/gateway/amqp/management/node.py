@@ -45,7 +45,7 @@ from duobus.errors import (
 )
 from duobus.gateway.amqp.arguments import demand, integer_of, items_of, text_of
 from duobus.gateway.amqp.entity_status import demand_operation
-from duobus.gateway.amqp.management import rule_operations, scheduling
+from duobus.gateway.amqp.management import claim_operations, rule_operations, scheduling
 from duobus.gateway.amqp.management.request_node import Request, RequestLink, RequestNode
 from duobus.gateway.amqp.management.scheduling import NUMBERS_MAX, numbers_of
 from duobus.gateway.amqp.mapping import HeadMaker
@@ -362,12 +362,13 @@ class ManagementNode(RequestNode):
             raise ArgumentInvalid("'message-count' must be at least 1.")
         limit = min(limit, PEEK_MESSAGES_MAX)
         session_id = text_of(body, "session-id")
-        found = await self.queue.peek(self.address.sub_queue, max(first, 0), limit, PEEK_BYTES_MAX, session_id)
+        key = text_of(body, "partition-key")
+        found = await self.queue.peek(self.address.sub_queue, max(first, 0), limit, PEEK_BYTES_MAX, session_id, key)
         is_bodiless = body.get("omit-message-body") is True
         messages: list[dict[str, Any]] = []
         size = 0
         for handle, queued in found:
-            head, bare = self._heads.with_metadata(queued, handle.number, 0)
+            head, bare = self._heads.looked_at(queued, handle.number)
             message = head + (bare[: find_section(bytes(bare), DATA)[0]] if is_bodiless else bare)
             size += len(message)
             if messages and size > PEEK_BYTES_MAX:
@@ -475,6 +476,10 @@ _OPERATIONS: dict[str, tuple[Operation, Right]] = {
     "com.microsoft:remove-rule": (rule_operations.remove_rule, Right.MANAGE),
     "com.microsoft:enumerate-rules": (rule_operations.enumerate_rules, Right.LISTEN),
     "duobus:purge-messages": (_purge, Right.LISTEN),
+    "duobus:claim": (claim_operations.claim, Right.LISTEN),
+    "duobus:settle-claim": (claim_operations.settle, Right.LISTEN),
+    "duobus:release-claim": (claim_operations.release, Right.LISTEN),
+    "duobus:list-claims": (claim_operations.list_claims, Right.LISTEN),
 }
 
 

@@ -292,8 +292,8 @@ SOURCE_OPTIONS: Final = (
     ),
 )
 
-#: What Spark itself adds to the options of a sink.
-_SPARKS_OWN: Final = frozenset({"checkpointlocation"})
+#: What Spark itself adds to the options of a sink: ``queryName`` comes from the method of that name.
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
 #: Options of other sources, in lower case, to those that do the same here. A name that ends with a dot stands for all

@@ -46,6 +46,10 @@ def test_an_unknown_option_like_no_other_is_refused_too() -> None:
         parse({"zzz": "5"}, KNOWN)
 
 
+def test_the_name_of_a_query_that_spark_adds_to_a_sink_is_no_option_of_it() -> None:
+    assert parse({"queryname": "orders"}, CONNECTION_OPTIONS).given == frozenset()
+
+
 def test_the_checkpoint_that_spark_adds_to_a_sink_is_no_option_of_it() -> None:
     assert parse({"checkpointlocation": "/x"}, CONNECTION_OPTIONS).given == frozenset()
     assert parse({"checkpointlocation": "/x"}, KNOWN)["checkpointLocation"] == "/x"

@@ -1,4 +1,4 @@
-"""What a job on Spark shows while it runs, and at its end: a bar, plain lines or JSON lines, and tables of its groups."""
+"""What a job on Spark shows: a bar, plain lines or JSON lines while it runs, and tables of its groups at its end."""
 
 from __future__ import annotations
 

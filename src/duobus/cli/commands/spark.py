@@ -111,7 +111,7 @@ def _run(job: Any, given: dict[str, Any]) -> None:
     names = {option.name.lower(): option.name for option in job.OPTIONS}
     settings = {} if config is None else _file(config)
     settings |= {names.get(name, name): value for name, value in _camel(given).items() if value is not None}
-    needs_spark = getattr(job, "NEEDS_SPARK", True)
+    needs_spark = getattr(job, "NEEDS_SPARK", True) and not _is_done_here(job, settings, master, conf)
     _ready(needs_spark=needs_spark)
     name = job.__name__.rpartition(".")[2]
     form = NONE if no_progress else JSON if is_json else BAR if sys.stderr.isatty() else LINES
@@ -126,6 +126,19 @@ def _run(job: Any, given: dict[str, Any]) -> None:
     _print(summary, is_json)
     if status:
         sys.exit(status)
+
+
+def _is_done_here(job: Any, settings: Mapping[str, Any], master: str | None, conf: tuple[str, ...]) -> bool:
+    """Whether a job is faster without Spark, and nothing asks for Spark."""
+    from duobus.spark.errors import OptionError
+
+    needs_no_spark = getattr(job, "needs_no_spark", None)
+    if needs_no_spark is None or master is not None or conf or "SPARK_MASTER" in os.environ:
+        return False
+    try:
+        return bool(needs_no_spark(settings))
+    except OptionError as error:
+        raise click.ClickException(_masked(str(error))) from None
 
 
 @contextmanager

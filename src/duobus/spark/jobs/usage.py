@@ -73,7 +73,7 @@ EXAMPLE: Final = (
 
 @described("usage")
 def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = untold) -> dict[str, Any]:
-    """Compute usage by settings as ``OPTIONS`` tells them; see ``usage``."""
+    """Compute usage by settings as ``OPTIONS`` tells them; see ``usage``. Without a session it is done in Python."""
     parsed, summary = settings(cfg, (*OPTIONS, RUNS_PATH)), Summary("usage")
     config = UsageConfig(
         needed(parsed, "compacted"),
@@ -83,7 +83,22 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = untold) -> dic
         parsed["damaged"],
         parsed["check"],
     )
-    return summary.kept(spark, parsed, usage(spark, config, tell))
+    if spark is None:
+        from duobus.spark.jobs.work.local_usage import local_usage
+
+        return {**local_usage(config, tell), "engine": "python"}
+    return summary.kept(spark, parsed, {**usage(spark, config, tell), "engine": "spark"})
+
+
+def needs_no_spark(cfg: Mapping[str, Any]) -> bool:
+    """Whether all tables are small and on this machine, so that ``run`` is faster without a session than with one."""
+    from duobus.spark.jobs.work.local_tables import are_small
+
+    parsed = settings(cfg, (*OPTIONS, RUNS_PATH))
+    if parsed["runsPath"] is not None or parsed["compacted"] is None or parsed["out"] is None:
+        return False
+    tables = [text for text in (parsed["compacted"], parsed["out"], parsed["damaged"]) if text is not None]
+    return are_small(parsed["metering"] or (), tables)
 
 
 def usage(spark: SparkSession, config: UsageConfig, tell: Tell = untold) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -184,10 +185,15 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if message.sequence_number < wanted:
                 message = at(wanted)
             if message is not None and message.sequence_number >> COUNT_BITS == fragment:
-                enqueued_ms = int(message.enqueued_time_utc.timestamp() * 1000)
-                self._oldest_ms = enqueued_ms if self._oldest_ms is None else min(enqueued_ms, self._oldest_ms)
+                self._note(getattr(message, "enqueued_time_utc", None))
                 yield at, message.sequence_number
             number = (fragment + 1) << COUNT_BITS
+
+    def _note(self, enqueued: datetime | None) -> None:
+        """Remember when the oldest message of a batch was enqueued, as far as the SDK tells."""
+        if enqueued is not None:
+            enqueued_ms = int(enqueued.timestamp() * 1000)
+            self._oldest_ms = enqueued_ms if self._oldest_ms is None else min(enqueued_ms, self._oldest_ms)
 
     def _begin(self, entity: str, fragment: int, message: Any, at: Any) -> int:
         """Where a fragment begins that the stream has not read from."""

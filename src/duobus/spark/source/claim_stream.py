@@ -42,6 +42,9 @@ AVAILABLE_NOW_WAIT_MS: Final = 2_000
 #: A trigger without a limit claims so many times maxMessagesPerTrigger (2.6).
 WHOLE_TIMES: Final = 10
 
+#: What a stream has in the place of an end.
+_ENDS: Final = "ends with trigger(availableNow=True)"
+
 _log = logging.getLogger("duobus.spark")
 
 
@@ -59,11 +62,10 @@ def stream_reader(given: Mapping[str, str], schema: StructType) -> DataSourceStr
 
 
 def _demand_no_end(options: Parsed) -> None:
-    for name in ("endingOffsets", "endingTimestamp"):
+    for name in ("endingOffsets", "endingTimestamp", "maxMessages", "maxBytes"):
         if name in options.given:
-            raise OptionError(
-                f"The option '{name}' is of batch reads (spark.read); a stream ends with trigger(availableNow=True)."
-            )
+            instead = f"limits each batch by {name}PerTrigger" if name.startswith("max") else _ENDS
+            raise OptionError(f"The option '{name}' is of batch reads (spark.read); a stream {instead}.")
 
 
 class RefusingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -12,7 +12,7 @@ from kit_metering import DAY_MS, record, write
 
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs.compact import CompactConfig, compact
-from duobus.spark.jobs.work.local_usage import local_compact
+from duobus.spark.jobs.local.usage import local_compact
 from duobus.telemetry.metering_log import MeteringLog
 
 pytestmark = pytest.mark.slow

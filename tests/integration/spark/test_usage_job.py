@@ -18,8 +18,8 @@ from duobus.cli.main import main
 from duobus.model.metering import EMPTY_RECEIVE, RECEIVE, SEND, SETTLE
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs.compact import CompactConfig, compact
-from duobus.spark.jobs.usage import UsageConfig, needs_no_spark, usage
-from duobus.spark.jobs.work.local_usage import local_usage
+from duobus.spark.jobs.local.usage import local_usage, needs_no_spark
+from duobus.spark.jobs.usage import UsageConfig, usage
 from duobus.spark.jobs.work.tables import USAGE_DDL
 from duobus.spark.prices import read_prices
 
@@ -197,5 +197,5 @@ def test_small_tables_of_this_machine_need_no_spark(tmp_path: Path, monkeypatch:
     for wish in ({"runsPath": str(tmp_path / "runs")}, {"out": "s3a://lake/usage"}, {"metering": f"{data}/*"}):
         given = {"metering": str(data), "compacted": str(tmp_path / "c"), "out": str(tmp_path / "o"), **wish}
         assert not needs_no_spark(given)
-    monkeypatch.setattr("duobus.spark.jobs.work.local_tables.LINES_BYTES_MAX", 100)
+    monkeypatch.setattr("duobus.spark.jobs.local.tables.LINES_BYTES_MAX", 100)
     assert not needs_no_spark({"metering": str(data), "compacted": str(tmp_path / "c"), "out": str(tmp_path / "o")})

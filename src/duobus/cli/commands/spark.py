@@ -39,6 +39,11 @@ _JOBS: Final = {
 #: What some of them are about; without it they are not offered.
 _PARTS: Final = {"release": "duobus.spark.recovery", "sweep": "duobus.spark.recovery"}
 
+#: Jobs that need no Spark where their tables are small, and the module that does each of them then.
+_LOCAL: Final = {"usage": "duobus.spark.jobs.local.usage"}
+#: Packages of the extra.
+_NEEDED: Final = ("pyspark", "pyarrow", "azure.servicebus")
+
 _NO_JAVA: Final = (
     "Spark needs Java 17 or 21, and there is no 'java' on the PATH and no JAVA_HOME. On Debian and Ubuntu: "
     "apt-get install openjdk-17-jre-headless. Elsewhere: https://adoptium.net, then set JAVA_HOME."
@@ -111,9 +116,10 @@ def _run(job: Any, given: dict[str, Any]) -> None:
     names = {option.name.lower(): option.name for option in job.OPTIONS}
     settings = {} if config is None else _file(config)
     settings |= {names.get(name, name): value for name, value in _camel(given).items() if value is not None}
-    needs_spark = getattr(job, "NEEDS_SPARK", True) and not _is_done_here(job, settings, master, conf)
-    _ready(needs_spark=needs_spark)
     name = job.__name__.rpartition(".")[2]
+    local = _local(name, settings, master, conf)
+    needs_spark = getattr(job, "NEEDS_SPARK", True) and local is None
+    _ready(needs_spark=needs_spark)
     form = NONE if no_progress else JSON if is_json else BAR if sys.stderr.isatty() else LINES
     progress = JobProgress(name, form)
     _check(job, settings)
@@ -122,21 +128,23 @@ def _run(job: Any, given: dict[str, Any]) -> None:
         with _aside(name) as aside:
             summary, status = _with_spark(job, settings, progress, lambda: _session(master, conf, aside))
     else:
-        summary, status = _called(job, None, settings, progress), 0
+        summary, status = _called(local or job, None, settings, progress), 0
     _print(summary, is_json)
     if status:
         sys.exit(status)
 
 
-def _is_done_here(job: Any, settings: Mapping[str, Any], master: str | None, conf: tuple[str, ...]) -> bool:
-    """Whether a job is faster without Spark, and nothing asks for Spark."""
+def _local(name: str, settings: Mapping[str, Any], master: str | None, conf: tuple[str, ...]) -> Any:
+    """The module that does a job faster than Spark would, unless something asks for Spark; None: there is none."""
     from duobus.spark.errors import OptionError
 
-    needs_no_spark = getattr(job, "needs_no_spark", None)
-    if needs_no_spark is None or master is not None or conf or "SPARK_MASTER" in os.environ:
-        return False
+    if name not in _LOCAL or master is not None or conf or "SPARK_MASTER" in os.environ:
+        return None
+    if any(find_spec(needed) is None for needed in _NEEDED):
+        return None
+    module = import_module(_LOCAL[name])
     try:
-        return bool(needs_no_spark(settings))
+        return module if module.needs_no_spark(settings) else None
     except OptionError as error:
         raise click.ClickException(_masked(str(error))) from None
 
@@ -248,7 +256,7 @@ def _file(path: Path) -> dict[str, Any]:
 
 def _ready(*, needs_spark: bool) -> None:
     """Check what Spark needs, and tell it which Python its workers are to use."""
-    if any(find_spec(name) is None for name in ("pyspark", "pyarrow", "azure.servicebus")):
+    if any(find_spec(name) is None for name in _NEEDED):
         raise click.ClickException(_NO_EXTRA)
     if not needs_spark:
         return

@@ -20,7 +20,7 @@ from duobus.spark.jobs import compact
 from duobus.spark.jobs.job import RUNS_PATH, Summary, needed, settings
 from duobus.spark.jobs.progress import Tell, described, untold
 from duobus.spark.jobs.work.tables import COMPACTED_DDL, DAY_OF_HOUR_SQL, HOUR_NO_SQL, HOUR_SQL, USAGE_DDL, read_table
-from duobus.spark.options import SWITCH, TEXT, Option
+from duobus.spark.options import SWITCH, TEXT, Option, Parsed
 from duobus.spark.prices import PER_GIB, PER_MILLION, PLACES, Prices, plain, read_prices
 
 if TYPE_CHECKING:
@@ -73,9 +73,15 @@ EXAMPLE: Final = (
 
 @described("usage")
 def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = untold) -> dict[str, Any]:
-    """Compute usage by settings as ``OPTIONS`` tells them; see ``usage``. Without a session it is done in Python."""
+    """Compute usage by settings as ``OPTIONS`` tells them; see ``usage``."""
     parsed, summary = settings(cfg, (*OPTIONS, RUNS_PATH)), Summary("usage")
-    config = UsageConfig(
+    config = config_of(parsed)
+    return summary.kept(spark, parsed, {**usage(spark, config, tell), "engine": "spark"})
+
+
+def config_of(parsed: Parsed) -> UsageConfig:
+    """The settings of ``usage``; raise OptionError when one is missing."""
+    return UsageConfig(
         needed(parsed, "compacted"),
         needed(parsed, "out"),
         parsed["prices"],
@@ -83,22 +89,6 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = untold) -> dic
         parsed["damaged"],
         parsed["check"],
     )
-    if spark is None:
-        from duobus.spark.jobs.work.local_usage import local_usage
-
-        return {**local_usage(config, tell), "engine": "python"}
-    return summary.kept(spark, parsed, {**usage(spark, config, tell), "engine": "spark"})
-
-
-def needs_no_spark(cfg: Mapping[str, Any]) -> bool:
-    """Whether all tables are small and on this machine, so that ``run`` is faster without a session than with one."""
-    from duobus.spark.jobs.work.local_tables import are_small
-
-    parsed = settings(cfg, (*OPTIONS, RUNS_PATH))
-    if parsed["runsPath"] is not None or parsed["compacted"] is None or parsed["out"] is None:
-        return False
-    tables = [text for text in (parsed["compacted"], parsed["out"], parsed["damaged"]) if text is not None]
-    return are_small(parsed["metering"] or (), tables)
 
 
 def usage(spark: SparkSession, config: UsageConfig, tell: Tell = untold) -> dict[str, Any]:

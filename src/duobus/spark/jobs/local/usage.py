@@ -19,16 +19,18 @@ from typing import TYPE_CHECKING, Any, Final
 from duobus.model.metering import KINDS
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs.compact import FILES_TOLD_MAX, LINE_LENGTH_MAX, CompactConfig
-from duobus.spark.jobs.progress import Tell, untold
-from duobus.spark.jobs.usage import HOUR, SERVERS_TOLD_MAX, TOLD_MAX, UsageConfig, sources_of
-from duobus.spark.jobs.work.local_tables import (
+from duobus.spark.jobs.job import RUNS_PATH, settings
+from duobus.spark.jobs.local.tables import (
     append_day,
+    are_small,
     metering_files,
     read_days,
     replace_day,
     replace_table,
     rows_of,
 )
+from duobus.spark.jobs.progress import Tell, untold
+from duobus.spark.jobs.usage import HOUR, OPTIONS, SERVERS_TOLD_MAX, TOLD_MAX, UsageConfig, config_of, sources_of
 from duobus.spark.jobs.work.tables import COMPACTED_DDL, DAY_MS, HOUR_MS, RECORD, USAGE_DDL
 from duobus.spark.prices import Prices, amount, plain, read_prices
 
@@ -41,6 +43,20 @@ _COUNTS: Final = ("operations", "messages", "bytes")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Row = dict[str, Any]
+
+
+def needs_no_spark(cfg: Mapping[str, Any]) -> bool:
+    """Whether all tables are small and on this machine, so that Python is faster than a session's start."""
+    parsed = settings(cfg, (*OPTIONS, RUNS_PATH))
+    if parsed["runsPath"] is not None or parsed["compacted"] is None or parsed["out"] is None:
+        return False
+    tables = [text for text in (parsed["compacted"], parsed["out"], parsed["damaged"]) if text is not None]
+    return are_small(parsed["metering"] or (), tables)
+
+
+def run(_: Any, cfg: Mapping[str, Any], tell: Tell = untold) -> dict[str, Any]:
+    """Compute usage by the settings of the job ``usage``."""
+    return {**local_usage(config_of(settings(cfg, (*OPTIONS, RUNS_PATH))), tell), "engine": "python"}
 
 
 def local_compact(config: CompactConfig) -> dict[str, Any]:

@@ -79,6 +79,11 @@ class JobProgress:
                 self._figures = (done, total, "tasks")
                 self._show()
 
+    def say(self, text: str) -> None:
+        """Write a sentence that stays, also where no progress is shown."""
+        self.clear()
+        self._write(json.dumps({"job": self._job, "said": text}) + "\n" if self._form == JSON else f"{text}\n")
+
     def clear(self) -> None:
         """Remove the line of a bar."""
         with self._lock:
@@ -187,10 +192,10 @@ class Aside:
                     os.dup2(saved, number)
                     os.close(saved)
 
-    def end(self, *, is_kept: bool) -> None:
-        """Remove the file; or keep what there is in it, and say where."""
-        if is_kept and self.path.stat().st_size:
-            click.echo(f"What Spark itself has printed is in {self.path}.", err=True)
+    def end(self, say: Callable[[str], None] | None = None) -> None:
+        """Remove the file; or, where somebody is to be told of it, keep what there is in it and say where."""
+        if say is not None and self.path.stat().st_size:
+            say(f"What Spark itself has printed is in {self.path}.")
         else:
             self.path.unlink(missing_ok=True)
 

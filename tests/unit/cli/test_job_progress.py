@@ -149,19 +149,35 @@ def test_groups_of_a_summary_are_a_table_with_sums() -> None:
 
 
 def test_what_a_child_prints_goes_aside_and_is_told_of_only_when_it_is_kept(capfd: pytest.CaptureFixture[str]) -> None:
-    for is_kept in (True, False):
+    said: list[str] = []
+    for say in (said.append, None):
         aside = Aside("capture")
         with aside.taking():
             # As a process does that is started here: it has these two from its parent.
             os.write(1, b"a ")
             os.write(2, b"b")
         os.write(2, b"c")
-        assert sorted(aside.path.read_text().split()) == ["a", "b"]
-        aside.end(is_kept=is_kept)
-        assert aside.path.exists() == is_kept
-        told = capfd.readouterr().err
-        assert told == ("c" + f"What Spark itself has printed is in {aside.path}.\n" * is_kept)
+        assert aside.path.read_text() == "a b"
+        aside.end(say)
+        assert aside.path.exists() == (say is not None)
+        assert tuple(capfd.readouterr()) == ("", "c")
         aside.path.unlink(missing_ok=True)
+    assert len(said) == 1
+    assert said[0].startswith("What Spark itself has printed is in /")
+
+
+@pytest.mark.parametrize(
+    ("form", "line"),
+    [
+        (NONE, "Stopped.\n"),
+        (LINES, "Stopped.\n"),
+        (JSON, '{"job": "capture", "said": "Stopped."}\n'),
+    ],
+)
+def test_a_sentence_that_stays_is_written_in_every_form(form: str, line: str) -> None:
+    progress, written, _ = shown(form)
+    progress.say("Stopped.")
+    assert written == [line]
 
 
 def test_steps_are_the_description_of_what_spark_does_and_the_callers_own_comes_back() -> None:

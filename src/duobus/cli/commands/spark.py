@@ -125,7 +125,7 @@ def _run(job: Any, given: dict[str, Any]) -> None:
     _check(job, settings)
     if needs_spark:
         progress.tell("starting Spark")
-        with _aside(name) as aside:
+        with _aside(name, progress) as aside:
             summary, status = _with_spark(job, settings, progress, lambda: _session(master, conf, aside))
     else:
         summary, status = _called(local or job, None, settings, progress), 0
@@ -150,14 +150,15 @@ def _local(name: str, settings: Mapping[str, Any], master: str | None, conf: tup
 
 
 @contextmanager
-def _aside(name: str) -> Iterator[Aside]:
-    """What Spark prints goes to a file, which stays when the job did not come to its end."""
-    aside, is_kept = Aside(name), True
+def _aside(name: str, progress: JobProgress) -> Iterator[Aside]:
+    """What Spark prints goes to a file, which stays when the job has failed."""
+    aside = Aside(name)
     try:
         yield aside
-        is_kept = False
-    finally:
-        aside.end(is_kept=is_kept)
+    except BaseException:
+        aside.end(progress.say)
+        raise
+    aside.end()
 
 
 def _check(job: Any, settings: Mapping[str, Any]) -> None:
@@ -201,7 +202,7 @@ def _with_spark(
         _ended(spark)
     if stopping.signum is None:
         return summary, 0
-    click.echo("The job was stopped. The same command goes on where it was.", err=True)
+    progress.say("The job was stopped. The same command goes on where it was.")
     return {**summary, "interrupted": True}, 128 + stopping.signum
 
 

@@ -53,6 +53,9 @@ def test_a_replay_restores_everything_and_sends_nothing_twice(
     assert drained(place_options, "replay-whole") == []
     summary = replay.run(spark, settings)
     assert summary["groups"] == groups
+    # So they are found in Spark's UI.
+    assert spark.sparkContext.statusTracker().getJobIdsForGroup("duobus replay")
+    assert spark.sparkContext.getLocalProperty("spark.job.description") is None
     assert (summary["rows"], summary["sent"], summary["diverted"]) == (40, 40, 0)
     assert summary["warnings"] == []
     again = replay.run(spark, settings | {"tasks": 2})

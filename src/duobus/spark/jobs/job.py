@@ -207,7 +207,8 @@ def followed(query: StreamingQuery, tell: Tell) -> dict[str, Any]:
                     known = [status.behind for status in statuses if status is not None and status.behind is not None]
                     behind = sum(known) if known else None
             done = sum(seen.values())
-            tell(Step(f"batch {len(seen)}:", done, None if behind is None else done + behind))
+            step = f"batch {len(seen)}:" if seen else "first batch:"
+            tell(Step(step, done, None if behind is None else done + behind))
     except spark_errors() as error:
         raise JobError(cause_of(error)) from error
     finally:

@@ -20,12 +20,12 @@ class Query:
         self._looks = -1
         self.is_stopped = False
 
-    def awaitTermination(self, _: float) -> bool:  # noqa: N802 - Spark's names
+    def awaitTermination(self, _: float) -> bool:
         self._looks += 1
         return self._looks == len(self._batches)
 
     @property
-    def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802
+    def recentProgress(self) -> list[dict[str, Any]]:
         return [
             {
                 "batchId": number,

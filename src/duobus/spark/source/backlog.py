@@ -68,12 +68,15 @@ class Backlog:
             self._next_ms = self._clock.monotonic_ms() + AFTER_FAILURE_MS
 
 
-def waiting_at(place: Place) -> Callable[[tuple[str, ...]], int]:
-    """Return a question: how many messages can be received from some entities. The right to manage is needed."""
+def waiting_at(place: Place) -> Callable[[tuple[str, ...], int], int]:
+    """Return a question: how many messages some entities count as active. The right to manage is needed.
 
-    def ask(entities: tuple[str, ...]) -> int:
+    A number that is given with the question is added to the answer.
+    """
+
+    def ask(entities: tuple[str, ...], added: int) -> int:
         with new_administration(place) as administration:
-            return sum(waiting_in(administration, entity) for entity in entities)
+            return added + sum(waiting_in(administration, entity) for entity in entities)
 
     return ask
 

@@ -117,7 +117,8 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._attempt: tuple[dict[str, Any], int] | None = None
         #: The batch that was planned last, which no further signal of progress may come for.
         self._last: dict[str, Any] | None = None
-        self._claimed = 0
+        #: Messages of the batch that was claimed last, and of all batches of this process.
+        self._claimed = self._taken = 0
         self._backlog: Backlog | None = None
         self._ending = Ending(self.stop)
 
@@ -196,6 +197,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not count and most and self._began_ms is not None:
             end, count = self._asked_again(claim_runner, start, most, wait_ms)
         self._claimed = count
+        self._taken += count
         if self._left is not None:
             self._left -= count
         elif self._began_ms is not None and (self._access.oldest_ms or 0) > self._began_ms:
@@ -209,11 +211,11 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         if self._backlog is None:
             self._backlog = Backlog(waiting_at(place_of(self._options)))
-        waiting = self._backlog.newest(self._found())
         (locks, size), deferred = self._access.held(), self._claim_runner.unsettled()
-        if waiting is not None:
-            # Brokers count as active what is locked or deferred, too.
-            waiting = max(0, waiting - locks - deferred)
+        # Brokers count as active what is locked or deferred, too. What the stream has taken since an answer came is
+        # subtracted, so that a figure which is a second old is right where nothing else is sent or received.
+        ever = self._backlog.newest(self._found(), self._taken - locks - deferred)
+        waiting = None if ever is None else max(0, ever - self._taken)
         oldest_ms = self._access.oldest_ms
         return Status(
             description_of(self._options),

@@ -58,14 +58,5 @@ def test_a_view_in_sql_counts_what_waits_by_subject(spark: Any, bus: Bus) -> Non
 
 def test_a_table_in_sql_is_refused_in_words(spark: Any, bus: Bus) -> None:
     options = ", ".join(f"{name} '{value}'" for name, value in {**bus.options, "queue": bus.queue()}.items())
-    try:
-        with pytest.raises(Exception, match="says which namespace"):
-            use_table(spark, options)
-    finally:
-        spark.sql("DROP TABLE IF EXISTS orders_table")
-
-
-def use_table(spark: Any, options: str) -> None:
-    """Make a table and read it; either may be refused."""
-    spark.sql(f"CREATE TABLE orders_table USING duobus OPTIONS ({options})")
-    spark.sql("SELECT count(*) FROM orders_table").collect()
+    with pytest.raises(Exception, match="A table cannot be read from duobus.* make a view: CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE orders_table USING duobus OPTIONS ({options})")

@@ -254,7 +254,7 @@ def _would_do(spark: SparkSession, settings: Settings, chosen: DataFrame) -> dic
         options["subQueue"] = settings["subQueue"] or "deadletter"
         reader = spark.read.format("duobus").options(**options).schema("entity string, sequence_number bigint")
         there = reader.load()
-    known = chosen.join(there.withColumn("is_there", F.lit(value=True)), ["entity", "sequence_number"], "left")
+    known = chosen.join(there.withColumn("is_there", F.expr("true")), ["entity", "sequence_number"], "left")
 
     def number(condition: str) -> Any:
         return F.count(F.when(F.expr(condition), 1))

@@ -58,5 +58,5 @@ def test_a_view_in_sql_counts_what_waits_by_subject(spark: Any, bus: Bus) -> Non
 
 def test_a_table_in_sql_is_refused_in_words(spark: Any, bus: Bus) -> None:
     options = ", ".join(f"{name} '{value}'" for name, value in {**bus.options, "queue": bus.queue()}.items())
-    with pytest.raises(Exception, match="A table cannot be read from duobus.* make a view: CREATE TEMPORARY VIEW"):
+    with pytest.raises(Exception, match=r"A table cannot be read from duobus.* make a view: CREATE TEMPORARY VIEW"):
         spark.sql(f"CREATE TABLE orders_table USING duobus OPTIONS ({options})")

@@ -77,4 +77,7 @@ def _made(option: Option) -> click.Option:
     names = [kebab(option.name)]
     # "from" is no name that Python would take.
     names.append(re.sub(r"(?<!^)(?=[A-Z])", "_", option.name).lower() + "_")
+    if option.kind == SWITCH and option.default == "false":
+        # The name alone switches it on.
+        return click.Option(names, type=kind, help=text, is_flag=False, flag_value="true")
     return click.Option(names, type=kind, help=text)

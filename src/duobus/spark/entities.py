@@ -284,7 +284,7 @@ def waiting_messages(place: Place, entities: tuple[str, ...]) -> int | None:
     """
     try:
         with new_administration(place) as administration:
-            return sum(_waiting(administration, entity) for entity in entities)
+            return sum(waiting_in(administration, entity) for entity in entities)
     except Exception as error:  # noqa: BLE001 - of whatever kind: the run ends by another rule then
         _log.warning(
             "the number of waiting messages is not known (%s); the run ends when nothing is left, or with messages "
@@ -294,7 +294,8 @@ def waiting_messages(place: Place, entities: tuple[str, ...]) -> int | None:
         return None
 
 
-def _waiting(administration: Any, entity: str) -> int:
+def waiting_in(administration: Any, entity: str) -> int:
+    """How many messages can be received from an entity."""
     name, sub_queue = split_name(entity)
     found = _SUBSCRIPTION.fullmatch(name)
     if found is not None:

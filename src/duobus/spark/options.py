@@ -223,6 +223,24 @@ SOURCE_OPTIONS: Final = (
         "ISO 8601 time; messages enqueued before it, of batch reads",
         modes=("browse",),
     ),
+    Option(
+        "maxMessages",
+        NUMBER,
+        None,
+        "messages of a batch read at most, which one task reads then",
+        least=1,
+        most=1_000_000_000,
+        modes=("browse",),
+    ),
+    Option(
+        "maxBytes",
+        SIZE,
+        None,
+        "bytes of the bodies of a batch read, about; one task reads them then",
+        least=1,
+        most=1 << 40,
+        modes=("browse",),
+    ),
     Option("failOnDataLoss", SWITCH, "true", "fail when planned messages are gone, or go on with a warning"),
     Option(
         "minPartitions",
@@ -293,8 +311,8 @@ SOURCE_OPTIONS: Final = (
     ),
 )
 
-#: What Spark itself adds to the options of a sink.
-_SPARKS_OWN: Final = frozenset({"checkpointlocation"})
+#: What Spark itself adds to the options of a sink: ``queryName`` comes from the method of that name.
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
 #: Options of other sources, in lower case, to those that do the same here. A name that ends with a dot stands for all
@@ -327,6 +345,25 @@ EVENT_HUBS: Final = {
     "eventhubs.maxeventspertrigger": "maxMessagesPerTrigger",
     "maxeventspertrigger": "maxMessagesPerTrigger",
     "eventhubs.": "",
+}
+
+
+#: Names that people try, in lower case, to what they mean: nearness of letters would find another option or none.
+MEANT: Final = {
+    "batchsize": "maxMessagesPerTrigger",
+    "consumergroup": "subscription",
+    "entity": "queue",
+    "entitypath": "queue",
+    "fullyqualifiednamespace": "endpoint",
+    "limit": "maxMessages",
+    "maxrows": "maxMessages",
+    "maxrowspertrigger": "maxMessagesPerTrigger",
+    "maxretries": "retryTotal",
+    "mode": "readMode",
+    "namespace": "endpoint",
+    "ratelimit": "maxMessagesPerSecond",
+    "receivemode": "readMode",
+    "retries": "retryTotal",
 }
 
 
@@ -377,7 +414,9 @@ def _unknown(name: str, options: tuple[Option, ...]) -> OptionError:
     if told is not None:
         return OptionError(told)
     spelt = {option.name.lower(): option.name for option in options}
-    near = difflib.get_close_matches(name.lower(), spelt, 1, 0.5)
+    plain = re.sub(r"[-_.\s]", "", name.lower())
+    meant = MEANT.get(plain, "").lower()
+    near = [meant] if meant in spelt else difflib.get_close_matches(plain, spelt, 1, 0.5)
     hint = f" Did you mean '{spelt[near[0]]}'?" if near else ""
     return OptionError(
         f"There is no option '{name[:_TOLD]}'.{hint} The options are in the reference: docs/reference/spark.md."

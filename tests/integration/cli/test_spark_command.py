@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from duobus.cli.commands import spark as cli
+from duobus.cli.job_progress import NONE, JobProgress
 from duobus.cli.main import main
 from duobus.cli.options import kebab
 from duobus.spark.jobs.interruption import WAS_STOPPED
@@ -115,7 +116,7 @@ def test_a_job_that_a_signal_stops_has_one_summary(signum: signal.Signals, statu
         return {"job": "capture", "messages": 7}
 
     job = SimpleNamespace(__name__="duobus.spark.jobs.capture", run=run)
-    summary, found = cli._with_spark(job, {}, cli._Progress(is_shown=False), lambda: spark)
+    summary, found = cli._with_spark(job, {}, JobProgress("capture", NONE), lambda: spark)
     WAS_STOPPED.clear()
     assert found == status
     assert summary == {"job": "capture", **({} if fails else {"messages": 7}), "interrupted": True}

@@ -395,6 +395,38 @@ def test_without_bodies_they_are_null_and_their_kind_is_told(bus: Bus) -> None:
     stream.stop()
 
 
+@pytest.mark.parametrize(
+    ("limits", "count"),
+    [
+        ({"maxMessages": "7"}, 7),
+        ({"maxMessages": "1000"}, 20),
+        # Two bytes each: the fourth reaches the limit.
+        ({"maxBytes": "7"}, 4),
+        ({"maxBytes": "7", "maxMessages": "3"}, 3),
+    ],
+)
+def test_a_batch_read_with_limits_gives_the_first_messages_in_one_task(
+    bus: Bus, limits: dict[str, str], count: int
+) -> None:
+    queues = [bus.queue(), bus.queue()]
+    for queue in queues:
+        bus.send(queue, [f"{number:02}" for number in range(10)])
+    given = {**bus.options, "queues": ",".join(queues), "maxRecordsPerPartition": "2", **limits}
+    reader = DuobusDataSource(given).reader(SCHEMA)
+    (part,) = reader.partitions()
+    found = [row for batch in reader.read(part) for row in batch.to_pylist()]
+    expected = [(queue, f"{number:02}".encode()) for queue in queues for number in range(10)]
+    assert [(row["entity"], row["body"]) for row in found] == expected[:count]
+
+
+@pytest.mark.parametrize("name", ["maxMessages", "maxBytes"])
+def test_a_limit_of_a_batch_read_is_refused_for_streams_with_the_name_of_theirs(name: str) -> None:
+    for mode, told in (("browse", f"{name}PerTrigger"), ("claim", "readMode=browse")):
+        given = {"connectionStringEnv": "NONE", "queue": "q", "readMode": mode, name: "5"}
+        with pytest.raises(OptionError, match=told):
+            DuobusDataSource(given).streamReader(SCHEMA).initialOffset()
+
+
 def test_a_batch_read_does_not_consume(bus: Bus) -> None:
     given = {**bus.options, "queue": "any", "readMode": "claim"}
     with pytest.raises(OptionError, match="availableNow"):

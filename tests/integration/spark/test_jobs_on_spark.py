@@ -111,7 +111,13 @@ def test_dead_letters_are_grouped_decided_and_resubmitted_without_loss(
     (table,) = (tmp_path / "decisions").glob("*.csv")
     assert len(list(csv.DictReader(table.read_text().splitlines()))) == 12
 
+    would = deadletters.run(spark, settings | {"action": "apply", "dryRun": "true"})
+    assert would["groups"] == [{"entity": "dead-one", "resubmit": 8, "delete": 1, "missing": 0, "to": "dead-one"}]
     done = deadletters.run(spark, settings | {"action": "apply"})
+    # The dry run has changed nothing.
+    assert done["groups"] == [{"entity": "dead-one", "resubmitted": 8, "deleted": 1, "refused": 0, "missing": 0}]
+    would = deadletters.run(spark, settings | {"action": "apply", "dryRun": "true"})
+    assert (would["resubmit"], would["delete"], would["missing"]) == (0, 0, 9)
     assert (done["resubmitted"], done["deleted"], done["refused"], done["missing"]) == (8, 1, 0, 0)
     again = deadletters.run(spark, settings | {"action": "apply"})
     assert (again["resubmitted"], again["deleted"], again["missing"]) == (0, 0, 9)
@@ -124,6 +130,8 @@ def test_dead_letters_are_grouped_decided_and_resubmitted_without_loss(
     left = drained(place_options, "dead-one", sub_queue="deadletter")
     assert sorted(json.loads(body(message))["order"] for message in left) == [3, 6, 9]
 
+    with pytest.raises(OptionError, match="'dryRun' goes with action=apply"):
+        deadletters.run(spark, {**place_options, "queue": "dead-one", "dryRun": "true"})
     with pytest.raises(OptionError, match="'resubmit' is no condition"):
         deadletters.run(spark, {**place_options, "queue": "dead-one", "resubmit": "no_such_column = 1"})
     table.write_text("entity,sequence_number,action\ndead-one,5,destroy\n")

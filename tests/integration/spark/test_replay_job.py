@@ -45,7 +45,17 @@ def test_a_replay_restores_everything_and_sends_nothing_twice(
         "dedupe": "original",
         "runsPath": str(tmp_path / "runs"),
     }
+    told: list[str] = []
+    would = replay.run(spark, settings | {"dryRun": "true", "runsPath": None}, told.append)
+    groups = [{"namespace": "bus", "entity": "orders", "to": "replay-whole", "messages": 40}]
+    assert (would["dryRun"], would["messages"], would["groups"]) == (True, 40, groups)
+    assert told == ["checking files", "counting"]
+    assert drained(place_options, "replay-whole") == []
     summary = replay.run(spark, settings)
+    assert summary["groups"] == groups
+    # So they are found in Spark's UI.
+    assert spark.sparkContext.statusTracker().getJobIdsForGroup("duobus replay")
+    assert spark.sparkContext.getLocalProperty("spark.job.description") is None
     assert (summary["rows"], summary["sent"], summary["diverted"]) == (40, 40, 0)
     assert summary["warnings"] == []
     again = replay.run(spark, settings | {"tasks": 2})

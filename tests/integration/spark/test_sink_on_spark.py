@@ -120,12 +120,16 @@ def test_a_task_that_fails_after_sixty_sends_is_tried_again_and_each_row_arrives
     frame = spark.range(0, 200, 1, 2).selectExpr("binary(rpad(id || '.', 20000, '.')) as body")
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "61")
     try:
-        options = {**place_options, "queue": "sink-retry", "writeId": "retry"}
+        options = {**place_options, "queue": "sink-retry", "writeId": "retry", "reportPath": str(tmp_path / "reports")}
         frame.write.format("failing").options(**options).mode("append").save()
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert marker.exists()
     assert sends_to(spark_server.ready["http_port"], "sink-retry") == 260
+    # The task that failed has sent all its rows again; the report cannot tell that only sixty of them were known.
+    report = json.loads((tmp_path / "reports" / "retry.json").read_text())
+    assert (report["messages"], report["repeated"]) == (200, 100)
+    assert 200 * 20_000 < report["bytes"] < 200 * 20_200
     found = drained(place_options, "sink-retry")
     assert len({message.message_id for message in found}) == len(found) == 200
     assert sorted(int(body(message).rstrip(b".")) for message in found) == list(range(200))

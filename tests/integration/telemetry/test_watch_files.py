@@ -23,6 +23,7 @@ from kit_watch_files import (
     variables,
 )
 
+from duobus.spark.progress.figures import SPARK_METRICS
 from duobus.telemetry.metrics import COUNTER, HISTOGRAM, METRICS
 
 #: Labels that Prometheus adds, and those of a histogram's buckets.
@@ -30,7 +31,7 @@ ADDED = {"instance", "job"}
 
 EXPOSED = {
     f"{metric.name}{suffix}": {*metric.labels, *ADDED, *(("le",) if suffix == "_bucket" else ())}
-    for metric in METRICS
+    for metric in (*METRICS, *SPARK_METRICS)
     for suffix in {COUNTER: ("_total",), HISTOGRAM: ("_bucket", "_sum", "_count")}.get(metric.kind, ("",))
 }
 ALL = [*queries(), *variables(), *(Query(rule["alert"], rule["expr"]) for rule in rules())]
@@ -42,7 +43,7 @@ def test_what_is_exposed_is_what_the_broker_names() -> None:
 
 
 @pytest.mark.parametrize("query", ALL, ids=lambda query: query.title)
-def test_every_query_and_rule_names_metrics_that_the_broker_has_by_labels_that_they_have(query: Query) -> None:
+def test_every_query_and_rule_names_metrics_that_there_are_by_labels_that_they_have(query: Query) -> None:
     names = names_in(query.expression)
     assert names or "up{" in query.expression
     assert names <= EXPOSED.keys(), names - EXPOSED.keys()
@@ -62,10 +63,12 @@ def test_values_of_labels_that_are_asked_for_are_those_that_the_reference_lists(
             assert set(values.split("|")) <= listed, query
 
 
-def test_the_dashboard_shows_every_metric_of_the_broker() -> None:
+def test_the_dashboard_shows_every_metric_of_the_broker_and_of_queries_on_spark() -> None:
     shown = {name for query in [*queries(), *variables()] for name in names_in(query.expression)}
     missing = {
-        metric.name for metric in METRICS if not any(name.startswith(metric.name) and name in EXPOSED for name in shown)
+        metric.name
+        for metric in (*METRICS, *SPARK_METRICS)
+        if not shown & {name for name in EXPOSED if re.fullmatch(f"{metric.name}(_total|_bucket|_sum|_count)?", name)}
     }
     assert missing == set()
 

@@ -25,6 +25,7 @@ from duobus.model.quotas import Quotas, quota_names
 from duobus.model.topology.config_file import parse_config
 from duobus.server.monitoring.metric_samples import _STATES
 from duobus.server.settings import Settings, ready_members
+from duobus.spark.progress.figures import SPARK_METRICS
 from duobus.telemetry.metrics import METRICS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -208,9 +209,17 @@ def test_every_metric_stands_there_with_kind_and_labels() -> None:
     assert written == [(metric.name, metric.kind, metric.labels) for metric in METRICS]
 
 
+def test_every_metric_of_queries_on_spark_stands_there_with_kind_labels_and_meaning() -> None:
+    written = [
+        (plain(name), kind, tuple(re.findall(r"`(\w+)`", labels)), meaning)
+        for name, kind, labels, meaning in rows_of("metrics.md", "Queries on Spark")
+    ]
+    assert written == [(metric.name, metric.kind, metric.labels, metric.help) for metric in SPARK_METRICS]
+
+
 def test_every_label_stands_there_with_its_values() -> None:
     labels = {plain(name): set(re.findall(r"`([\w-]+)`", values)) for name, values in rows_of("metrics.md", "Labels")}
-    assert set(labels) == {label for metric in METRICS for label in metric.labels}
+    assert set(labels) == {label for metric in (*METRICS, *SPARK_METRICS) for label in metric.labels}
     assert labels["kind"] == set(KINDS)
     assert labels["state"] == set(_STATES)
 

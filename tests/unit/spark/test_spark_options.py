@@ -8,7 +8,8 @@ import pytest
 
 from duobus.spark.connection import masked, place_of
 from duobus.spark.errors import OptionError
-from duobus.spark.options import CONNECTION_OPTIONS, EVENT_HUBS, KAFKA, SOURCE_OPTIONS, parse
+from duobus.spark.options import CONNECTION_OPTIONS, EVENT_HUBS, KAFKA, MEANT, SOURCE_OPTIONS, parse
+from duobus.spark.sink.writer import SINK_OPTIONS
 
 KNOWN = (*CONNECTION_OPTIONS, *SOURCE_OPTIONS)
 
@@ -41,9 +42,66 @@ def test_an_unknown_option_is_refused_with_the_nearest_known_one() -> None:
         parse({"maxMesagesPerTriger": "5"}, KNOWN)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("maxMesages", "maxMessages"),
+        ("max_bytes", "maxBytes"),
+        ("maxRowsPerTrigger", "maxMessagesPerTrigger"),
+        ("limit", "maxMessages"),
+        ("readmod", "readMode"),
+        ("startingOfsets", "startingOffsets"),
+        ("endTime", "endingTimestamp"),
+        ("connection-string-env", "connectionStringEnv"),
+        ("subscriptonName", "subscription"),
+        ("consumerGroup", "subscription"),
+        ("entity", "queue"),
+        ("quue", "queue"),
+        ("includeBodies", "includeBody"),
+        ("checkpoint", "checkpointLocation"),
+        ("failOnLoss", "failOnDataLoss"),
+        ("maxRetries", "retryTotal"),
+        ("fullyQualifiedNamespace", "endpoint"),
+    ],
+)
+def test_a_wrong_name_of_an_option_of_the_source_is_answered_with_the_right_one(name: str, meant: str) -> None:
+    with pytest.raises(OptionError, match=rf"^There is no option '{name}'\. Did you mean '{meant}'\? The options"):
+        parse({name: "5"}, KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("write_id", "writeId"),
+        ("messageIds", "messageIdMode"),
+        ("oversizePaths", "oversizePath"),
+        ("maxPerSecond", "maxMessagesPerSecond"),
+        ("rate_limit", "maxMessagesPerSecond"),
+        ("reports", "reportPath"),
+        ("onOverSized", "onOversize"),
+        ("entityPath", "queue"),
+        ("topics", "topic"),
+        ("retries", "retryTotal"),
+    ],
+)
+def test_a_wrong_name_of_an_option_of_the_sink_is_answered_with_the_right_one(name: str, meant: str) -> None:
+    with pytest.raises(OptionError, match=rf"^There is no option '{name}'\. Did you mean '{meant}'\? The options"):
+        parse({name: "5"}, (*CONNECTION_OPTIONS, *SINK_OPTIONS))
+
+
+def test_every_name_that_people_try_is_answered_with_an_option_that_there_is() -> None:
+    known = {option.name for option in (*KNOWN, *SINK_OPTIONS)}
+    assert set(MEANT.values()) <= known
+    assert not set(MEANT) & {name.lower() for name in known}
+
+
 def test_an_unknown_option_like_no_other_is_refused_too() -> None:
     with pytest.raises(OptionError, match=r"no option 'zzz'\. The options are in"):
         parse({"zzz": "5"}, KNOWN)
+
+
+def test_the_name_of_a_query_that_spark_adds_to_a_sink_is_no_option_of_it() -> None:
+    assert parse({"queryname": "orders"}, CONNECTION_OPTIONS).given == frozenset()
 
 
 def test_the_checkpoint_that_spark_adds_to_a_sink_is_no_option_of_it() -> None:

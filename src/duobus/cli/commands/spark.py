@@ -12,7 +12,8 @@ import shutil
 import signal
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any, Final
 
 import click
 
+from duobus.cli.job_progress import BAR, JSON, LINES, NONE, Aside, JobProgress, summary_lines, tasks_watched
 from duobus.cli.options import click_options
 
 #: Job to module, whose ``OPTIONS``, ``HELP``, ``EXAMPLE`` and ``run`` make the command, and its line in the help.
@@ -36,6 +38,11 @@ _JOBS: Final = {
 }
 #: What some of them are about; without it they are not offered.
 _PARTS: Final = {"release": "duobus.spark.recovery", "sweep": "duobus.spark.recovery"}
+
+#: Jobs that need no Spark where their tables are small, and the module that does each of them then.
+_LOCAL: Final = {"usage": "duobus.spark.jobs.local.usage"}
+#: Packages of the extra.
+_NEEDED: Final = ("pyspark", "pyarrow", "azure.servicebus")
 
 _NO_JAVA: Final = (
     "Spark needs Java 17 or 21, and there is no 'java' on the PATH and no JAVA_HOME. On Debian and Ubuntu: "
@@ -94,8 +101,12 @@ def _shared() -> list[click.Option]:
         ),
         click.Option(["--conf"], multiple=True, metavar="NAME=VALUE", help="Setting of Spark. Repeatable."),
         click.Option(["--runs-path"], help="Parquet table that gets one row for each run of a job."),
-        click.Option(["--json", "is_json"], is_flag=True, help="Print the summary as one JSON object."),
-        click.Option(["--no-progress"], is_flag=True, help="Do not show progress on a terminal."),
+        click.Option(
+            ["--json", "is_json"],
+            is_flag=True,
+            help="Print the summary as one JSON object, and progress as a JSON object a line.",
+        ),
+        click.Option(["--no-progress"], is_flag=True, help="Do not show progress."),
     ]
 
 
@@ -105,17 +116,49 @@ def _run(job: Any, given: dict[str, Any]) -> None:
     names = {option.name.lower(): option.name for option in job.OPTIONS}
     settings = {} if config is None else _file(config)
     settings |= {names.get(name, name): value for name, value in _camel(given).items() if value is not None}
-    needs_spark = getattr(job, "NEEDS_SPARK", True)
+    name = job.__name__.rpartition(".")[2]
+    local = _local(name, settings, master, conf)
+    needs_spark = getattr(job, "NEEDS_SPARK", True) and local is None
     _ready(needs_spark=needs_spark)
-    progress = _Progress(is_shown=sys.stderr.isatty() and not no_progress)
+    form = NONE if no_progress else JSON if is_json else BAR if sys.stderr.isatty() else LINES
+    progress = JobProgress(name, form)
     _check(job, settings)
     if needs_spark:
-        summary, status = _with_spark(job, settings, progress, lambda: _session(master, conf))
+        progress.tell("starting Spark")
+        with _aside(name, progress) as aside:
+            summary, status = _with_spark(job, settings, progress, lambda: _session(master, conf, aside))
     else:
-        summary, status = _called(job, None, settings, progress), 0
+        summary, status = _called(local or job, None, settings, progress), 0
     _print(summary, is_json)
     if status:
         sys.exit(status)
+
+
+def _local(name: str, settings: Mapping[str, Any], master: str | None, conf: tuple[str, ...]) -> Any:
+    """The module that does a job faster than Spark would, unless something asks for Spark; None: there is none."""
+    from duobus.spark.errors import OptionError
+
+    if name not in _LOCAL or master is not None or conf or "SPARK_MASTER" in os.environ:
+        return None
+    if any(find_spec(needed) is None for needed in _NEEDED):
+        return None
+    module = import_module(_LOCAL[name])
+    try:
+        return module if module.needs_no_spark(settings) else None
+    except OptionError as error:
+        raise click.ClickException(_masked(str(error))) from None
+
+
+@contextmanager
+def _aside(name: str, progress: JobProgress) -> Iterator[Aside]:
+    """What Spark prints goes to a file, which stays when the job has failed."""
+    aside = Aside(name)
+    try:
+        yield aside
+    except BaseException:
+        aside.end(progress.say)
+        raise
+    aside.end()
 
 
 def _check(job: Any, settings: Mapping[str, Any]) -> None:
@@ -136,7 +179,7 @@ def _check(job: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _with_spark(
-    job: Any, settings: Mapping[str, Any], progress: _Progress, make: Callable[[], Any]
+    job: Any, settings: Mapping[str, Any], progress: JobProgress, make: Callable[[], Any]
 ) -> tuple[dict[str, Any], int]:
     """Call a job on a session that lives as long; its summary, and the exit status: 0, or 128 and the signal's number.
 
@@ -148,7 +191,7 @@ def _with_spark(
     spark = _started(name, make)
     stopping = Stopping(spark)
     try:
-        with stopping.watching():
+        with stopping.watching(), tasks_watched(spark, progress):
             summary = _called(job, spark, settings, progress)
     except click.ClickException:
         if stopping.signum is None:
@@ -159,6 +202,7 @@ def _with_spark(
         _ended(spark)
     if stopping.signum is None:
         return summary, 0
+    progress.say("The job was stopped. The same command goes on where it was.")
     return {**summary, "interrupted": True}, 128 + stopping.signum
 
 
@@ -179,7 +223,7 @@ def _ended(spark: Any) -> None:
     signal.signal(signal.SIGINT, before)
 
 
-def _called(job: Any, spark: Any, settings: Mapping[str, Any], progress: _Progress) -> dict[str, Any]:
+def _called(job: Any, spark: Any, settings: Mapping[str, Any], progress: JobProgress) -> dict[str, Any]:
     from duobus.spark.errors import AddressError, CheckpointError, DataLoss, EntityError, OptionError
     from duobus.spark.jobs.job import JobError, cause_of, spark_errors
 
@@ -213,7 +257,7 @@ def _file(path: Path) -> dict[str, Any]:
 
 def _ready(*, needs_spark: bool) -> None:
     """Check what Spark needs, and tell it which Python its workers are to use."""
-    if any(find_spec(name) is None for name in ("pyspark", "pyarrow", "azure.servicebus")):
+    if any(find_spec(name) is None for name in _NEEDED):
         raise click.ClickException(_NO_EXTRA)
     if not needs_spark:
         return
@@ -224,7 +268,7 @@ def _ready(*, needs_spark: bool) -> None:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
-def _session(master: str | None, conf: tuple[str, ...]) -> Any:
+def _session(master: str | None, conf: tuple[str, ...], aside: Aside) -> Any:
     from pyspark.sql import SparkSession
 
     from duobus.spark.jobs.job import spark_errors
@@ -244,38 +288,20 @@ def _session(master: str | None, conf: tuple[str, ...]) -> Any:
             raise click.BadParameter(f"{one!r} has to be NAME=VALUE", param_hint="--conf")
         builder = builder.config(name, value)
     try:
-        spark = builder.getOrCreate()
+        with aside.taking():
+            spark = builder.getOrCreate()
     except spark_errors() as error:
         raise click.ClickException(f"Spark did not start: {str(error).splitlines()[0]}") from None
-    spark.sparkContext.setLogLevel("OFF")
+    spark.sparkContext.setLogLevel("WARN")
     return spark
-
-
-class _Progress:
-    """One line on a terminal, written over and over."""
-
-    def __init__(self, *, is_shown: bool) -> None:
-        self._is_shown = is_shown
-        self._length = 0
-
-    def tell(self, text: str) -> None:
-        if self._is_shown:
-            click.echo("\r" + text.ljust(self._length), err=True, nl=False)
-            self._length = len(text)
-
-    def clear(self) -> None:
-        if self._length:
-            click.echo("\r" + " " * self._length + "\r", err=True, nl=False)
-            self._length = 0
 
 
 def _print(summary: Mapping[str, Any], is_json: bool) -> None:
     if is_json:
         click.echo(json.dumps(summary, default=str))
         return
-    for name, value in summary.items():
-        shown = json.dumps(value, default=str) if isinstance(value, list | dict) else value
-        click.echo(f"{name}: {shown}")
+    for line in summary_lines(summary):
+        click.echo(line)
 
 
 def _masked(text: str) -> str:

@@ -171,6 +171,10 @@ class ClaimEngine:
             del self._plans[next(iter(self._plans))]
         self._held = None
 
+    def unsettled(self) -> int:
+        """How many messages are deferred and not settled yet, of the batches that this process planned."""
+        return sum(len(numbers) for claim in self._planned.values() for numbers in claim.values())
+
     @staticmethod
     def locked(claim: Claim, seen: Mapping[Key, Mapping[int, Seen]]) -> int:
         """How many messages the process that claimed them may still hold and defer (decision 0030).

@@ -200,6 +200,10 @@ class ClaimRunner:
             self._access.pause()
             waits += 1
 
+    def unsettled(self) -> int:
+        """How many messages this process has deferred and not settled yet."""
+        return self._engine.unsettled()
+
     def commit(self, end_form: Any) -> None:
         """Settle a committed batch; a settlement that fails is repeated at the next sign of progress."""
         try:

@@ -342,6 +342,11 @@ class SdkAccess:
                     return raised if raised in (0, 1) else None
         return None
 
+    def held(self) -> tuple[int, int]:
+        """How many messages this process holds under lock, and the bytes of their bodies."""
+        numbers = [number for held in self._held.values() for number in held]
+        return len(numbers), sum(self._sizes.get(number, 0) for number in numbers)
+
     def held_until_ms(self) -> int | None:
         """See ``Access``; a message of a session has no lock of its own."""
         return max((handle.until_ms for held in self._held.values() for handle in held.values()), default=0) or None

@@ -14,7 +14,6 @@ from duobus.spark.jobs.job import (
     JobError,
     Settings,
     Summary,
-    Tell,
     cause_of,
     connection_of,
     followed,
@@ -24,6 +23,7 @@ from duobus.spark.jobs.job import (
     settle_stopped,
     spark_errors,
 )
+from duobus.spark.jobs.progress import Tell, described, untold
 from duobus.spark.jobs.staging_files import clear_staging
 from duobus.spark.options import CHOICE, DURATION, SOURCE_OPTIONS, TEXT, Option
 
@@ -103,7 +103,8 @@ OPTIONS: Final = (
 )
 
 
-def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None) -> dict[str, Any]:
+@described(NAME)
+def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = untold) -> dict[str, Any]:
     """Capture.
 
     Args:
@@ -143,7 +144,8 @@ def started(spark: SparkSession, settings: Settings, path: str, checkpoint: str)
     }
     frame = spark.readStream.format("duobus").options(**options).load()
     writer = frame.writeStream.foreachBatch(_Writer(path, checkpoint, settings["compression"]))
-    writer = writer.option("checkpointLocation", checkpoint)
+    # Checkpoints are of one query each, so names differ as queries of a session have to.
+    writer = writer.option("checkpointLocation", checkpoint).queryName(f"duobus capture {checkpoint}")
     if settings["every"] is None:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{settings['every']} milliseconds").start()

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs.job import RUNS_PATH, Summary, cause_of, needed, settings, spark_errors
+from duobus.spark.jobs.progress import Tell, described, untold
 from duobus.spark.jobs.work.tables import COMPACTED_DDL, DAY_SQL, RECORD, RECORD_DDL, read_table
 from duobus.spark.options import NAMES, TEXT, Option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -57,7 +58,8 @@ HELP: Final = "Collect the metering files of servers in one table, each record o
 EXAMPLE: Final = "duobus spark compact --metering /var/lib/duobus --compacted /lake/metering"
 
 
-def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+@described("compact")
+def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = untold) -> dict[str, Any]:
     """Compact by settings as ``OPTIONS`` tells them; see ``compact``."""
     parsed, summary = settings(cfg, (*OPTIONS, RUNS_PATH)), Summary("compact")
     tell("reading metering files")

@@ -17,7 +17,6 @@ from duobus.spark.jobs.job import (
     JobError,
     Settings,
     Summary,
-    Tell,
     cause_of,
     connection_of,
     given_of,
@@ -25,8 +24,9 @@ from duobus.spark.jobs.job import (
     settings_of,
     spark_errors,
 )
+from duobus.spark.jobs.progress import Tell, described, untold
 from duobus.spark.jobs.work.fingerprints import alike, shape_of
-from duobus.spark.options import CHOICE, SOURCE_OPTIONS, TEXT, Option
+from duobus.spark.options import CHOICE, SOURCE_OPTIONS, SWITCH, TEXT, Option
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,6 +68,7 @@ OPTIONS: Final = (
         "keeps its own",
         choices=("derived", "original"),
     ),
+    Option("dryRun", SWITCH, "false", "apply says what it would do to which entity, and does nothing"),
 )
 
 #: Groups that the summary tells.
@@ -80,7 +81,8 @@ _KEYS: Final = ("entity", "reason", "exception", "shape", "day")
 _DECIDED: Final = "entity string, sequence_number bigint, action string, note string"
 
 
-def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None) -> dict[str, Any]:
+@described(NAME)
+def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = untold) -> dict[str, Any]:
     """Report or apply.
 
     Args:
@@ -96,6 +98,8 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None
         JobError: A table or an entity cannot be used.
     """
     settings = settings_of(cfg, OPTIONS)
+    if settings["dryRun"] and settings["action"] == "report":
+        raise OptionError("The option 'dryRun' goes with action=apply; report changes nothing anyway.")
     summary = Summary(NAME)
     try:
         found = _report(spark, settings, tell) if settings["action"] == "report" else _apply(spark, settings, tell)
@@ -219,6 +223,10 @@ def _apply(spark: SparkSession, settings: Settings, tell: Tell) -> dict[str, Any
             f"{wrong.file}: entity {wrong.entity!r}, sequence number {wrong.sequence_number}, action {wrong.action!r}; "
             f"each line needs all three, and the actions are {', '.join(known)}. Nothing was done."
         )
+    chosen = table.where(F.col("action") != "hold").select("entity", "sequence_number", "action")
+    if settings["dryRun"]:
+        tell("looking")
+        return _would_do(spark, settings, chosen)
     tell("working")
     work = partial(
         _worked,
@@ -227,12 +235,41 @@ def _apply(spark: SparkSession, settings: Settings, tell: Tell) -> dict[str, Any
         to=settings["to"],
         keeps_id=settings["ids"] == "original",
     )
-    chosen = table.where(F.col("action") != "hold").select("entity", "sequence_number", "action")
     # Each entity in one task: two receivers of a queue would hide its messages from each other.
     rows = chosen.repartition("entity").mapInArrow(work, _DONE).collect()
     totals = {name: sum(row[name] for row in rows) for name in ("resubmitted", "deleted", "refused", "missing")}
     said = {row.entity: row.said for row in rows if row.said is not None}
-    return {**totals, "entities": len(rows), "said": said}
+    groups = [{"entity": row["entity"], **{name: row[name] for name in totals}} for row in rows]
+    return {**totals, "entities": len(rows), "said": said, "groups": sorted(groups, key=lambda group: group["entity"])}
+
+
+def _would_do(spark: SparkSession, settings: Settings, chosen: DataFrame) -> dict[str, Any]:
+    """What an application of decisions would do now: dead letters that are there are looked at, and left there."""
+    from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+    entities = sorted(row[0] for row in chosen.select("entity").distinct().collect())
+    there = chosen.limit(0).select("entity", "sequence_number")
+    if entities:
+        options = connection_of(settings) | {"queues": ",".join(entities), "readMode": "browse"}
+        options["subQueue"] = settings["subQueue"] or "deadletter"
+        reader = spark.read.format("duobus").options(**options).schema("entity string, sequence_number bigint")
+        there = reader.load()
+    known = chosen.join(there.withColumn("is_there", F.expr("true")), ["entity", "sequence_number"], "left")
+
+    def number(condition: str) -> Any:
+        return F.count(F.when(F.expr(condition), 1))
+
+    rows = known.groupBy("entity").agg(
+        number("is_there and action = 'resubmit'"),
+        number("is_there and action = 'delete'"),
+        number("is_there is null"),
+    )
+    found = [dict(zip(("entity", "resubmit", "delete", "missing"), row, strict=True)) for row in rows.collect()]
+    for group in found:
+        source = _SUBSCRIPTION.fullmatch(group["entity"])
+        group["to"] = settings["to"] or (group["entity"] if source is None else source[1])
+    totals = {name: sum(group[name] for group in found) for name in ("resubmit", "delete", "missing")}
+    return {"dryRun": True, **totals, "groups": sorted(found, key=lambda group: str(group["entity"]))}
 
 
 _DONE: Final = "entity string, resubmitted bigint, deleted bigint, refused bigint, missing bigint, said string"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,8 +12,10 @@ from duobus.clock import Clock
 from duobus.spark.connection import place_of
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs.interruption import WAS_STOPPED
+from duobus.spark.jobs.progress import Step, Tell
 from duobus.spark.options import CONNECTION_OPTIONS, DURATION, TEXT, Option, Parsed, parse
 from duobus.spark.source.query_end import settle_committed
+from duobus.spark.source.status import status_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,8 +93,6 @@ def text_of(value: Any) -> str:
 LOOK_S: Final = 1.0
 
 RUNS_PATH: Final = Option("runsPath", TEXT, None, "Parquet table that gets one row for each run of a job")
-
-Tell = Callable[[str], None]
 
 _RUNS_DDL: Final = "job string, started_at timestamp, seconds double, is_done boolean, summary string"
 
@@ -194,6 +194,7 @@ def followed(query: StreamingQuery, tell: Tell) -> dict[str, Any]:
         JobError: It failed; says why.
     """
     seen: dict[int, int] = {}
+    behind: int | None = None
     try:
         is_over = False
         while not is_over:
@@ -202,7 +203,12 @@ def followed(query: StreamingQuery, tell: Tell) -> dict[str, Any]:
                 rows = progress["numInputRows"]
                 if rows:
                     seen[progress["batchId"]] = rows
-            tell(f"{len(seen)} batches, {sum(seen.values())} messages")
+                    statuses = [status_in(source["latestOffset"]) for source in progress["sources"]]
+                    known = [status.behind for status in statuses if status is not None and status.behind is not None]
+                    behind = sum(known) if known else None
+            done = sum(seen.values())
+            step = f"batch {len(seen)}:" if seen else "first batch:"
+            tell(Step(step, done, None if behind is None else done + behind))
     except spark_errors() as error:
         raise JobError(cause_of(error)) from error
     finally:

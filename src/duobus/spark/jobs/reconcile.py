@@ -10,7 +10,7 @@ again: the new result replaces the old one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs.captured_files import faults_in
 from duobus.spark.jobs.job import RUNS_PATH, JobError, Summary, cause_of, needed, settings, spark_errors
+from duobus.spark.jobs.progress import Tell, described, untold
 from duobus.spark.jobs.work.tables import demand_columns, is_missing
 from duobus.spark.options import DURATION, NAMES, SWITCH, TEXT, Option
 from duobus.spark.schema import COLUMNS
@@ -97,7 +98,8 @@ HELP: Final = "Make one of two captured namespaces: each message once, and what 
 EXAMPLE: Final = "duobus spark reconcile --a /lake/east --b /lake/west --out /lake/both --differences /lake/differences"
 
 
-def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+@described("reconcile")
+def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = untold) -> dict[str, Any]:
     """Reconcile by settings as ``OPTIONS`` tells them; see ``reconcile`` and ``follow``."""
     parsed, summary = settings(cfg, (*OPTIONS, RUNS_PATH)), Summary("reconcile")
     names = parsed["names"]

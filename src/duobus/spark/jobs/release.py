@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final
 
-from duobus.spark.jobs.job import Tell, connection_of, needed, settings_of
+from duobus.spark.jobs.job import connection_of, needed, settings_of
+from duobus.spark.jobs.progress import Tell, untold
 from duobus.spark.options import CHOICE, NUMBER, TEXT, Option
 
 NAME: Final = "release"
@@ -30,7 +31,7 @@ OPTIONS: Final = (
 )
 
 
-def run(_: Any, cfg: Mapping[str, Any], tell: Tell = lambda _: None) -> dict[str, Any]:
+def run(_: Any, cfg: Mapping[str, Any], tell: Tell = untold) -> dict[str, Any]:
     """Release; see ``duobus.spark.release``."""
     settings = settings_of(cfg, OPTIONS)
     tell("releasing")

@@ -20,7 +20,6 @@ from duobus.spark.jobs.job import (
     JobError,
     Settings,
     Summary,
-    Tell,
     cause_of,
     connection_of,
     given_of,
@@ -28,7 +27,8 @@ from duobus.spark.jobs.job import (
     settings_of,
     spark_errors,
 )
-from duobus.spark.options import CHOICE, NUMBER, TEXT, Option
+from duobus.spark.jobs.progress import Tell, described, untold
+from duobus.spark.options import CHOICE, NUMBER, SWITCH, TEXT, Option
 from duobus.spark.sink.destinations import advice_on
 from duobus.spark.sink.message_ids import check_write_id
 
@@ -72,8 +72,11 @@ OPTIONS: Final = (
     ),
     Option("oversizePath", TEXT, None, "folder for divert and claimCheck"),
     Option("reportPath", TEXT, None, "folder for the counts of the write; by default _replays in path"),
+    Option("dryRun", SWITCH, "false", "say how many messages of which entity would be sent, and send nothing"),
 )
 
+#: What tells messages apart.
+_PLACE: Final = ["namespace", "entity", "enqueued_time", "sequence_number"]
 #: Before the name of what a broker assigned to the original.
 ORIGINAL: Final = "x-duobus-original-"
 #: Column to (the name behind ``ORIGINAL``, AMQP type).
@@ -89,7 +92,8 @@ _KEPT: Final = {
 }
 
 
-def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None) -> dict[str, Any]:
+@described(NAME)
+def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = untold) -> dict[str, Any]:
     """Replay.
 
     Args:
@@ -98,7 +102,7 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None
         tell: Called with the progress of the job.
 
     Returns:
-        The summary: rows, sent, diverted, claimChecked, requests, warnings.
+        The summary: rows, sent, diverted, claimChecked, requests, warnings, and the messages of each entity (groups).
 
     Raises:
         OptionError: A setting is wrong.
@@ -118,7 +122,12 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None
     if bad:
         told = "; ".join(f"{row.file}, sequence number {row.sequence_number}: {row.fault}" for row in bad)
         raise JobError(f"Bodies cannot be read, and nothing was sent: {told}")
-    tell("sending")
+    tell("counting")
+    groups = _groups(frame, destination)
+    total = sum(group["messages"] for group in groups)
+    if settings["dryRun"]:
+        return summary.done(spark, settings, dryRun=True, messages=total, warnings=warnings, groups=groups)
+    tell(f"sending {total:,} messages")
     write_id = f"replay-{hashlib.sha256(_identity(settings).encode()).hexdigest()[:24]}"
     report = settings["reportPath"] or f"{settings['path'].rstrip('/')}/_replays"
     counts = _written(spark, outgoing(frame, prefix, settings), settings, write_id, report)
@@ -132,6 +141,7 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None
         requests=counts["requests"],
         writeId=write_id,
         warnings=warnings,
+        groups=groups,
     )
 
 
@@ -176,6 +186,16 @@ def _chosen(frame: DataFrame, settings: Settings) -> DataFrame:
     return frame
 
 
+def _groups(frame: DataFrame, destination: str | None) -> list[dict[str, Any]]:
+    """How many messages of each entity are sent, and where to; copies of one message count once."""
+    # Keys alone: no body is read.
+    keys = frame.select(*_PLACE).dropDuplicates(_PLACE)
+    rows = keys.groupBy("namespace", "entity").count().orderBy("namespace", "entity").collect()
+    return [
+        {"namespace": row[0], "entity": row[1], "to": destination or row[1], "messages": int(row[2])} for row in rows
+    ]
+
+
 def _time(name: str, text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
@@ -198,7 +218,7 @@ def outgoing(frame: DataFrame, prefix: str | None, settings: Settings) -> DataFr
 
     # Copies made by capture in browse mode twice over are one message. The time is part of what tells messages apart:
     # a queue that was removed and made again counts from 1 again.
-    frame = frame.dropDuplicates(["namespace", "entity", "enqueued_time", "sequence_number"])
+    frame = frame.dropDuplicates(_PLACE)
     key = F.coalesce("session_id", "partition_key", F.concat_ws("/", "entity", "fragment"))
     properties, types = _with_originals(F, keeps_id=prefix is None)
     told = F.concat_ws("/", "namespace", "entity", F.unix_micros("enqueued_time").cast("string"))

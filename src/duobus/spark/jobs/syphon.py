@@ -19,7 +19,6 @@ from duobus.spark.jobs.job import (
     JobError,
     Settings,
     Summary,
-    Tell,
     cause_of,
     connection_of,
     followed,
@@ -29,6 +28,7 @@ from duobus.spark.jobs.job import (
     settle_stopped,
     spark_errors,
 )
+from duobus.spark.jobs.progress import Tell, described, untold
 from duobus.spark.options import CHOICE, CONNECTION_OPTIONS, DURATION, SOURCE_OPTIONS, TEXT, Option, parse
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ PATHS_TOLD_MAX: Final = 100
 _OUTCOME: Final = "queue string, number bigint, path string, outcome string, reason string, description string"
 
 
-def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = lambda _: None) -> dict[str, Any]:
+@described(NAME)
+def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = untold) -> dict[str, Any]:
     """Drain the backlog.
 
     Args:
@@ -161,7 +162,9 @@ def _started(spark: SparkSession, settings: Settings, to: Place, counts: Counter
         for row in messages.mapInArrow(carry, _OUTCOME).groupBy("outcome", "path").count().collect():
             counts[row["outcome"], row["path"]] += row["count"]
 
-    writer = frame.writeStream.foreachBatch(batch).option("checkpointLocation", needed(settings, "checkpoint"))
+    checkpoint = needed(settings, "checkpoint")
+    writer = frame.writeStream.foreachBatch(batch).option("checkpointLocation", checkpoint)
+    writer = writer.queryName(f"duobus syphon {checkpoint}")
     if settings["every"] is None:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{settings['every']} milliseconds").start()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
@@ -18,8 +18,9 @@ from duobus.model.metering import KINDS
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs import compact
 from duobus.spark.jobs.job import RUNS_PATH, Summary, needed, settings
+from duobus.spark.jobs.progress import Tell, described, untold
 from duobus.spark.jobs.work.tables import COMPACTED_DDL, DAY_OF_HOUR_SQL, HOUR_NO_SQL, HOUR_SQL, USAGE_DDL, read_table
-from duobus.spark.options import SWITCH, TEXT, Option
+from duobus.spark.options import SWITCH, TEXT, Option, Parsed
 from duobus.spark.prices import PER_GIB, PER_MILLION, PLACES, Prices, plain, read_prices
 
 if TYPE_CHECKING:
@@ -70,10 +71,17 @@ EXAMPLE: Final = (
 )
 
 
-def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+@described("usage")
+def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = untold) -> dict[str, Any]:
     """Compute usage by settings as ``OPTIONS`` tells them; see ``usage``."""
     parsed, summary = settings(cfg, (*OPTIONS, RUNS_PATH)), Summary("usage")
-    config = UsageConfig(
+    config = config_of(parsed)
+    return summary.kept(spark, parsed, {**usage(spark, config, tell), "engine": "spark"})
+
+
+def config_of(parsed: Parsed) -> UsageConfig:
+    """The settings of ``usage``; raise OptionError when one is missing."""
+    return UsageConfig(
         needed(parsed, "compacted"),
         needed(parsed, "out"),
         parsed["prices"],
@@ -81,10 +89,9 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Callable[[str], None]
         parsed["damaged"],
         parsed["check"],
     )
-    return summary.kept(spark, parsed, usage(spark, config, tell))
 
 
-def usage(spark: SparkSession, config: UsageConfig, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+def usage(spark: SparkSession, config: UsageConfig, tell: Tell = untold) -> dict[str, Any]:
     """Compute the days that are not computed yet; return the totals of the whole result.
 
     Raises:

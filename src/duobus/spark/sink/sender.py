@@ -102,9 +102,10 @@ class Post:
     Attributes:
         messages: Number of messages sent so far.
         requests: Number of sends so far.
+        bytes: Encoded size of the messages sent so far, with what a batch adds to each.
     """
 
-    __slots__ = ("_forget", "_limits", "_pace", "_sender", "_singly", "messages", "requests")
+    __slots__ = ("_forget", "_limits", "_pace", "_sender", "_singly", "bytes", "messages", "requests")
 
     def __init__(
         self,
@@ -120,6 +121,7 @@ class Post:
         self._singly: set[str] = set()
         self.messages = 0
         self.requests = 0
+        self.bytes = 0
 
     def make(self, batch_key: BatchKey) -> OpenBatch:
         """Open an empty batch.
@@ -153,6 +155,7 @@ class Post:
                 if not is_message_fault(error):
                     raise self._failed(entity, batch.messages, error) from None
             else:
+                self.bytes += batch.whole.size_in_bytes
                 self._count(len(batch))
                 return
         for index, message in enumerate(batch.messages):
@@ -161,6 +164,7 @@ class Post:
             except (SendFailed, Refused) as error:
                 error.left += batch.messages[index + 1 :]
                 raise
+        self.bytes += batch.whole.size_in_bytes
         if len(batch) > 1 and key is None:
             self._singly.add(entity)
 
@@ -171,9 +175,11 @@ class Post:
             SendFailed: The entity takes nothing now.
             Refused: It refuses the message.
         """
-        if size_of(message) > self.limit_of(entity):
+        size = size_of(message)
+        if size > self.limit_of(entity):
             return False
         self._send_one(entity, message)
+        self.bytes += size
         return True
 
     def limit_of(self, entity: str) -> int:

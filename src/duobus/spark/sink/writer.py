@@ -11,7 +11,7 @@ import json
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
@@ -103,6 +103,8 @@ class Sent(WriterCommitMessage):
         requests: Number of sends.
         diverted: Number of rows that were written to a file and not sent.
         claim_checked: Number of rows whose bodies were written to a file.
+        bytes: Encoded size of the messages.
+        repeated: Number of messages that an attempt after the first has sent, so that the destination may know them.
     """
 
     rows: int = 0
@@ -110,6 +112,8 @@ class Sent(WriterCommitMessage):
     requests: int = 0
     diverted: int = 0
     claim_checked: int = 0
+    bytes: int = 0
+    repeated: int = 0
 
 
 def batch_writer(options: dict[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
@@ -178,8 +182,6 @@ def _settings(options: dict[str, str], schema: StructType, overwrite: bool) -> S
 
 
 def _with_write_id(settings: SinkSettings, write_id: str) -> SinkSettings:
-    from dataclasses import replace
-
     return replace(settings, write_id=write_id)
 
 
@@ -215,7 +217,8 @@ class _Writer:
         aside = None
         if settings.oversize_path is not None and settings.on_oversize is OnOversize.DIVERT:
             aside = Aside(settings.oversize_path, place, task.taskAttemptId())
-        return write_rows(batches, place, settings, post, aside)
+        sent = write_rows(batches, place, settings, post, aside)
+        return replace(sent, repeated=sent.messages if task.attemptNumber() else 0)
 
     def _report(self, name: str, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Keep the counts of a write; the same file when it is committed a second time."""
@@ -285,7 +288,8 @@ def write_rows(
         if aside is not None:
             aside.discard()
         raise
-    return Sent(task.rows, post.messages, post.requests, 0 if aside is None else aside.rows, task.claim_checked)
+    diverted = 0 if aside is None else aside.rows
+    return Sent(task.rows, post.messages, post.requests, diverted, task.claim_checked, post.bytes)
 
 
 class _Task:

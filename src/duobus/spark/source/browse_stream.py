@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -15,9 +16,11 @@ from duobus.spark.errors import CheckpointError
 from duobus.spark.offsets import COUNT_BITS, COUNT_MASK, BrowseOffset
 from duobus.spark.options import Parsed
 from duobus.spark.retry import pause
+from duobus.spark.source.backlog import Backlog, behind_at
 from duobus.spark.source.extents import Extent, extents, first_since, last_until
 from duobus.spark.source.range_reader import RangePartition, read_ranges, tasks_of
 from duobus.spark.source.ranges import Bounds, Range, looker, parse_bounds
+from duobus.spark.source.status import Status, description_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -41,6 +44,10 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._entities: Entities | None = None
         #: With availableNow: the last message of each fragment when the run began.
         self._until: dict[str, dict[int, int]] | None = None
+        #: The end of the batch that was planned last, and when its oldest message was enqueued.
+        self._planned: BrowseOffset | None = None
+        self._oldest_ms: int | None = None
+        self._backlog: Backlog | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_schema": self._schema}
@@ -72,10 +79,21 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while True:
             end = self._end(offset, most)
             if end != offset:
+                self._planned = end
                 return end.to_json()
             if self._until is not None or clock.monotonic_ms() >= until_ms:
                 return start
             pause(POLL_S)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The figures of the stream, in the place of an offset; Spark hands them on and never reads them."""
+        if self._planned is None:
+            return None
+        if self._backlog is None:
+            self._backlog = Backlog(behind_at(place_of(self._options), self._options["claimTimeout"] / 1000))
+        behind = self._backlog.newest(self._resolved(), self._planned.nexts)
+        age_ms = None if self._oldest_ms is None else max(0, Clock().now_ms() - self._oldest_ms)
+        return Status(description_of(self._options), behind=behind, oldest_age_ms=age_ms).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
         """The partitions for the messages between two offsets."""
@@ -129,6 +147,7 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return lambda number: next(iter(page(number, 1)), None)
 
     def _end(self, offset: BrowseOffset, most: int) -> BrowseOffset:
+        self._oldest_ms = None
         nexts = {entity: dict(fragments) for entity, fragments in offset.nexts.items()}
         origins: dict[str, dict[int, int]] = {}
         if not nexts and self._bounds.start == "latest":
@@ -166,8 +185,15 @@ class BrowseStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if message.sequence_number < wanted:
                 message = at(wanted)
             if message is not None and message.sequence_number >> COUNT_BITS == fragment:
+                self._note(getattr(message, "enqueued_time_utc", None))
                 yield at, message.sequence_number
             number = (fragment + 1) << COUNT_BITS
+
+    def _note(self, enqueued: datetime | None) -> None:
+        """Remember when the oldest message of a batch was enqueued, as far as the SDK tells."""
+        if enqueued is not None:
+            enqueued_ms = int(enqueued.timestamp() * 1000)
+            self._oldest_ms = enqueued_ms if self._oldest_ms is None else min(enqueued_ms, self._oldest_ms)
 
     def _begin(self, entity: str, fragment: int, message: Any, at: Any) -> int:
         """Where a fragment begins that the stream has not read from."""

@@ -26,11 +26,13 @@ from duobus.spark.offsets import Claim
 from duobus.spark.options import Parsed
 from duobus.spark.recovery import dead_letter_numbers
 from duobus.spark.rows import check_schema
+from duobus.spark.source.backlog import Backlog, waiting_at
 from duobus.spark.source.browse_stream import BrowseStreamReader
 from duobus.spark.source.partition_reader import read_pieces
 from duobus.spark.source.partitions import Piece, split
 from duobus.spark.source.query_end import Ending, settle_committed
 from duobus.spark.source.settings import reading_of, source_options
+from duobus.spark.source.status import Status, description_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
 AVAILABLE_NOW_WAIT_MS: Final = 2_000
 #: A trigger without a limit claims so many times maxMessagesPerTrigger (2.6).
 WHOLE_TIMES: Final = 10
+
+#: What a stream has in the place of an end.
+_ENDS: Final = "ends with trigger(availableNow=True)"
 
 _log = logging.getLogger("duobus.spark")
 
@@ -62,11 +67,10 @@ def _new_name() -> str:
 
 
 def _demand_no_end(options: Parsed) -> None:
-    for name in ("endingOffsets", "endingTimestamp"):
+    for name in ("endingOffsets", "endingTimestamp", "maxMessages", "maxBytes"):
         if name in options.given:
-            raise OptionError(
-                f"The option '{name}' is of batch reads (spark.read); a stream ends with trigger(availableNow=True)."
-            )
+            instead = f"limits each batch by {name}PerTrigger" if name.startswith("max") else _ENDS
+            raise OptionError(f"The option '{name}' is of batch reads (spark.read); a stream {instead}.")
 
 
 class RefusingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -118,6 +122,9 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._attempt: tuple[dict[str, Any], int] | None = None
         #: The batch that was planned last, which no further signal of progress may come for.
         self._last: dict[str, Any] | None = None
+        #: Messages of the batch that was claimed last, and of all batches of this process.
+        self._claimed = self._taken = 0
+        self._backlog: Backlog | None = None
         self._ending = Ending(self.stop)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -195,12 +202,37 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end, count = claim_runner.latest(start, most, wait_ms)
         if not count and most and self._began_ms is not None:
             end, count = self._asked_again(claim_runner, start, most, wait_ms)
+        self._claimed = count
+        self._taken += count
         if self._left is not None:
             self._left -= count
         elif self._began_ms is not None and (self._access.oldest_ms or 0) > self._began_ms:
             # Nothing of this batch was there when the run began.
             self._left = 0
         return end
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The figures of the stream, in the place of an offset; Spark hands them on and never reads them."""
+        if self._access is None or self._claim_runner is None:
+            return None
+        if self._backlog is None:
+            self._backlog = Backlog(waiting_at(place_of(self._options)))
+        (locks, size), deferred = self._access.held(), self._claim_runner.unsettled()
+        # Brokers count as active what is locked or deferred, too. What the stream has taken since an answer came is
+        # subtracted, so that a figure which is a second old is right where nothing else is sent or received.
+        ever = self._backlog.newest(self._found(), self._taken - locks - deferred)
+        waiting = None if ever is None else max(0, ever - self._taken)
+        oldest_ms = self._access.oldest_ms
+        return Status(
+            description_of(self._options),
+            waiting=waiting,
+            behind=waiting,
+            oldest_age_ms=None if oldest_ms is None else max(0, Clock().now_ms() - oldest_ms),
+            claimed=self._claimed,
+            claimed_bytes=size,
+            deferred=deferred,
+            locks_held=locks,
+        ).to_json()
 
     def _found(self) -> tuple[str, ...]:
         """The entities that are read now."""

@@ -29,7 +29,7 @@ from duobus.spark.entities import demand_there, resolved, split_name
 from duobus.spark.errors import OptionError
 from duobus.spark.offsets import COUNT_BITS, COUNT_MASK
 from duobus.spark.options import Parsed
-from duobus.spark.rows import Source, check_schema, rows_of
+from duobus.spark.rows import Source, check_schema, rows_of, size_of
 from duobus.spark.source.extents import cut
 from duobus.spark.source.partition_reader import wish_of
 from duobus.spark.source.peek_pages import page_of
@@ -118,11 +118,46 @@ def read_ranges(
     wish = wish_of(reading)
     if is_duobus(reading.place):
         wish = wish._replace(session=session, key=key)
+    limit = Limit(options["maxMessages"], options["maxBytes"])
     for part in ranges:
+        if limit.is_reached:
+            return
         ask = looker(reading.place, part.entity, reading.claim_timeout_s, partial(page_of, wish=wish))
         demand = looker(reading.place, part.entity, reading.claim_timeout_s, demand_there)
         source = Source(reading.namespace, split_name(part.entity)[0])
-        yield from rows.batches(source, messages_of(part, ask, demand))
+        yield from rows.batches(source, limit.within(messages_of(part, ask, demand)))
+
+
+class Limit:
+    """What is left of the limits of a batch read.
+
+    Args:
+        messages: Messages at most; None: no limit.
+        size: Bytes of bodies, which the last message may exceed; None: no limit.
+    """
+
+    def __init__(self, messages: int | None, size: int | None) -> None:
+        self._messages = messages
+        self._bytes = size
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether nothing more may be read."""
+        return self._messages == 0 or self._bytes == 0
+
+    def within(self, messages: Iterator[Any]) -> Iterator[Any]:
+        """The first of some messages, as far as the limits go."""
+        if self._messages is None and self._bytes is None:
+            yield from messages
+            return
+        for message in messages:
+            if self._messages is not None:
+                self._messages -= 1
+            if self._bytes is not None:
+                self._bytes = max(0, self._bytes - size_of(message))
+            yield message
+            if self.is_reached:
+                return
 
 
 def tasks_of(ranges: list[Range], options: Parsed) -> list[list[Range]]:
@@ -130,6 +165,9 @@ def tasks_of(ranges: list[Range], options: Parsed) -> list[list[Range]]:
     total = sum(part.last - part.first + 1 for part in ranges)
     if not total:
         return []
+    if options["maxMessages"] is not None or options["maxBytes"] is not None:
+        # Numbers have gaps: how many messages a range has is known only to who reads it.
+        return [ranges]
     most, least = options["maxRecordsPerPartition"], options["minPartitions"]
     if "maxRecordsPerPartition" not in options.given:
         # The driver's processors, which are all there are on one machine; on a cluster minPartitions says more.

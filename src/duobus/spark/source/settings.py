@@ -43,6 +43,12 @@ def check_early(given: Mapping[str, str]) -> None:
     Raises:
         OptionError: One is wrong, whatever is read.
     """
+    if given.get("provider") == "duobus":
+        # Options of a table are among its properties when it is made, and nowhere when it is read.
+        raise OptionError(
+            "A table cannot be read from duobus, since Spark hands the options of CREATE TABLE to no source written in "
+            "Python; make a view: CREATE TEMPORARY VIEW name USING duobus OPTIONS (...)."
+        )
     options = _checked(given)
     if options["readMode"] is not None:
         demand_mode(options, SOURCE_OPTIONS, options["readMode"])

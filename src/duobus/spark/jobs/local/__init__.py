@@ -1,0 +1,1 @@
+"""Jobs on small tables of this machine, without Spark."""

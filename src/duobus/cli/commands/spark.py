@@ -106,11 +106,11 @@ def _run(job: Any, given: dict[str, Any]) -> None:
     settings = {} if config is None else _file(config)
     settings |= {names.get(name, name): value for name, value in _camel(given).items() if value is not None}
     needs_spark = getattr(job, "NEEDS_SPARK", True)
-    _ready(needs_spark=needs_spark)
+    demand_spark(needs_spark=needs_spark)
     progress = _Progress(is_shown=sys.stderr.isatty() and not no_progress)
     _check(job, settings)
     if needs_spark:
-        summary, status = _with_spark(job, settings, progress, lambda: _session(master, conf))
+        summary, status = _with_spark(job, settings, progress, lambda: new_session(master, conf))
     else:
         summary, status = _called(job, None, settings, progress), 0
     _print(summary, is_json)
@@ -211,7 +211,7 @@ def _file(path: Path) -> dict[str, Any]:
         raise click.ClickException(f"The file {path} is no TOML: {error}") from None
 
 
-def _ready(*, needs_spark: bool) -> None:
+def demand_spark(*, needs_spark: bool) -> None:
     """Check what Spark needs, and tell it which Python its workers are to use."""
     if any(find_spec(name) is None for name in ("pyspark", "pyarrow", "azure.servicebus")):
         raise click.ClickException(_NO_EXTRA)
@@ -224,7 +224,8 @@ def _ready(*, needs_spark: bool) -> None:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
-def _session(master: str | None, conf: tuple[str, ...]) -> Any:
+def new_session(master: str | None, conf: tuple[str, ...]) -> Any:
+    """Start a session of Spark; ``conf`` has settings of the form ``NAME=VALUE``."""
     from pyspark.sql import SparkSession
 
     from duobus.spark.jobs.job import spark_errors

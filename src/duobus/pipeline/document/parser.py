@@ -101,6 +101,9 @@ class _Reader:
     def pipeline(self) -> Pipeline:
         top = self._top
         top.known(_TOP)
+        if self._faults.found:
+            # All that a table of a misspelt name declares would be missing in what follows.
+            raise DocumentError(self._file.name, self._faults.found)
         name = top.text("name") or self._file.stem
         spark = Section("spark", top.table("spark"), self._faults)
         spark.known(("master", "conf", "parallel"))

@@ -52,7 +52,9 @@ class StageReader:
         self._demand_single_writers(found)
         self._demand_single_claims(found)
         pipeline = replace(self._pipeline, stages=found)
-        self._demand_tables_that_are_there(pipeline)
+        if not self._faults.found:
+            # A stage that is wrong may be the one that writes the table.
+            self._demand_tables_that_are_there(pipeline)
         ordered = self._ordered(pipeline)
         return replace(pipeline, stages=ordered)
 
@@ -77,7 +79,8 @@ class StageReader:
         meant = self._meant(reads, writes, sources)
         kind = kind or meant
         if not sources and not tables:
-            section.fault("from", f"{reads!r} leads to no source and no table.")
+            if not any(fault.place.startswith("views.") for fault in self._faults.found):
+                section.fault("from", f"{reads!r} leads to no source and no table.")
         elif kind is Kind.CAPTURE and not self._may_capture(section, reads, writes):
             return None
         elif kind is not meant:

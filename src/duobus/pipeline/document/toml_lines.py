@@ -32,26 +32,25 @@ class TomlLines:
                 continue
             if (header := _HEADER.match(line)) is not None:
                 table = _plain(header[1])
-                self._note(table, number)
+                self._note_all(table, number)
             elif (key := _KEY.match(line)) is not None:
                 path = f"{table}.{_plain(key[1])}".strip(".")
-                # A dotted key is the first mention of the tables in it, too.
-                parts = path.split(".")
-                for end in range(1, len(parts) + 1):
-                    self._note(".".join(parts[:end]), number)
+                self._note_all(path, number)
                 rest = line[key.end() :]
                 quote = next((one for one in _QUOTES if rest.count(one) == 1), None)
 
-    def _note(self, path: str, number: int) -> None:
-        self._lines.setdefault(path, number)
+    def _note_all(self, path: str, number: int) -> None:
+        """Note a path, and the tables in it, of which this may be the first mention."""
+        parts = path.split(".")
+        for end in range(1, len(parts) + 1):
+            self._lines.setdefault(".".join(parts[:end]), number)
 
     def line_of(self, place: str, key: str | None = None) -> int | None:
         """The line of a key, or else of its table; None where neither stands in the text."""
         for path in (f"{place}.{key}".strip(".") if key else place, place):
             if path in self._lines:
                 return self._lines[path]
-        # A table that is only mentioned as a part of another one's name.
-        return next((line for path, line in self._lines.items() if place and path.startswith(f"{place}.")), None)
+        return None
 
 
 def line_of_error(error: tomllib.TOMLDecodeError) -> tuple[int | None, str]:

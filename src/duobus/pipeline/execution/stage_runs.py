@@ -124,7 +124,8 @@ class StageRun:
             raise StageError(
                 f"The checkpoint of the stage {self._stage.name!r} was made with {before.get(changed)!r} as its "
                 f"{changed}, and the document says {identity.get(changed)!r} now. Give the stage another name, or "
-                f"release its claim ('duobus spark release --checkpoint {self._state.checkpoint}') and remove {self._state.folder}."
+                f"release its claim ('duobus spark release --checkpoint {self._state.checkpoint}') and remove "
+                f"{self._state.folder}."
             )
 
     # -- streams ----------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ BROKEN = {
     ),
     "a table of another name": (
         ("[sources.incoming]", "[source.incoming]"),
-        "shop.toml:8: source: There is no key 'source' here. Did you mean 'sources'?",
+        "shop.toml:7: source: There is no key 'source' here. Did you mean 'sources'?",
     ),
     "a misspelt option of a source": (
         ("maxMessagesPerTrigger", "maxMessagePerTrigger"),

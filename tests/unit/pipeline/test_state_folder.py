@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,19 +10,9 @@ from kit_document import parsed
 
 from duobus.pipeline import state_folder
 from duobus.pipeline.outlook import outlook_of
-from duobus.pipeline.state_folder import RUNS_KEPT, PipelineBusy, StageState, StateFolder
+from duobus.pipeline.state_folder import RUNS_KEPT, StageState, StateFolder
 from duobus.pipeline.status import pipelines_in, status_of
 from duobus.pipeline.table_versions import behind, version_of
-
-#: Holds the lock until its standard input ends.
-HOLDER = """
-import sys
-from pathlib import Path
-from duobus.pipeline.state_folder import StateFolder
-with StateFolder(Path(sys.argv[1])).lock({"since": "noon"}):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
 
 
 def commit(stage: StageState, query: str, *batches: int) -> None:
@@ -34,27 +21,6 @@ def commit(stage: StageState, query: str, *batches: int) -> None:
     (stage.checkpoint / "metadata").write_text(json.dumps({"id": f"{query}-0000"}))
     for batch in batches:
         (stage.checkpoint / "commits" / f"{batch}").write_text("v1\n{}")
-
-
-def test_the_second_run_is_told_who_runs_and_a_kill_frees_the_lock(tmp_path: Path) -> None:
-    state = StateFolder(tmp_path)
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ
-    )
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(PipelineBusy, match=rf"process {holder.pid} on \S+, since noon") as refused, state.lock({}):
-            pass
-        assert "'duobus pipeline stop'" in str(refused.value)
-        assert (state.holder() or {})["process"] == holder.pid
-    finally:
-        holder.kill()
-        holder.communicate()
-    assert state.holder() is None
-    assert state.last_holder()["process"] == holder.pid
-    with state.lock({}):
-        assert (state.holder() or {})["process"] == os.getpid()
 
 
 def test_a_run_that_was_begun_is_told_from_one_that_is_done(tmp_path: Path) -> None:

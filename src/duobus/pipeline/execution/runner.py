@@ -320,7 +320,7 @@ class _Run:
             goes_on = stage.is_streaming and stage.every_ms is not None and not self._once
             if not goes_on and self._at_a_time() >= self._pipeline.parallel:
                 continue
-            session = self._spark.newSession()
+            session = self._new_session()
             self._stopping.sessions.append(session)
             work = StageRun(
                 session,
@@ -334,6 +334,15 @@ class _Run:
             self._telling.started(stage)
             self._schedule.started(name)
             self._running[name] = threads.submit(self._worked, work, stage), session
+
+    def _new_session(self) -> SparkSession:
+        """A session of one stage: with temporary views and queries of its own."""
+        from duobus.spark import DuobusDataSource
+
+        session = self._spark.newSession()
+        # Sessions after the first do not find the format by themselves.
+        session.dataSource.register(DuobusDataSource)
+        return session
 
     def _at_a_time(self) -> int:
         stages = (self._pipeline.stages[name] for name in self._running)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from duobus.pipeline.document.model import Kind, Pipeline, Stage
+from duobus.pipeline.document.model import Pipeline, Stage
 from duobus.pipeline.state_folder import StateFolder
 from duobus.pipeline.table_versions import behind, newest_batch, version_of
 
@@ -46,7 +46,7 @@ def _next(pipeline: Pipeline, state: StateFolder, stage: Stage) -> str:
     if number and result is None:
         return f"repeats run {number}, which was interrupted"
     inputs = {name: version_of(pipeline, state, name) for name in stage.tables}
-    if stage.kind in (Kind.REPORT, Kind.SEND) and not all(inputs.values()):
+    if not all(inputs.values()):
         return "waits for the first rows"
     late = sum(behind(version, plan.get("inputs", {}).get(name, {})) for name, version in inputs.items())
     if not number:

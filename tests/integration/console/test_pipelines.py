@@ -37,6 +37,7 @@ async def test_stages_are_told_to_people_and_to_programs(tmp_path: Path) -> None
         words = (await client.get("/pipelines")).words
         assert "shop not running" in words
         assert "1,200 5,200" in words
+        assert "Look at alert of shop." in words
         assert "Nobody answers at <b>localhost</b>." in words
         (pipeline,) = (await client.data("/pipelines"))["pipelines"]
         assert [(stage["stage"], stage["state"], stage["lag"]) for stage in pipeline["stages"]] == [

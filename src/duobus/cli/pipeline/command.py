@@ -116,7 +116,7 @@ def plan(document: Path, is_json: bool) -> None:
         click.echo(json_of({"pipeline": pipeline.name, "state": str(pipeline.state), "stages": rows}, indent=2))
         return
     with Printer("table", table=_PLAN) as printer:
-        printer.print(rows)
+        printer.print({**row, "reads": ", ".join(row["reads"]), "before": ", ".join(row["before"])} for row in rows)
 
 
 @command.command(name="run")

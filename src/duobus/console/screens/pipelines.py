@@ -6,12 +6,13 @@ The screen is there when the console was started with ``--pipelines``.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from duobus.console.settings import SETTINGS
 from duobus.console.visits import Screen, View, Visit
-from duobus.pipeline.status import pipelines_in, status_of
+from duobus.pipeline.status import FAILED, HELD_BACK, pipelines_in, status_of
 
 screen: Final = Screen("pipelines", label="Pipelines", key="l", order=77)
 
@@ -27,7 +28,12 @@ async def show(visit: Visit) -> View:
     found = await asyncio.to_thread(_pipelines_of, folder)
     # A page that asks again wants the tables only.
     template = "pipelines/tables.html" if visit.query.get("part") == "tables" else "pipelines/page.html"
-    return View(template, "Pipelines", {"folder": str(folder), "pipelines": found})
+    trouble = [f"{stage['stage']} of {one['pipeline']}" for one in found for stage in one["stages"] if _is_bad(stage)]
+    return View(template, "Pipelines", {"folder": str(folder), "pipelines": found, "trouble": trouble})
+
+
+def _is_bad(stage: Mapping[str, Any]) -> bool:
+    return stage["state"] in (FAILED, HELD_BACK)
 
 
 def _pipelines_of(folder: Path) -> list[dict[str, Any]]:

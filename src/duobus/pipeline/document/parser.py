@@ -265,12 +265,12 @@ class _Reader:
 
     def _view(self, name: str, section: Section, known: set[str]) -> View:
         section.known(("sql", "sqlFile", "python", "from"))
-        ways = [key for key in ("sql", "sqlFile", "python") if section.has(key)]
-        if len(ways) != 1:
-            told = " and ".join(f"'{way}'" for way in ways) or "none of them"
+        made_by = [key for key in ("sql", "sqlFile", "python") if section.has(key)]
+        if len(made_by) != 1:
+            told = " and ".join(f"'{key}'" for key in made_by) or "none of them"
             section.fault(None, f"One of the keys 'sql', 'sqlFile' and 'python' makes a view; {told} was given.")
             return View(name, "", None, None, ())
-        if ways[0] == "python":
+        if made_by[0] == "python":
             return self._python_view(name, section, known)
         if section.has("from"):
             section.fault("from", "'from' goes with 'python'; a statement of SQL names what it reads itself.")
@@ -287,7 +287,7 @@ class _Reader:
             if found is None:
                 where = f"Line {table.line} of {file!r} reads" if file else "The statement reads"
                 section.fault(
-                    ways[0], f"{where} {table.name!r}, which is no source, table or view.{near(table.name, known)}"
+                    made_by[0], f"{where} {table.name!r}, which is no source, table or view.{near(table.name, known)}"
                 )
             else:
                 inputs.append(found)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from duobus.clock import Clock, Entropy
 from duobus.pipeline import status
 from duobus.pipeline.document.model import Pipeline, Stage
-from duobus.pipeline.execution.lag import waiting_in
-from duobus.pipeline.execution.stage_runs import Outcome, StageRun, is_unfinished, rows_by_batch
+from duobus.pipeline.execution.stage_runs import Outcome, StageRun, is_unfinished, rows_by_batch, waiting_in
 from duobus.pipeline.execution.views import add_folder
 from duobus.pipeline.schedule import Planned, Schedule
 from duobus.pipeline.state_folder import StateError, StateFolder

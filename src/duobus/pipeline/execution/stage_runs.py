@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.pipeline.document.model import STREAMING, Kind, Pipeline, Stage
+from duobus.pipeline.document.model import STREAMING, Kind, Pipeline, Source, Stage
 from duobus.pipeline.execution.errors import StageError, told
 from duobus.pipeline.execution.tables import BatchWriter, columns_for, frame_of, replace
 from duobus.pipeline.execution.views import function_of, rows_of
 from duobus.pipeline.state_folder import StageState, StateFolder
 from duobus.pipeline.table_versions import version_of
-from duobus.spark.connection import demand_reachable, place_of
+from duobus.spark.connection import demand_reachable, new_administration, place_of
+from duobus.spark.entities import PATTERNS, split_name
 from duobus.spark.jobs.job import spark_errors
 from duobus.spark.options import CONNECTION_OPTIONS, parse
 from duobus.spark.source.query_end import settle_committed
@@ -32,6 +34,7 @@ LOOK_S: Final = 0.2
 SEND_TASKS: Final = 4
 #: Options of a capture that a source of the document may have, beside those that the capture sets.
 _OF_CAPTURE: Final = frozenset({"readMode"})
+_OF_TOPIC: Final = "/subscriptions/"
 _CONNECTION: Final = frozenset(option.name for option in CONNECTION_OPTIONS)
 
 
@@ -214,7 +217,7 @@ class StageRun:
             new = self._stage.new_rows_of
             since = plan["inputs"].get(new) if new is not None and number else None
             number, plan = number + 1, {"inputs": inputs, "since": since, "definition": definition}
-            if self._stage.kind in (Kind.REPORT, Kind.SEND) and not all(inputs.values()):
+            if not all(inputs.values()):
                 return self._nothing_yet()
             self._state.plan(number, plan)
         outcome = self._moved(number, plan) if self._stage.kind in (Kind.REPORT, Kind.SEND) else self._job()
@@ -298,3 +301,29 @@ def is_unfinished(state: StageState) -> bool:
     """Whether a run of a stage was begun and not finished."""
     number, _, result = state.newest()
     return number > 0 and result is None
+
+
+def waiting_in(source: Source) -> int | None:
+    """Messages that wait in the entities of a source; None where the rights do not suffice, or for a pattern."""
+    if source.mode != "claim" or any(name in source.options for name in PATTERNS):
+        return None
+    connection = {key: value for key, value in source.options.items() if key in _CONNECTION}
+    total = 0
+    # The rights may be missing, or the management API: no lag is no fault of the stage.
+    with suppress(Exception), new_administration(place_of(parse(connection, CONNECTION_OPTIONS))) as management:
+        for entity in source.entities:
+            name, sub_queue = split_name(entity)
+            topic, is_subscription, subscription = name.partition(_OF_TOPIC)
+            found = (
+                management.get_subscription_runtime_properties(topic, subscription)
+                if is_subscription
+                else management.get_queue_runtime_properties(name)
+            )
+            if sub_queue == "transferdeadletter":
+                total += found.transfer_dead_letter_message_count or 0
+            elif sub_queue is not None:
+                total += found.dead_letter_message_count or 0
+            else:
+                total += found.active_message_count or 0
+        return total
+    return None

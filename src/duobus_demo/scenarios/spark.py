@@ -317,7 +317,7 @@ class SparkScenario:
         """Messages, claims, locks and files that nobody would come back for."""
         found = []
         with _management_of(self._servers[EAST]) as east:
-            queues = {
+            queues: dict[str, Any] = {
                 "west/orders": self._management.get_queue_runtime_properties(QUEUE),
                 "west/events": self._management.get_subscription_runtime_properties(TOPIC, SUBSCRIPTION),
                 "east/orders": east.get_queue_runtime_properties(QUEUE),

@@ -189,9 +189,9 @@ def status(document: Path, is_json: bool) -> None:
 @command.command(name="stop")
 @_DOCUMENT_OR_STATE
 @click.option(
-    "--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait for its end."
+    "--wait", "wait_s", type=click.IntRange(0, 3600), default=60, show_default=True, help="Seconds to wait for its end."
 )
-def stop(document: Path, wait_s: float) -> None:
+def stop(document: Path, wait_s: int) -> None:
     """Stop a pipeline that runs on this machine, in order: each stream after its present batch."""
     state, clock = StateFolder(_state_of(document)), Clock()
     holder = state.holder()
@@ -202,11 +202,11 @@ def stop(document: Path, wait_s: float) -> None:
     if host != socket.gethostname() or not isinstance(process, int):
         raise click.ClickException(f"The pipeline is run by process {process} on {host}: stop it there.")
     os.kill(process, signal.SIGTERM)
-    until_ms = clock.monotonic_ms() + int(wait_s * 1000)
+    until_ms = clock.monotonic_ms() + wait_s * 1000
     while _is_held_by(state.holder(), process):
         if clock.monotonic_ms() >= until_ms:
             raise click.ClickException(
-                f"The process {process} was told to stop, and has not ended within {wait_s:g} s."
+                f"The process {process} was told to stop, and has not ended within {wait_s} s."
             )
         Event().wait(_LOOK_S)
     click.echo("The pipeline has stopped.")

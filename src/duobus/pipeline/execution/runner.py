@@ -296,6 +296,7 @@ class _Run:
             unfinished=(one.name for one in stages if not one.is_streaming and is_unfinished(state.stage(one.name))),
         )
         self._running: dict[str, tuple[Future[Outcome], SparkSession]] = {}
+        self._sessions: dict[str, SparkSession] = {}
         self._looked_ms = self._counted_ms = 0
         self._failed: set[str] = set()
 
@@ -319,8 +320,7 @@ class _Run:
             goes_on = stage.is_streaming and stage.every_ms is not None and not self._once
             if not goes_on and self._at_a_time() >= self._pipeline.parallel:
                 continue
-            session = self._new_session()
-            self._stopping.sessions.append(session)
+            session = self._session_of(name)
             work = StageRun(
                 session,
                 self._pipeline,
@@ -334,14 +334,16 @@ class _Run:
             self._schedule.started(name)
             self._running[name] = threads.submit(self._worked, work, stage), session
 
-    def _new_session(self) -> SparkSession:
-        """A session of one stage: with temporary views and queries of its own."""
+    def _session_of(self, name: str) -> SparkSession:
+        """The session of a stage, for all of its runs: with temporary views and queries of its own."""
         from duobus.spark import DuobusDataSource
 
-        session = self._spark.newSession()
-        # Sessions after the first do not find the format by themselves.
-        session.dataSource.register(DuobusDataSource)
-        return session
+        if name not in self._sessions:
+            session = self._sessions[name] = self._spark.newSession()
+            # Sessions after the first do not find the format by themselves.
+            session.dataSource.register(DuobusDataSource)
+            self._stopping.sessions.append(session)
+        return self._sessions[name]
 
     def _at_a_time(self) -> int:
         stages = (self._pipeline.stages[name] for name in self._running)
@@ -354,12 +356,11 @@ class _Run:
         return outcome
 
     def _gather(self) -> None:
-        for name, (future, session) in list(self._running.items()):
+        for name, (future, _) in list(self._running.items()):
             if not future.done():
                 continue
             stage, outcome = self._pipeline.stages[name], future.result()
             del self._running[name]
-            self._stopping.sessions.remove(session)
             is_stopped = self._stopping.requested.is_set() and (stage.is_streaming or outcome.error is not None)
             self._telling.ended(stage, outcome, is_stopped=is_stopped)
             is_good = outcome.error is None

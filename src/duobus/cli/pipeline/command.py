@@ -205,9 +205,7 @@ def stop(document: Path, wait_s: int) -> None:
     until_ms = clock.monotonic_ms() + wait_s * 1000
     while _is_held_by(state.holder(), process):
         if clock.monotonic_ms() >= until_ms:
-            raise click.ClickException(
-                f"The process {process} was told to stop, and has not ended within {wait_s} s."
-            )
+            raise click.ClickException(f"The process {process} was told to stop, and has not ended within {wait_s} s.")
         Event().wait(_LOOK_S)
     click.echo("The pipeline has stopped.")
 

@@ -197,6 +197,7 @@ class Pipeline:
         state: Folder of everything that is kept between runs.
         master: Of Spark; None for this machine.
         parallel: Stages that run at a time, beside streams.
+        attempts: How often a stage that fails is tried, where another attempt may help.
         conf: Settings of Spark.
         sources, tables, views, sinks, stages: By name; stages in the order in which they depend on each other.
     """
@@ -206,6 +207,7 @@ class Pipeline:
     state: Path
     master: str | None
     parallel: int
+    attempts: int
     conf: Mapping[str, str]
     sources: Mapping[str, Source] = field(default_factory=dict)
     tables: Mapping[str, Table] = field(default_factory=dict)

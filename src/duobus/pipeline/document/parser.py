@@ -43,6 +43,7 @@ _OWN: Final = {
 #: Options that name a file or folder, which count from the folder of the document.
 FILE_OPTIONS: Final = frozenset({"caFile", "connectionStringFile", "attemptsPath", "oversizePath", "reportPath"})
 _PARALLEL_MAX: Final = 16
+_ATTEMPTS_MAX: Final = 10
 
 
 def read_document(file: Path, *, read: Callable[[Path], str] = lambda path: path.read_text("utf-8")) -> Pipeline:
@@ -106,7 +107,7 @@ class _Reader:
             raise DocumentError(self._file.name, self._faults.found)
         name = top.text("name") or self._file.stem
         spark = Section("spark", top.table("spark"), self._faults)
-        spark.known(("master", "conf", "parallel"))
+        spark.known(("master", "conf", "parallel", "attempts"))
         self._connections = {name: self._connection(one) for name, one in self._named("connections").items()}
         sources = {name: self._source(name, one) for name, one in self._named("sources", is_sql=True).items()}
         tables = {name: self._table(name, one) for name, one in self._named("tables", is_sql=True).items()}
@@ -120,6 +121,7 @@ class _Reader:
             state=self._folder / (top.text("state") or f"{self._file.stem}.state"),
             master=spark.text("master"),
             parallel=spark.number("parallel", 2, 1, _PARALLEL_MAX),
+            attempts=spark.number("attempts", 1, 1, _ATTEMPTS_MAX),
             conf={key: text_of(value) for key, value in spark.table("conf").items()},
             sources=sources,
             tables=tables,

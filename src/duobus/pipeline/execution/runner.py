@@ -149,6 +149,10 @@ class _Telling:
         told = "" if rows is None or outcome.is_unchanged else f", {rows:,} rows"
         self._tell(f"{stage.name}: {how}{told}, {seconds:.1f} s" + (f": {said}" if said else ""))
 
+    def failed(self, stage: Stage, attempt: int, error: str) -> None:
+        """Tell of an attempt that failed."""
+        self._tell(f"{stage.name}: attempt {attempt} failed: {error}")
+
     def held_back(self, stage: Stage) -> None:
         self._keep(stage, {**self._state.stage(stage.name).status(), "state": status.HELD_BACK})
 
@@ -350,7 +354,11 @@ class _Run:
         return sum(not (one.is_streaming and one.every_ms is not None and not self._once) for one in stages)
 
     def _worked(self, work: StageRun, stage: Stage) -> Outcome:
-        outcome = work.run()
+        for attempt in range(self._pipeline.attempts):
+            outcome = work.run()
+            if outcome.error is None or not outcome.may_pass or self._stopping.requested.is_set():
+                break
+            self._telling.failed(stage, attempt + 1, outcome.error)
         if stage.sources:
             self._telling.count_waiting(stage)
         return outcome

@@ -20,6 +20,7 @@ from duobus.pipeline.state_folder import StageState, StateFolder
 from duobus.pipeline.table_versions import version_of
 from duobus.spark.connection import demand_reachable, new_administration, place_of
 from duobus.spark.entities import PATTERNS, split_name
+from duobus.spark.errors import CheckpointError, OptionError
 from duobus.spark.jobs.job import spark_errors
 from duobus.spark.options import CONNECTION_OPTIONS, parse
 from duobus.spark.source.query_end import settle_committed
@@ -49,6 +50,7 @@ class Outcome:
         note: Why not, or what else there is to tell.
         summary: Of a job.
         error: What went wrong, as a sentence; None where nothing did.
+        may_pass: Whether another attempt may help: not against a wrong option, view or checkpoint.
     """
 
     rows: int | None = None
@@ -57,6 +59,7 @@ class Outcome:
     note: str | None = None
     summary: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
+    may_pass: bool = True
 
 
 class StageRun:
@@ -101,7 +104,8 @@ class StageRun:
                 return self._streamed()
             return self._batch()
         except Exception as error:  # noqa: BLE001 - whatever a stage meets is told with the stage
-            return Outcome(error=told(error), is_new=False)
+            is_wrong = isinstance(error, StageError | OptionError | CheckpointError)
+            return Outcome(error=told(error), is_new=False, may_pass=not is_wrong)
 
     # -- what is checked before -------------------------------------------------------------------------------------
 

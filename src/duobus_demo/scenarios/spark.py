@@ -66,6 +66,8 @@ _SEND_AT_ONCE: Final = 200
 _SAMPLE_S: Final = 0.25
 #: Between two looks at the stages: they may run for less than a second.
 _LOOK_S: Final = 0.02
+#: How long a stage has run when the kill comes, at least.
+_MIDDLE_S: Final = 0.2
 _RECEIVE_S: Final = 3.0
 _PRICE_S: Final = 180.0
 _PROPERTIES: Final = {"EnablePartitioning": True, "LockDuration": "PT30S", "MaxDeliveryCount": 1000}
@@ -256,6 +258,8 @@ class SparkScenario:
             if stage.startswith("capture"):
                 self._until(process, lambda: self._captured.count() >= KILL_AT * self._total, "a quarter is captured")
             self._until(process, lambda: bool(process.running_stages([stage])), f"{stage} runs", pause_s=_LOOK_S)
+            # Stages that begin at the same time are hit as well, each of them in its middle.
+            self._pause.wait(_MIDDLE_S)
             if stage == "alert":
                 # In the middle: some are sent, and the pipeline does not know yet.
                 self._until(

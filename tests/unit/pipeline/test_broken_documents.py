@@ -94,6 +94,11 @@ BROKEN = {
         "shop.toml:9: sources.incoming.checkpointLocation: The pipeline keeps the checkpoints itself, below the folder "
         "of its state.",
     ),
+    "an option that a capture does not take": (
+        ("maxMessagesPerTrigger = 500", "includeBody = false"),
+        "shop.toml:9: sources.incoming.includeBody: A capture does not take this option: leave it out, or put a view "
+        "between source and table.",
+    ),
     "a sink without a place": (
         ('topic = "alerts"', 'messageIdMode = "column"'),
         "shop.toml:25: sinks.alerts: One of the keys 'queue', 'topic' and 'function' says where rows go.",

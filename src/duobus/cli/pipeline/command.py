@@ -100,7 +100,9 @@ def validate(document: Path, is_json: bool) -> None:
     if is_json:
         click.echo(json_of({"pipeline": pipeline.name, "stages": list(pipeline.stages), "faults": []}))
     else:
-        click.echo(f"{document}: the pipeline {pipeline.name!r} has {len(pipeline.stages)} stages and no fault.")
+        number = len(pipeline.stages)
+        stages = "1 stage" if number == 1 else f"{number} stages"
+        click.echo(f"{document}: the pipeline {pipeline.name!r} has {stages} and no fault.")
 
 
 @command.command(name="plan")

@@ -193,6 +193,11 @@ class StageReader:
         for key, given in (("columns", table.columns), ("partitionBy", table.partition_by)):
             if given:
                 self._faults.add(f"tables.{writes}", key, "A captured table has the columns and folders of the source.")
+        known = {option.name for option in (*CONNECTION_OPTIONS, *import_module("duobus.spark.jobs.capture").OPTIONS)}
+        for key in self._pipeline.sources[reads].options:
+            if key not in known:
+                text = "A capture does not take this option: leave it out, or put a view between source and table."
+                self._faults.add(f"sources.{reads}", key, text)
         return True
 
     def _why(self, reads: str, writes: str, sources: tuple[str, ...]) -> str:

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 LOOK_S: Final = 0.2
 #: Tasks that send the rows of a table: always as many, so that a run that is repeated has each row in its place again.
 SEND_TASKS: Final = 4
-#: Options of a capture that a source of the document may have, beside those that the capture sets.
-_OF_CAPTURE: Final = frozenset({"readMode"})
 _OF_TOPIC: Final = "/subscriptions/"
 _CONNECTION: Final = frozenset(option.name for option in CONNECTION_OPTIONS)
 
@@ -154,13 +152,7 @@ class StageRun:
         assert stage.reads is not None
         assert stage.writes is not None
         table = pipeline.tables[stage.writes]
-        known = _CONNECTION | _OF_CAPTURE | {option.name for option in capture.OPTIONS}
         given = pipeline.sources[stage.reads].options
-        if unknown := [name for name in given if name not in known]:
-            raise StageError(
-                f"A capture does not take the option {unknown[0]!r} of the source {stage.reads!r}: leave it out, or "
-                "put a view between the source and the table."
-            )
         settings: dict[str, Any] = {**given, "path": table.path, "checkpoint": str(self._state.checkpoint)}
         settings["compression"] = table.compression
         if self._every_ms is not None:
@@ -276,7 +268,8 @@ def identity_of(pipeline: Pipeline, stage: Stage) -> dict[str, Any]:
     entities = [entity for name in stage.sources for entity in pipeline.sources[name].entities]
     modes = [pipeline.sources[name].mode for name in stage.sources]
     table = pipeline.table_of(stage)
-    target = stage.writes if table is None else table.path
+    # From the folder of the document, which may be moved with all that belongs to it.
+    target = stage.writes if table is None else table.path.removeprefix(f"{pipeline.folder}/")
     return {"source": ", ".join(entities), "readMode": ", ".join(modes), "target": target}
 
 

@@ -236,6 +236,8 @@ def run_pipeline(
             return _Run(pipeline, state, spark, identifier, once, tell, clock).run()
         finally:
             spark.stop()
+            # It has ended in order, so that the next run need not wait for its JVM.
+            state.tell_holder(about)
 
 
 def _identifier(pipeline: Pipeline, state: StateFolder, entropy: Entropy) -> str:

@@ -42,8 +42,8 @@ def write_document(folder: Path, changes: dict[str, str]) -> Path:
 def quick_home(folder: Path) -> dict[str, str]:
     """Variables that let each process of Python begin a second sooner; none where Spark has a home already.
 
-    Such a process looks for PySpark in an archive of Spark's home first, in which nothing compiled can be kept. In a home
-    without the archive the installed package serves, which is the same code.
+    Such a process looks for PySpark in an archive of Spark's home first, in which nothing compiled can be kept. In a
+    home without the archive the installed package serves, which is the same code.
 
     Args:
         folder: Where the home is made.

@@ -96,6 +96,8 @@ class StageRun:
     def run(self) -> Outcome:
         """Run the stage to its end."""
         try:
+            # Spark looks for the format of a write in the session that is active in the thread, and this makes it so.
+            self._spark.createDataFrame([], "nothing int")
             self._demand_reachable()
             if self._stage.kind in STREAMING:
                 self._demand_same_stage()

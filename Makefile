@@ -75,7 +75,7 @@ screenshots: $(STAMP) ## Photograph the console on a shop into docs/images; need
 console-load: $(STAMP) ## Load the console: 1,000,000 messages, 100 open consoles, a message of 100 MB, 10,000 entities (ARGS=--quick)
 	$(BIN)/python -m tools.console_load $(ARGS)
 
-demo-spark: $(STAMP) ## Capture to Parquet with the driver of Spark killed, reconcile, price (needs Java 17 or 21)
+demo-spark: $(STAMP) ## A pipeline in one document, killed in each of its stages, counted and priced (needs Java 17 or 21)
 	@rm -rf .build/demo-spark
 	$(BIN)/duobus demo --part spark --seconds-limit 600 --keep .build/demo-spark $(ARGS)
 

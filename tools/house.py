@@ -31,7 +31,7 @@ LINES_OF_SMALL: Final = 40
 RING: Final = 2
 
 #: The client's side, which meets the server on the wire only, and which rooms of the server it may use all the same.
-CLIENT: Final = frozenset({"ha", "relay", "arrow", "spark", "console", "dead_letters"})
+CLIENT: Final = frozenset({"ha", "relay", "arrow", "spark", "pipeline", "console", "dead_letters"})
 CLIENT_MAY_USE: Final = CLIENT | {"model", "telemetry", "concurrency", "clock", "errors", "file_sync"}
 #: Work on dead letters follows the server's language of filters, and writes values in the form of the wire.
 DEAD_LETTERS_MAY_USE: Final = frozenset({"rules", "codec"})

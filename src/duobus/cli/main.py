@@ -43,6 +43,10 @@ _COMMANDS = {
         "duobus.cli.commands.pair:command",
         "Tell what a pair of namespaces has in its backlog queues, and what it costs.",
     ),
+    "pipeline": (
+        "duobus.cli.pipeline.command:command",
+        "Run a pipeline on Spark that one document declares: check, plan, run, watch and stop it.",
+    ),
     "queue": ("duobus.cli.commands.entities:queue", "Create, show, list, update, purge and delete queues."),
     "relay": (
         "duobus.cli.commands.relay:command",

@@ -19,6 +19,7 @@ from duobus.console.namespace.failures import NamespaceError, namespace_error
 from duobus.console.pages import Failure, Pages, static_folder
 from duobus.console.screens import SCREENS
 from duobus.console.screens.namespaces import namespaces_screen
+from duobus.console.screens.pipelines import screen as pipelines_screen
 from duobus.console.security import (
     CSRF_FIELD,
     Handler,
@@ -64,7 +65,9 @@ class Console:
         cookie = f"duobus-console-{settings.port or entropy.number(_COOKIE_BITS)}"
         self._pages = Pages()
         self._sign_in = SignIn(settings, self._pages, self.sessions, clock=clock, cookie=cookie, code=self.access_code)
-        self.screens = (*screens, namespaces_screen(self._sign_in.known, self._sign_in))
+        # Few have pipelines, so that the screen is there for those who name their folder.
+        pipelines = () if settings.pipelines is None else (pipelines_screen,)
+        self.screens = (*screens, *pipelines, namespaces_screen(self._sign_in.known, self._sign_in))
         self._pages.add(self.screens)
 
     def application(self) -> web.Application:

@@ -34,6 +34,7 @@ class ConsoleSettings:
         management_url: Base URL of the management API, where the connection string does not lead there.
         ca: Certificate authority to trust, PEM.
         profiles: File with saved namespaces; None for no such file.
+        pipelines: Folder with the states of pipelines on Spark, which the console shows; None for no such folder.
         public_url: Address under which people reach the console, where a proxy stands before the console.
         any_namespace: Whether people may sign in to a namespace that neither the operator nor a profile names; None
             for "when the console is reached from this machine only".
@@ -48,6 +49,7 @@ class ConsoleSettings:
     management_url: str | None = None
     ca: Path | None = None
     profiles: Path | None = None
+    pipelines: Path | None = None
     public_url: str | None = None
     any_namespace: bool | None = None
     idle_s: int = IDLE_S

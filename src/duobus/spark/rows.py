@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
@@ -148,7 +149,9 @@ def check_schema(schema: StructType) -> None:
     """
     for item in schema.fields:
         if item.name not in NAMES:
-            raise OptionError(f"There is no column '{item.name}'. The columns are {', '.join(NAMES)}.")
+            near = get_close_matches(item.name.lower(), NAMES, 1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            raise OptionError(f"There is no column '{item.name}'.{hint} The columns are {', '.join(NAMES)}.")
         if item.dataType.simpleString() != TYPES[item.name]:
             raise OptionError(
                 f"The column '{item.name}' is a {TYPES[item.name]}, not a {item.dataType.simpleString()}."

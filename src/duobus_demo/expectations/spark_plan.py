@@ -16,6 +16,9 @@ SUBSCRIPTION: Final = "all"
 WEST: Final = "west"
 EAST: Final = "east"
 
+#: Topic of the alerts, whose one subscription has the name of the others.
+ALERTS: Final = "alerts"
+
 #: One message in so many has a partition key; the others are placed by the broker.
 _KEY_EVERY: Final = 3
 _KEYS: Final = 11
@@ -24,6 +27,8 @@ _LOST_EVERY: Final = 97
 _DOUBLED_EVERY: Final = 101
 _BODY_BYTES_MIN: Final = 200
 _BODY_BYTES_SPREAD: Final = 1_800
+_CUSTOMERS: Final = 101
+_AMOUNT_MAX: Final = 1_000
 
 
 class Order(NamedTuple):
@@ -33,11 +38,15 @@ class Order(NamedTuple):
         message_id: Its identifier in both namespaces.
         body: What it carries.
         partition_key: None where the placement is left to the broker.
+        customer: Who ordered.
+        amount: For how much.
     """
 
     message_id: str
     body: bytes
     partition_key: str | None
+    customer: str
+    amount: int
 
     @property
     def digest(self) -> str:
@@ -50,7 +59,9 @@ def order(number: int) -> Order:
     seed = hashlib.sha256(b"order %d" % number).digest()
     size = _BODY_BYTES_MIN + int.from_bytes(seed[:4], "big") % _BODY_BYTES_SPREAD
     body = (seed * (size // len(seed) + 1))[:size]
-    return Order(f"order-{number:06}", body, f"key-{number % _KEYS}" if number % _KEY_EVERY == 0 else None)
+    key = f"key-{number % _KEYS}" if number % _KEY_EVERY == 0 else None
+    customer, amount = f"customer-{seed[4] % _CUSTOMERS:03}", int.from_bytes(seed[5:9], "big") % _AMOUNT_MAX
+    return Order(f"order-{number:06}", body, key, customer, amount)
 
 
 def orders(total: int) -> Iterator[Order]:
@@ -66,6 +77,25 @@ def replicas(total: int) -> Iterator[Order]:
         yield order(number)
         if number % _DOUBLED_EVERY == _DOUBLED_EVERY - 1:
             yield order(number)
+
+
+def totals_of(messages: Iterable[Order]) -> dict[str, tuple[int, int]]:
+    """Number and sum of the orders of each customer."""
+    found: dict[str, tuple[int, int]] = {}
+    for message in messages:
+        number, amount = found.get(message.customer, (0, 0))
+        found[message.customer] = number + 1, amount + message.amount
+    return found
+
+
+def alerts_of(totals: dict[str, tuple[int, int]]) -> dict[str, dict[str, int | str]]:
+    """The alerts that these totals give: id to body."""
+    average = sum(amount for _, amount in totals.values()) / max(1, len(totals))
+    return {
+        f"alert/{customer}": {"customer": customer, "orders": number, "amount": amount}
+        for customer, (number, amount) in totals.items()
+        if amount > average
+    }
 
 
 class Difference(NamedTuple):

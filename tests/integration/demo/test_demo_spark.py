@@ -18,7 +18,11 @@ GOOD = {
     "duplicates": 0,
     "altered": 0,
     "missing": [],
-    "driver_kills": 1,
+    "left": 0,
+    "left_behind": [],
+    "not_killed": [],
+    "totals_wrong": 0,
+    "alerts_wrong": 0,
     "reconciled": FOUND,
     "reconciled_expected": FOUND,
 }
@@ -40,7 +44,10 @@ def test_a_good_result_has_no_failures():
         {"lost": 1, "missing": ["order-000001"]},
         {"duplicates": 1},
         {"altered": 1},
-        {"driver_kills": 0},
+        {"not_killed": ["totals"]},
+        {"left": 1, "left_behind": ["3 messages in west/orders"]},
+        {"totals_wrong": 1},
+        {"alerts_wrong": 2},
         {"reconciled": {**FOUND, "doubled": 0}},
     ],
 )
@@ -60,13 +67,15 @@ def test_without_java_the_part_says_what_to_install(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or 21")
-def test_two_namespaces_are_captured_and_reconciled_with_the_driver_killed(tmp_path, monkeypatch):
+def test_the_pipeline_of_the_shop_comes_out_right_though_it_was_killed_in_each_stage(tmp_path, monkeypatch):
     for name, value in spark_environment(tmp_path).items():
         monkeypatch.setenv(name, value)
     result = play_spark(tmp_path, Watcher(), Clock(), 220, total=600)
     gc.collect()
     assert PART.failures(result) == []
     assert result["acknowledged"] == result["sent"] > 0
+    assert result["kills"] >= 4
+    assert result["alerts"] > 10
     assert result["usage"]["operations"] > result["sent"]
     assert (tmp_path / "rate-and-backlog.svg").read_text().startswith("<svg")
     assert table_of(PART.title, result).row_count > 8

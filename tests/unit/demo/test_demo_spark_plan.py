@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from duobus_demo.expectations.spark_plan import compare, order, orders, replicas
+from duobus_demo.expectations.spark_plan import alerts_of, compare, order, orders, replicas, totals_of
 
 
 def pairs(messages):
@@ -39,3 +39,15 @@ def test_every_kind_of_difference_is_told_apart():
     captured = [("a", "1"), ("a", "1"), ("b", "9"), ("c", "3"), ("d", "4")]
     found = compare(sent, captured)
     assert (found.lost, found.doubled, found.altered, found.strange) == (["c"], ["a"], ["b"], ["d"])
+
+
+def test_every_order_is_in_the_total_of_its_customer():
+    totals = totals_of(orders(500))
+    assert sum(number for number, _ in totals.values()) == 500
+    assert sum(amount for _, amount in totals.values()) == sum(one.amount for one in orders(500))
+
+
+def test_customers_above_the_average_get_an_alert():
+    assert alerts_of({"a": (1, 10), "b": (2, 20), "c": (1, 30)}) == {
+        "alert/c": {"customer": "c", "orders": 1, "amount": 30}
+    }

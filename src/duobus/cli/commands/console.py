@@ -42,6 +42,11 @@ those of --profiles, the access code that the console prints is enough. SIGTERM 
 )
 @click.option("--public-url", metavar="URL", help="Address under which people reach the console through a proxy.")
 @click.option("--profiles", type=_FILE, help="File with saved namespaces and their keys, made if missing; mode 0600.")
+@click.option(
+    "--pipelines",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder with the states of pipelines on Spark, to show how far they are.",
+)
 @click.option("--ready-file", type=_FILE, help="Write address and access code here, once browsers can connect.")
 @click.option("--open/--no-browser", "opens", default=False, help="Open the console in the browser of this machine.")
 @click.option(
@@ -56,6 +61,7 @@ def command(
     port: int,
     public_url: str | None,
     profiles: Path | None,
+    pipelines: Path | None,
     ready_file: Path | None,
     opens: bool,
     stdin_ends: bool,
@@ -78,6 +84,7 @@ def command(
         management_url=management_url,
         ca=server.ca,
         profiles=profiles,
+        pipelines=pipelines,
         public_url=public_url,
     )
 

@@ -13,7 +13,7 @@ import signal
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -119,14 +119,14 @@ def _run(job: Any, given: dict[str, Any]) -> None:
     name = job.__name__.rpartition(".")[2]
     local = _local(name, settings, master, conf)
     needs_spark = getattr(job, "NEEDS_SPARK", True) and local is None
-    _ready(needs_spark=needs_spark)
+    demand_spark(needs_spark=needs_spark)
     form = NONE if no_progress else JSON if is_json else BAR if sys.stderr.isatty() else LINES
     progress = JobProgress(name, form)
     _check(job, settings)
     if needs_spark:
         progress.tell("starting Spark")
         with _aside(name, progress) as aside:
-            summary, status = _with_spark(job, settings, progress, lambda: _session(master, conf, aside))
+            summary, status = _with_spark(job, settings, progress, lambda: new_session(master, conf, aside))
     else:
         summary, status = _called(local or job, None, settings, progress), 0
     _print(summary, is_json)
@@ -255,7 +255,7 @@ def _file(path: Path) -> dict[str, Any]:
         raise click.ClickException(f"The file {path} is no TOML: {error}") from None
 
 
-def _ready(*, needs_spark: bool) -> None:
+def demand_spark(*, needs_spark: bool) -> None:
     """Check what Spark needs, and tell it which Python its workers are to use."""
     if any(find_spec(name) is None for name in _NEEDED):
         raise click.ClickException(_NO_EXTRA)
@@ -268,7 +268,8 @@ def _ready(*, needs_spark: bool) -> None:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
 
-def _session(master: str | None, conf: tuple[str, ...], aside: Aside) -> Any:
+def new_session(master: str | None, conf: tuple[str, ...], aside: Aside | None = None) -> Any:
+    """Start a session of Spark; ``conf`` has settings of the form ``NAME=VALUE``, ``aside`` takes Spark's own words."""
     from pyspark.sql import SparkSession
 
     from duobus.spark.jobs.job import spark_errors
@@ -288,7 +289,7 @@ def _session(master: str | None, conf: tuple[str, ...], aside: Aside) -> Any:
             raise click.BadParameter(f"{one!r} has to be NAME=VALUE", param_hint="--conf")
         builder = builder.config(name, value)
     try:
-        with aside.taking():
+        with nullcontext() if aside is None else aside.taking():
             spark = builder.getOrCreate()
     except spark_errors() as error:
         raise click.ClickException(f"Spark did not start: {str(error).splitlines()[0]}") from None

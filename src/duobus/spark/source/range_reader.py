@@ -119,6 +119,9 @@ def read_ranges(
     if is_duobus(reading.place):
         wish = wish._replace(session=session, key=key)
     limit = Limit(options["maxMessages"], options["maxBytes"])
+    if options["maxBytes"] is not None:
+        # The limit counts bytes of bodies, whether they are asked for or not.
+        wish = wish._replace(body=True)
     for part in ranges:
         if limit.is_reached:
             return

@@ -1,0 +1,1 @@
+"""``duobus pipeline``: a pipeline on Spark that one document declares."""

@@ -1,0 +1,1 @@
+"""The document of a pipeline: what it may say, and what is wrong with it."""

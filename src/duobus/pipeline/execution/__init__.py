@@ -1,0 +1,1 @@
+"""The work of a pipeline on a session of Spark."""

@@ -24,8 +24,11 @@ from duobus.cli.options import click_options
 
 #: Job to module, whose ``OPTIONS``, ``HELP``, ``EXAMPLE`` and ``run`` make the command, and its line in the help.
 _JOBS: Final = {
-    "capture": ("duobus.spark.jobs.capture", "Write the messages of entities to partitioned Parquet files."),
-    "compact": ("duobus.spark.jobs.compact", "Collect the metering files of servers in one table."),
+    "capture": ("duobus.spark.jobs.capture", "Write the messages of entities to Parquet, Delta or Iceberg."),
+    "compact": (
+        "duobus.spark.jobs.compact",
+        "Collect metering files in one table; make few files of captured messages.",
+    ),
     "deadletters": ("duobus.spark.jobs.deadletters", "Tell why messages died; resubmit and delete chosen ones."),
     "reconcile": ("duobus.spark.jobs.reconcile", "Make one of two captured namespaces, and tell how they differ."),
     "release": ("duobus.spark.jobs.release", "Free the messages that a stopped query has claimed."),
@@ -105,7 +108,7 @@ def _run(job: Any, given: dict[str, Any]) -> None:
     names = {option.name.lower(): option.name for option in job.OPTIONS}
     settings = {} if config is None else _file(config)
     settings |= {names.get(name, name): value for name, value in _camel(given).items() if value is not None}
-    needs_spark = getattr(job, "NEEDS_SPARK", True)
+    needs_spark = job.needs_spark(settings) if hasattr(job, "needs_spark") else getattr(job, "NEEDS_SPARK", True)
     _ready(needs_spark=needs_spark)
     progress = _Progress(is_shown=sys.stderr.isatty() and not no_progress)
     _check(job, settings)

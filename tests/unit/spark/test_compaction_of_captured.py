@@ -24,7 +24,7 @@ from duobus.spark.jobs.job import JobError
 from duobus.spark.jobs.lake import compaction
 from duobus.spark.jobs.lake.compaction import Rules, compact_folder
 from duobus.spark.jobs.lake.folder_lock import NOTES, writing
-from duobus.spark.jobs.lake.hour_folders import Batch, Finished, finished, to_compact
+from duobus.spark.jobs.lake.hour_folders import BatchFolder, Finished, finished, to_compact
 
 HOUR = "entity=orders/date=2026-11-20/hour=8"
 QUERY = "aaaaaaaa"
@@ -125,8 +125,8 @@ def test_the_checkpoint_and_the_notes_of_captures_say_which_batches_are_over(tmp
 
 
 def test_files_are_only_written_anew_when_they_become_fewer() -> None:
-    def batch(size: int, count: int = 1) -> Batch:
-        return Batch(f"b{size}", tuple(Path(str(number)) for number in range(count)), size, 0.0)
+    def batch(size: int, count: int = 1) -> BatchFolder:
+        return BatchFolder(f"b{size}", tuple(Path(str(number)) for number in range(count)), size, 0.0)
 
     assert to_compact([batch(10), batch(20)], 100)[1] == 1
     assert to_compact([batch(60), batch(70)], 100) == ([], 0)

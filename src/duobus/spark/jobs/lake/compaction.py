@@ -23,7 +23,7 @@ from duobus.spark.errors import OptionError
 from duobus.spark.jobs.job import JobError
 from duobus.spark.jobs.lake.folder_lock import NOTES, changing
 from duobus.spark.jobs.lake.hour_folders import (
-    Batch,
+    BatchFolder,
     Finished,
     batches_of,
     compacted_name,
@@ -115,7 +115,7 @@ def compact_folder(root: Path, rules: Rules, tell: Tell) -> dict[str, Any]:
     return {**counts, "left_alone": left[:TOLD_MAX]}
 
 
-def _compact_hour(root: Path, hour: Path, chosen: Sequence[Batch], files: int) -> int:
+def _compact_hour(root: Path, hour: Path, chosen: Sequence[BatchFolder], files: int) -> int:
     """Compact an hour; returns how many messages are in the new files."""
     new = root / NOTES / _NEW
     target = new / compacted_name(chosen)

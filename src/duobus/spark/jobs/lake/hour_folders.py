@@ -29,7 +29,7 @@ _NOTE: Final = "pending.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchFolder:
     """The folder of a batch in an hour.
 
     Attributes:
@@ -116,18 +116,18 @@ def hours_in(root: Path) -> Iterator[Path]:
     yield from sorted(place for place in root.glob("entity=*/date=*/hour=*") if place.is_dir())
 
 
-def batches_of(hour: Path) -> list[Batch]:
+def batches_of(hour: Path) -> list[BatchFolder]:
     """The batches of an hour, in order."""
     found = []
     for folder in sorted(hour.glob(f"{BATCH}*")):
         files = tuple(sorted(file for file in folder.rglob("*.parquet") if not file.name.startswith((".", "_"))))
         known = [file.stat() for file in files]
         size, changed_s = sum(one.st_size for one in known), max((one.st_mtime for one in known), default=0.0)
-        found.append(Batch(folder.name, files, size, changed_s))
+        found.append(BatchFolder(folder.name, files, size, changed_s))
     return found
 
 
-def to_compact(batches: Iterable[Batch], target: int) -> tuple[list[Batch], int]:
+def to_compact(batches: Iterable[BatchFolder], target: int) -> tuple[list[BatchFolder], int]:
     """Choose the batches that a compaction takes together.
 
     Args:
@@ -142,7 +142,7 @@ def to_compact(batches: Iterable[Batch], target: int) -> tuple[list[Batch], int]
     return (small, files) if files < sum(len(batch.files) for batch in small) else ([], 0)
 
 
-def compacted_name(batches: Iterable[Batch]) -> str:
+def compacted_name(batches: Iterable[BatchFolder]) -> str:
     """The name of the folder into which some batches go: the same for the same batches."""
     text = "\n".join(sorted(batch.name for batch in batches))
     return f"{COMPACTED}{hashlib.sha256(text.encode()).hexdigest()[:16]}"

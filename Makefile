@@ -16,7 +16,7 @@ COMPILED_TESTS := $(addprefix tests/unit/,codec amqp model fragment broker clust
 	$(addprefix tests/integration/,gateway durability hostile) $(addprefix tests/acceptance/,conformance durability)
 
 .DEFAULT_GOAL := help
-.PHONY: screenshots console-load dist image help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts http-interfaces neighbours backlog connections fanout paired proxied-links scale bench-spark spark-cluster sim sim-bugs killloop faults cuts fulldisk powercut spark-kills javascript java go proton python-live rust fuzz mutants docs samples schemathesis twins format clean stores entities
+.PHONY: screenshots console-load dist image help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts http-interfaces neighbours backlog connections fanout paired proxied-links scale bench-spark spark-cluster sim sim-bugs killloop faults cuts fulldisk powercut lake spark-kills javascript java go proton python-live rust fuzz mutants docs samples schemathesis twins format clean stores entities
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -158,6 +158,9 @@ fulldisk: $(STAMP) ## Fill the disk of a real store again and again, 10 minutes 
 
 powercut: $(STAMP) ## Cut the power of a real store, 1,000 times (CUTS=...); as root on Linux
 	$(BIN)/python tools/powercut.py --cuts $(or $(CUTS),1000) $(ARGS)
+
+lake: $(STAMP) ## Capture to Delta by Spark and to Iceberg, the driver killed behind each commit (ARGS='--format delta'); needs Java and Maven
+	$(BIN)/python tools/lake.py $(ARGS)
 
 spark-kills: $(STAMP) ## Kill Spark's driver, its workers and the broker while a queue is captured, 50 times (KILLS=...); needs Java
 	$(BIN)/python tools/spark_kills.py --kills $(or $(KILLS),50) $(ARGS)

@@ -164,7 +164,7 @@ class Rates:
         cfg = self._options("capture") | self._limits() | {"path": str(self.folder / f"captured-{self.tasks}")}
         checkpoint = str(self.folder / f"capture-{self.tasks}-{name}")
         settings = summary.settings_of(cfg | {"checkpoint": checkpoint}, capture.OPTIONS)
-        query = capture.started(self.spark, settings, cfg["path"], checkpoint)
+        query = capture.started(self.spark, settings, capture.target_of(settings), checkpoint)
         query.awaitTermination()
         return list(query.recentProgress)
 

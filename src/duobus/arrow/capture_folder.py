@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from duobus.file_sync import sync_file, sync_folder, whole_file
+from duobus.spark.jobs.lake.folder_lock import NOTES, writing
 from duobus.spark.schema import NAMES, arrow_schema
 
 try:
@@ -32,8 +33,6 @@ try:
 except ImportError:  # Windows, where two captures into one folder are not noticed
     fcntl = None  # type: ignore[assignment]
 
-#: Of the folder, where the notes are. Readers pass over names that begin with an underscore.
-NOTES: Final = "_duobus"
 #: The columns of a file; the name of the entity is in the path.
 FILE_COLUMNS: Final = tuple(name for name in NAMES if name != "entity")
 _NOTE: Final = "pending.json"
@@ -181,6 +180,11 @@ class CaptureFolder:
 
     def _move(self, moves: Iterable[tuple[str, str]]) -> int:
         """Give files their names; those that have them already stay. Return how many were renamed."""
+        # A compaction that changes the places of folders waits for this.
+        with writing(str(self._path)):
+            return self._moved(moves)
+
+    def _moved(self, moves: Iterable[tuple[str, str]]) -> int:
         moved = 0
         for part, place in moves:
             source, target = self._notes / part, self._path / place

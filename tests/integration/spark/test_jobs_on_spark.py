@@ -139,6 +139,17 @@ def test_dead_letters_are_grouped_decided_and_resubmitted_without_loss(
         deadletters.run(spark, settings | {"action": "apply"})
 
 
+def test_a_group_of_dead_letters_keeps_five_numbers_and_no_list_of_all(spark: Any) -> None:
+    letters = spark.range(1_000, 0, -1).selectExpr(
+        "'q' as entity", "'r' as reason", "'e' as exception", "'json' as shape", "date'2026-11-20' as day",
+        "id as sequence_number", "timestamp_seconds(id) as enqueued_time",
+    )  # fmt: skip
+    groups = deadletters.grouped(letters)
+    assert "collect_" not in groups._jdf.queryExecution().executedPlan().toString()
+    (group,) = groups.collect()
+    assert (group["count"], group["samples"]) == (1_000, [1, 2, 3, 4, 5])
+
+
 def test_the_syphon_drains_backlogs_past_a_destination_that_is_away(
     spark: Any, place_options: dict[str, str], tmp_path: Path
 ) -> None:

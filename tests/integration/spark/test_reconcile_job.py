@@ -10,9 +10,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from pyspark.sql.functions import lit
 
 from duobus.spark.errors import OptionError
-from duobus.spark.jobs.reconcile import LOOK_BACK, ReconcileConfig, reconcile, run
+from duobus.spark.jobs.reconcile import LOOK_BACK, ReconcileConfig, judge, reconcile, run
 
 pytestmark = pytest.mark.slow
 
@@ -99,6 +100,19 @@ def test_each_message_comes_once_and_what_differs_is_told_from_either_side(spark
     # And again into the same folder: it replaces itself.
     assert reconcile(spark, config) == told
     assert outcome(spark, config.out) == rows
+
+
+def test_copies_are_counted_and_neither_collected_nor_ordered(spark: Any) -> None:
+    rows = spark.createDataFrame([row(number, "same", number) for number in range(50)], DDL)
+    both = rows.withColumn("side", lit("a")).unionByName(rows.withColumn("side", lit("b")))
+    told = judge(both, ReconcileConfig((), (), ""))
+    plan = told._jdf.queryExecution().executedPlan().toString()
+    assert "Window" not in plan
+    assert "collect_" not in plan
+    assert plan.count("Exchange hashpartitioning(") == 1, plan
+    (found,) = told.collect()
+    assert (found["copies"], found["copies_a"], found["sequence_number"]) == (100, 50, 0)
+    assert found["findings"] == ["doubled"]
 
 
 def test_a_message_belongs_to_the_window_of_its_first_copy(spark: Any, tmp_path: Path) -> None:

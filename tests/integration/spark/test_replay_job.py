@@ -11,8 +11,8 @@ from kit_captured import START, row, write_captured
 from kit_sink import body, drained, make_queue
 
 from duobus.spark.errors import OptionError
-from duobus.spark.jobs import replay
-from duobus.spark.jobs.job import JobError
+from duobus.spark.jobs import captured_files, replay
+from duobus.spark.jobs.job import JobError, settings_of
 
 pytestmark = pytest.mark.slow
 
@@ -129,3 +129,30 @@ def test_what_cannot_be_read_is_named_before_anything_is_sent(
     with pytest.raises(JobError, match=r"batch_id=.*/part-.*\.parquet has .*'body' as int32, not as binary"):
         replay.run(spark, settings)
     assert drained(place_options, "replay-bad") == []
+
+
+def test_a_replay_of_an_hour_looks_at_no_other_folder(
+    spark: Any, place_options: dict[str, str], tmp_path: Path
+) -> None:
+    make_queue(place_options, "replay-hour")
+    folder = tmp_path / "orders"
+    write_captured(spark, folder, [row(number) for number in (1, 61, 62, 121)])
+    for hour in (8, 10):
+        next(folder.glob(f"entity=orders/date=2026-11-20/hour={hour}/*/*.parquet")).write_bytes(b"damaged")
+    settings = {**place_options, "path": str(folder), "queue": "replay-hour", "dedupe": "original"}
+    hour = {"from": (START + timedelta(hours=1)).isoformat(), "until": (START + timedelta(hours=2)).isoformat()}
+    assert replay.run(spark, settings | hour | {"entity": "orders"})["rows"] == 2
+    assert sorted(int(body(message)) for message in drained(place_options, "replay-hour")) == [61, 62]
+    with pytest.raises(JobError, match=r"hour=8/.* is no Parquet file"):
+        replay.run(spark, settings)
+
+
+def test_a_replay_sends_bodies_through_one_shuffle_and_drops_copies_of_a_message(spark: Any, tmp_path: Path) -> None:
+    write_captured(spark, tmp_path / "orders", [row(1), row(2, session_id="s"), row(2, session_id="s"), row(3)])
+    write_captured(spark, tmp_path / "orders", [row(1, state="deferred")])
+    frame = captured_files.captured(spark, str(tmp_path / "orders"))
+    sent = replay.outgoing(frame, None, settings_of({"tasks": 3, "queue": "q"}, replay.OPTIONS))
+    plan = sent._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("Exchange hashpartitioning(") == 1, plan
+    assert sorted(one.sequence_number for one in sent.select("sequence_number").collect()) == [1, 2, 3]
+    assert sent.rdd.getNumPartitions() == 3

@@ -19,7 +19,7 @@ from duobus.model.metering import EMPTY_RECEIVE, RECEIVE, SEND, SETTLE
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs.compact import CompactConfig, compact
 from duobus.spark.jobs.local.usage import local_usage, needs_no_spark
-from duobus.spark.jobs.usage import UsageConfig, usage
+from duobus.spark.jobs.usage import UsageConfig, _checked, usage
 from duobus.spark.jobs.work.tables import USAGE_DDL
 from duobus.spark.prices import read_prices
 
@@ -114,6 +114,19 @@ def test_doubled_records_count_once_and_missing_ones_are_told(spark: Any, tmp_pa
     assert told["servers_incomplete"] == [{"server": "s", "missing": 1, "doubled": 0}]
     assert told["servers_doubled"] == [{"server": "t", "missing": 0, "doubled": 1}]
     assert told["by_kind"]["send"]["operations"] == 5
+
+
+def test_servers_with_wrong_records_are_told_up_to_a_limit_however_many_they_are(spark: Any) -> None:
+    # Of each server numbers 1 to 9, without 5 on the even ones, and with 7 twice on those whose number ends with 1.
+    records = spark.sql(
+        "select format_string('s%03d', server) as server, number from (select explode(sequence(0, 99)) as server)"
+        " lateral view explode(array(1, 2, 3, 4, 5, 6, 7, 8, 9)) as number where server % 2 = 1 or number <> 5"
+    )
+    doubled = records.where("number = 7 and server like '%1'")
+    told = _checked(records.unionByName(doubled))
+    assert [one["server"] for one in told["missing"]] == [f"s{number:03}" for number in range(0, 40, 2)]
+    assert told["doubled"] == [{"server": f"s{number:03}", "missing": 0, "doubled": 1} for number in range(1, 100, 10)]
+    assert told["missing"][0] == {"server": "s000", "missing": 1, "doubled": 0}
 
 
 def test_hours_are_those_of_utc_whatever_the_session_says(spark: Any, tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 EXTRAS = {
     "": "import duobus.cli.main, duobus.server.process, duobus_demo.command",
     "arrow": "from duobus.arrow import Claim, read_queue",
+    "delta": "import deltalake, pyarrow",
+    "iceberg": "import pyarrow, pyiceberg.catalog.sql",
     "ha": "import duobus.ha.aio, duobus.ha.sync",
     "postgres": "import duobus.storage.postgres.store, duobus.server.cluster_server",
     "telemetry": "import opentelemetry.metrics, opentelemetry.trace",

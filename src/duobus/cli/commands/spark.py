@@ -26,8 +26,11 @@ from duobus.cli.options import click_options
 
 #: Job to module, whose ``OPTIONS``, ``HELP``, ``EXAMPLE`` and ``run`` make the command, and its line in the help.
 _JOBS: Final = {
-    "capture": ("duobus.spark.jobs.capture", "Write the messages of entities to partitioned Parquet files."),
-    "compact": ("duobus.spark.jobs.compact", "Collect the metering files of servers in one table."),
+    "capture": ("duobus.spark.jobs.capture", "Write the messages of entities to Parquet, Delta or Iceberg."),
+    "compact": (
+        "duobus.spark.jobs.compact",
+        "Collect metering files in one table; make few files of captured messages.",
+    ),
     "deadletters": ("duobus.spark.jobs.deadletters", "Tell why messages died; resubmit and delete chosen ones."),
     "reconcile": ("duobus.spark.jobs.reconcile", "Make one of two captured namespaces, and tell how they differ."),
     "release": ("duobus.spark.jobs.release", "Free the messages that a stopped query has claimed."),
@@ -118,7 +121,9 @@ def _run(job: Any, given: dict[str, Any]) -> None:
     settings |= {names.get(name, name): value for name, value in _camel(given).items() if value is not None}
     name = job.__name__.rpartition(".")[2]
     local = _local(name, settings, master, conf)
-    needs_spark = getattr(job, "NEEDS_SPARK", True) and local is None
+    needs_spark = local is None and (
+        job.needs_spark(settings) if hasattr(job, "needs_spark") else getattr(job, "NEEDS_SPARK", True)
+    )
     demand_spark(needs_spark=needs_spark)
     form = NONE if no_progress else JSON if is_json else BAR if sys.stderr.isatty() else LINES
     progress = JobProgress(name, form)

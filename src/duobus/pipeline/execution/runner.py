@@ -356,11 +356,15 @@ class _Run:
         return sum(not (one.is_streaming and one.every_ms is not None and not self._once) for one in stages)
 
     def _worked(self, work: StageRun, stage: Stage) -> Outcome:
-        for attempt in range(self._pipeline.attempts):
+        attempt = 0
+        while True:
+            attempt += 1
             outcome = work.run()
             if outcome.error is None or not outcome.may_pass or self._stopping.requested.is_set():
                 break
-            self._telling.failed(stage, attempt + 1, outcome.error)
+            self._telling.failed(stage, attempt, outcome.error)
+            if attempt >= self._pipeline.attempts:
+                break
         if stage.sources:
             self._telling.count_waiting(stage)
         return outcome

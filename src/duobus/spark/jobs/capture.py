@@ -1,15 +1,16 @@
-"""``capture``: the messages of entities as partitioned Parquet, each once.
+"""``capture``: the messages of entities as partitioned Parquet, or in a table of Delta or Iceberg, each once.
 
-A batch replaces the folders that have its number, and no others: a batch that is written again after a crash leaves
-nothing of its first attempt. The query's id stands before the number, because numbers start again with a new
-checkpoint, and would otherwise replace folders of an earlier query.
+In Parquet a batch replaces the folders that have its number, and no others: a batch that is written again after a crash
+leaves nothing of its first attempt. The query's id stands before the number, because numbers start again with a new
+checkpoint, and would otherwise replace folders of an earlier query. A table knows which batches it has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from duobus.spark.errors import OptionError
 from duobus.spark.jobs.job import (
     JobError,
     Settings,
@@ -23,6 +24,10 @@ from duobus.spark.jobs.job import (
     settle_stopped,
     spark_errors,
 )
+from duobus.spark.jobs.lake.captured_columns import batch_name, placed, short
+from duobus.spark.jobs.lake.delta_table import DeltaTable
+from duobus.spark.jobs.lake.folder_lock import writing
+from duobus.spark.jobs.lake.iceberg_table import IcebergTable
 from duobus.spark.jobs.progress import Tell, described, untold
 from duobus.spark.jobs.staging_files import clear_staging
 from duobus.spark.options import CHOICE, DURATION, SOURCE_OPTIONS, TEXT, Option
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "capture"
 CONNECTS: Final = True
-HELP: Final = "Write the messages of entities to partitioned Parquet files, each once."
+HELP: Final = "Write the messages of entities to partitioned Parquet files or a table of Delta or Iceberg, each once."
 EXAMPLE: Final = (
     "duobus spark capture --connection-string-env DUOBUS_CONNECTION_STRING --queue orders --path /data/orders "
     "--checkpoint /data/checkpoints/orders"
@@ -73,7 +78,19 @@ _OF_SOURCE: Final = {option.name: option for option in SOURCE_OPTIONS}
 
 OPTIONS: Final = (
     *(_OF_SOURCE[name] for name in _READ[:7]),
-    Option("path", TEXT, None, "folder to write to: entity, date, hour and batch_id become folders in it"),
+    Option(
+        "format",
+        CHOICE,
+        "parquet",
+        "parquet writes files into folders of entity, date, hour and batch_id; delta and iceberg append to a table, "
+        "whose transactions keep each batch once",
+        choices=("parquet", "delta", "iceberg"),
+    ),
+    Option("path", TEXT, None, "folder to write to; with iceberg, table says where"),
+    Option("table", TEXT, None, "table of Iceberg, with its namespace: lake.orders"),
+    Option("catalog", TEXT, "default", "catalog of Iceberg, as the configuration of pyiceberg names it"),
+    Option("catalogUri", TEXT, None, "address of the catalog of Iceberg; by default as pyiceberg is configured"),
+    Option("warehouse", TEXT, None, "place of the tables of Iceberg; by default as pyiceberg is configured"),
     Option("checkpoint", TEXT, None, "folder of the query's progress: the same one goes on where it ended"),
     Option(
         "readMode",
@@ -103,6 +120,16 @@ OPTIONS: Final = (
 )
 
 
+class Target(Protocol):
+    """What a capture writes to; plain values only, since Connect sends them to a server."""
+
+    def prepare(self, spark: SparkSession) -> None:
+        """Check, before anything is read, that batches can be written; JobError says why they cannot."""
+
+    def append(self, frame: DataFrame, query: str, batch: int) -> None:
+        """Write a batch; a batch that is there already stays as it is, or is replaced by the same messages."""
+
+
 @described(NAME)
 def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = untold) -> dict[str, Any]:
     """Capture.
@@ -113,29 +140,54 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = untold) -> dic
         tell: Called with the progress of the job.
 
     Returns:
-        The summary: batches, messages, path.
+        The summary: batches, messages, path or table.
 
     Raises:
         OptionError: A setting is wrong.
         JobError: The query failed; start the job again, and it continues where it ended.
     """
     settings = settings_of(cfg, OPTIONS)
-    path, checkpoint = needed(settings, "path"), needed(settings, "checkpoint")
-    if path.rstrip("/") == checkpoint.rstrip("/"):
+    target, checkpoint = target_of(settings), needed(settings, "checkpoint")
+    if str(settings["path"]).rstrip("/") == checkpoint.rstrip("/"):
         raise JobError("The options 'path' and 'checkpoint' have to be two folders.")
     summary = Summary(NAME)
     tell("starting")
+    target.prepare(spark)
     try:
-        query = started(spark, settings, path, checkpoint)
+        query = started(spark, settings, target, checkpoint)
     except spark_errors() as error:
         raise JobError(cause_of(error)) from error
     counts = followed(query, tell)
     if settings["readMode"] == "claim":
         settle_stopped(settings, checkpoint)
-    return summary.done(spark, settings, **counts, path=path, checkpoint=checkpoint)
+    place = {"table": settings["table"]} if settings["format"] == "iceberg" else {"path": settings["path"]}
+    return summary.done(spark, settings, **counts, format=settings["format"], **place, checkpoint=checkpoint)
 
 
-def started(spark: SparkSession, settings: Settings, path: str, checkpoint: str) -> StreamingQuery:
+def target_of(settings: Settings) -> Target:
+    """What the settings say to write to.
+
+    Raises:
+        OptionError: An option is missing, or belongs to another format.
+    """
+    compression = settings["compression"]
+    if settings["format"] == "iceberg":
+        if "path" in settings.given:
+            raise OptionError(
+                "The option 'path' is of the formats parquet and delta; 'table' names a table of Iceberg."
+            )
+        table = needed(settings, "table")
+        if "." not in table:
+            raise OptionError(f"The option 'table' is {table!r}; it has to be a namespace and a name, as lake.orders.")
+        return IcebergTable(table, settings["catalog"], settings["catalogUri"], settings["warehouse"], compression)
+    for name in ("table", "catalog", "catalogUri", "warehouse"):
+        if name in settings.given:
+            raise OptionError(f"The option '{name}' is of the format iceberg; 'path' says where to write here.")
+    path = needed(settings, "path")
+    return DeltaTable(path, compression) if settings["format"] == "delta" else ParquetFolder(path, compression)
+
+
+def started(spark: SparkSession, settings: Settings, target: Target, checkpoint: str) -> StreamingQuery:
     """Start the query."""
     options = connection_of(settings) | given_of(settings, _READ)
     options |= {
@@ -143,7 +195,7 @@ def started(spark: SparkSession, settings: Settings, path: str, checkpoint: str)
         "maxMessagesPerTrigger": str(settings["maxMessagesPerTrigger"]),
     }
     frame = spark.readStream.format("duobus").options(**options).load()
-    writer = frame.writeStream.foreachBatch(_Writer(path, checkpoint, settings["compression"]))
+    writer = frame.writeStream.foreachBatch(Writer(target, checkpoint))
     # Checkpoints are of one query each, so names differ as queries of a session have to.
     writer = writer.option("checkpointLocation", checkpoint).queryName(f"duobus capture {checkpoint}")
     if settings["every"] is None:
@@ -151,31 +203,59 @@ def started(spark: SparkSession, settings: Settings, path: str, checkpoint: str)
     return writer.trigger(processingTime=f"{settings['every']} milliseconds").start()
 
 
-class _Writer:
-    """Writes a batch; plain values only, since Connect sends it to a server."""
+class Writer:
+    """Writes a batch; plain values only, since Connect sends it to a server.
 
-    def __init__(self, path: str, checkpoint: str, compression: str) -> None:
-        self._path = path
+    Args:
+        target: What is written to.
+        checkpoint: Folder of the query's progress.
+    """
+
+    def __init__(self, target: Target, checkpoint: str) -> None:
+        self._target = target
         self._checkpoint = checkpoint
-        self._compression = compression
         #: Read once: it takes a job of Spark, and never changes.
         self._query: str | None = None
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Write a batch; Spark calls this."""
         if self._query is None:
             self._query = query_of(frame.sparkSession, self._checkpoint)
+        self._target.append(frame, self._query, batch_id)
+
+
+class ParquetFolder:
+    """A folder of Parquet files.
+
+    Args:
+        path: The folder.
+        compression: Compression of the files.
+    """
+
+    def __init__(self, path: str, compression: str) -> None:
+        self._path = path
+        self._compression = compression
+        self._is_cleared = False
+
+    def prepare(self, _: SparkSession) -> None:
+        """Need nothing: Spark makes the folder."""
+
+    def append(self, frame: DataFrame, query: str, batch: int) -> None:
+        """Write a batch, in the place of an earlier attempt at the batch."""
+        if not self._is_cleared:
             # What was killed in the middle of a batch is followed by the same batch, so it is cleared here.
-            clear_staging(self._path, self._query)
-        write_batch(frame, self._path, f"{self._query}-{batch_id:08d}", self._compression)
+            clear_staging(self._path, short(query))
+            self._is_cleared = True
+        write_batch(frame, self._path, batch_name(query, batch), self._compression)
 
 
 def query_of(spark: SparkSession, checkpoint: str) -> str:
-    """The first digits of the id of a checkpoint's query; the id stays the same over restarts."""
+    """The id of a checkpoint's query; the id stays the same over restarts."""
     import json
 
     row = spark.read.text(f"{checkpoint.rstrip('/')}/metadata").first()
     assert row is not None
-    return str(json.loads(row.value)["id"])[:8]
+    return str(json.loads(row.value)["id"])
 
 
 def write_batch(frame: DataFrame, path: str, batch: str, compression: str) -> None:
@@ -187,22 +267,12 @@ def write_batch(frame: DataFrame, path: str, batch: str, compression: str) -> No
         batch: Name of this batch.
         compression: Compression of the files.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
-
     # Of the session of the query, a copy of the user's. Who has set it has a reason.
     if int(frame.sparkSession.conf.get(_FOLDERS_SETTING, "0") or 0) == 0:
         frame.sparkSession.conf.set(_FOLDERS_SETTING, str(FOLDERS_AT_A_TIME))
     if frame.sparkSession.conf.get(_TIMES_SETTING, _TIMES_DEFAULT) == _TIMES_DEFAULT:
         frame.sparkSession.conf.set(_TIMES_SETTING, TIMES)
-    # In UTC, whatever the time zone of the session.
-    days = F.unix_seconds("enqueued_time")
-    named = frame.withColumns(
-        {
-            "date": F.expr("date_add(date'1970-01-01', int(floor(unix_seconds(enqueued_time) / 86400)))"),
-            "hour": F.floor(F.pmod(days, F.lit(86_400)) / 3_600).cast("int"),
-            "batch_id": F.lit(batch),
-        }
-    )
-    writer = named.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
-    writer = writer.option("compression", compression)
-    writer.partitionBy("entity", "date", "hour", "batch_id").parquet(path)
+    writer = placed(frame, batch).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
+    writer = writer.option("compression", compression).partitionBy("entity", "date", "hour", "batch_id")
+    with writing(path):
+        writer.parquet(path)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from duobus.spark.jobs.job import JobError, cause_of, spark_errors
 from duobus.spark.schema import COLUMNS, TYPES
@@ -29,12 +33,71 @@ _ARROW: Final = {
 }
 
 
-def captured(spark: SparkSession, path: str) -> DataFrame:
+#: The folders of an hour, in the address of a file: Spark escapes a name, and an address escapes the percent signs.
+_PLACE: Final = re.compile(r"/entity=([^/]*)/date=(\d{4}-\d\d-\d\d)/hour=(\d{1,2})/")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The hours and the entity whose messages are wanted, by which folders are left out before a file is opened.
+
+    Attributes:
+        since: First enqueued time; None: from the first message on.
+        until: First enqueued time behind the span; None: up to the last message.
+        entity: The one entity; None: all entities.
+    """
+
+    since: datetime | None = None
+    until: datetime | None = None
+    entity: str | None = None
+
+    @property
+    def first(self) -> tuple[date, int] | None:
+        """Date and hour, in UTC, of the first folder."""
+        return None if self.since is None else _hour_of(self.since)
+
+    @property
+    def last(self) -> tuple[date, int] | None:
+        """Date and hour, in UTC, of the last folder."""
+        return None if self.until is None else _hour_of(self.until - timedelta(microseconds=1))
+
+    def may_hold(self, file: str) -> bool:
+        """Whether a file can hold messages of the span, by the folders in its address."""
+        found = _PLACE.search(file)
+        if found is None:
+            return True
+        hour = (date.fromisoformat(found[2]), int(found[3]))
+        return (
+            (self.entity is None or self.entity == unquote(unquote(found[1])))
+            and (self.first is None or hour >= self.first)
+            and (self.last is None or hour <= self.last)
+        )
+
+    def of(self, frame: DataFrame) -> DataFrame:
+        """Return the messages in the folders of the span; Spark opens no file of another folder."""
+        from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+        if self.first is not None:
+            day, hour = self.first
+            frame = frame.where((F.col("date") > day) | ((F.col("date") == day) & (F.col("hour") >= hour)))
+        if self.last is not None:
+            day, hour = self.last
+            frame = frame.where((F.col("date") < day) | ((F.col("date") == day) & (F.col("hour") <= hour)))
+        return frame if self.entity is None else frame.where(F.col("entity") == self.entity)
+
+
+def _hour_of(moment: datetime) -> tuple[date, int]:
+    there = moment.astimezone(UTC)
+    return there.date(), there.hour
+
+
+def captured(spark: SparkSession, path: str, span: Span | None = None) -> DataFrame:
     """Read a folder that ``capture`` wrote.
 
     Args:
         spark: The session.
         path: The folder.
+        span: What is wanted; files in other folders are neither checked nor read.
 
     Raises:
         JobError: There is no such folder, it is empty, or a file in it is damaged or has other columns; names the file.
@@ -47,6 +110,8 @@ def captured(spark: SparkSession, path: str) -> DataFrame:
         raise JobError(f"The folder {path!r} cannot be read: {cause_of(error)}") from None
     if not files:
         raise JobError(f"The folder {path!r} holds no captured messages. Has capture run, with this path?")
+    if span is not None:
+        frame, files = span.of(frame), [file for file in files if span.may_hold(file)]
     faults = faults_in(spark, files, tuple(TYPES))
     if faults:
         raise JobError(f"{' '.join(faults)} Nothing was sent. Move such files away, or capture them again.")

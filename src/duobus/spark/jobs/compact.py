@@ -3,6 +3,8 @@
 Append only: a record that the table has already, by (server, number), is not written again. So the job can be repeated,
 interrupted and repeated, and run over files that overlap. A line that is torn or altered is reported with its file and
 never used. Run one ``compact`` at a time for a table; if two ran, ``usage`` notices and counts each record once.
+
+The same command makes few files out of the small ones of captured messages; ``lake.compaction`` says how.
 """
 
 from __future__ import annotations
@@ -11,11 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from duobus.clock import Clock
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs.job import RUNS_PATH, Summary, cause_of, needed, settings, spark_errors
+from duobus.spark.jobs.lake.compaction import Rules, compact_folder
+from duobus.spark.jobs.lake.hour_folders import finished
 from duobus.spark.jobs.progress import Tell, described, untold
 from duobus.spark.jobs.work.tables import COMPACTED_DDL, DAY_SQL, RECORD, RECORD_DDL, read_table
-from duobus.spark.options import NAMES, TEXT, Option
+from duobus.spark.options import DURATION, NAMES, SIZE, TEXT, Option, Parsed
+from duobus.spark.source.query_end import local_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,12 +55,23 @@ class CompactConfig:
     damaged: str | None = None
 
 
-OPTIONS: Final = (
+METERING_OPTIONS: Final = (
     Option("metering", NAMES, None, "data folders of servers, or folders or patterns of their metering files"),
     Option("compacted", TEXT, None, "folder of the table of compacted records"),
     Option("damaged", TEXT, None, "folder for the damaged lines that were found; it is overwritten"),
 )
-HELP: Final = "Collect the metering files of servers in one table, each record once, and report damaged lines."
+_OF_CAPTURED: Final = (
+    Option("captured", TEXT, None, "folder that capture wrote: its small files become few; without metering"),
+    Option("checkpoints", NAMES, None, "checkpoints of the captures into it: what they have committed is compacted"),
+    Option("finishedQueries", NAMES, None, "ids, or their first 8 digits, of captures whose checkpoints are gone"),
+    Option("targetSize", SIZE, "128m", "bytes that a compacted file may have", least=1 << 10, most=1 << 40),
+    Option("quiet", DURATION, "10m", "leave batches alone that were changed within this time", most=366 * 86_400_000),
+)
+OPTIONS: Final = (*METERING_OPTIONS, *_OF_CAPTURED)
+HELP: Final = (
+    "Collect the metering files of servers in one table, each record once, and report damaged lines; or make few files "
+    "out of the small ones of captured messages."
+)
 EXAMPLE: Final = "duobus spark compact --metering /var/lib/duobus --compacted /lake/metering"
 
 
@@ -62,9 +79,37 @@ EXAMPLE: Final = "duobus spark compact --metering /var/lib/duobus --compacted /l
 def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = untold) -> dict[str, Any]:
     """Compact by settings as ``OPTIONS`` tells them; see ``compact``."""
     parsed, summary = settings(cfg, (*OPTIONS, RUNS_PATH)), Summary("compact")
+    if parsed["captured"] is not None:
+        return summary.kept(spark, parsed, _captured(parsed, tell))
+    for option in _OF_CAPTURED:
+        if option.name in parsed.given:
+            raise OptionError(f"The option '{option.name}' goes with 'captured', the folder that capture wrote.")
     tell("reading metering files")
     found = compact(spark, CompactConfig(parsed["metering"], needed(parsed, "compacted"), parsed["damaged"]))
     return summary.kept(spark, parsed, found)
+
+
+def needs_spark(cfg: Mapping[str, Any]) -> bool:
+    """Whether Spark has to be started: captured messages are compacted without it."""
+    return not cfg.get("captured") or bool(cfg.get(RUNS_PATH.name))
+
+
+def _captured(parsed: Parsed, tell: Tell) -> dict[str, Any]:
+    """Compact a folder of captured messages."""
+    for name in ("metering", "compacted", "damaged"):
+        if name in parsed.given:
+            raise OptionError(
+                f"The option '{name}' is about metering, and 'captured' about messages; give one of both."
+            )
+    root = local_folder(parsed["captured"])
+    if root is None:
+        raise OptionError(
+            f"'{parsed['captured']}' is on no disk of this machine, so its folders cannot change places in one step. "
+            "Tables of Delta and Iceberg have a compaction of their own."
+        )
+    over = finished(root, parsed["checkpoints"] or (), parsed["finishedQueries"] or ())
+    rules = Rules(over, (Clock().now_ms() - parsed["quiet"]) / 1000, parsed["targetSize"])
+    return {"job": "compact", **compact_folder(root, rules, tell), "captured": str(root)}
 
 
 def compact(spark: SparkSession, config: CompactConfig) -> dict[str, Any]:

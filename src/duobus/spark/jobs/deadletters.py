@@ -118,12 +118,7 @@ def _report(spark: SparkSession, settings: Settings, tell: Tell) -> dict[str, An
     # Read once: the dead letters, and with them the decisions and the groups, may change between two reads.
     letters = letters.persist()
     try:
-        groups = letters.groupBy(*_KEYS).agg(
-            F.count("*").alias("count"),
-            F.min("enqueued_time").alias("oldest"),
-            F.max("enqueued_time").alias("newest"),
-            F.slice(F.sort_array(F.collect_list("sequence_number")), 1, SAMPLES).alias("samples"),
-        )
+        groups = grouped(letters)
         if settings["decisions"] is not None:
             tell("writing decisions")
             table = letters.select("entity", "sequence_number", "action", F.lit("").alias("note"), *_KEYS[1:])
@@ -141,6 +136,19 @@ def _report(spark: SparkSession, settings: Settings, tell: Tell) -> dict[str, An
         "groups": [_told(row.asDict()) for row in told],
         "decisions": settings["decisions"],
     }
+
+
+def grouped(letters: DataFrame) -> DataFrame:
+    """The groups of dead letters, each with its count, its span of time, and its first sequence numbers as examples."""
+    from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+    return letters.groupBy(*_KEYS).agg(
+        F.count("*").alias("count"),
+        F.min("enqueued_time").alias("oldest"),
+        F.max("enqueued_time").alias("newest"),
+        # Keeps a few numbers of each group; a list of all numbers would grow with the group.
+        F.sort_array(F.min_by("sequence_number", "sequence_number", SAMPLES)).alias("samples"),
+    )
 
 
 def _told(group: dict[str, Any]) -> dict[str, Any]:

@@ -176,6 +176,7 @@ def reconcile(spark: SparkSession, config: ReconcileConfig) -> dict[str, Any]:
     Raises:
         OptionError: A folder is missing or is no capture, or the window is empty; nothing was written.
     """
+    from pyspark import StorageLevel
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
     window = _window(config)
@@ -183,7 +184,8 @@ def reconcile(spark: SparkSession, config: ReconcileConfig) -> dict[str, Any]:
     both = _side(spark, config.a, config.names[0], config).unionByName(
         _side(spark, config.b, config.names[1], config), allowMissingColumns=True
     )
-    judged = judge(both, config).cache()
+    # On disk: the rows have the bodies of all messages of the window.
+    judged = judge(both, config).persist(StorageLevel.DISK_ONLY)
     try:
         if config.since is not None and config.until is not None:
             judged = judged.filter(F.col("enqueued_time").between(*_bounds(config)))
@@ -213,32 +215,38 @@ def key_of(side: str) -> Column:
 
 
 def judge(both: DataFrame, config: ReconcileConfig) -> DataFrame:
-    """Return one row for each message with the findings about it; ``both`` has a column ``side``."""
-    from pyspark.sql import Window
+    """Return one row for each message with the findings about it; ``both`` has a column ``side``.
+
+    Each message is an aggregate, of which one row is kept while its copies are counted: neither the copies of a message
+    nor their numbers are collected anywhere, however many copies there are.
+    """
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
     keys = ["_entity", "_key"] if config.by_entity else ["_key"]
     one, two = config.names
     # The digest decides where even the places are equal, so that swapping the sides changes nothing.
-    ordered = Window.partitionBy(*keys).orderBy(
-        F.col("enqueued_time").asc_nulls_last(), "namespace", "entity", "sequence_number", "_digest", "side"
-    )
-    whole = Window.partitionBy(*keys)
+    order = ("enqueued_time", "namespace", "entity", "sequence_number", "_digest", "side")
+    earliest = F.struct(F.isnull("enqueued_time"), *order)  # a message without a time comes last
     of_a, of_b = (F.when(F.col("side") == name, F.lit(1)) for name in (one, two))
-    first_of = [F.min(F.when(F.col("side") == name, F.col("enqueued_time"))).over(whole) for name in (one, two)]
+    first_a, first_b = (F.min(F.when(F.col("side") == name, F.unix_micros("enqueued_time"))) for name in (one, two))
+    sides = F.array(F.when(F.col("copies_a") > 0, F.lit(one)), F.when(F.col("copies_b") > 0, F.lit(two)))
+    columns = [name for name in both.columns if name != "side"]
     marked = (
         both.withColumn("_key", key_of("side"))
         .withColumn("_entity", F.lower("entity"))
         .withColumn("_digest", _digest(both.columns))
-        .withColumn("_row", F.row_number().over(ordered))
-        .withColumn("copies", F.count("*").over(whole).cast("int"))
-        .withColumn("copies_a", F.count(of_a).over(whole).cast("int"))
-        .withColumn("copies_b", F.count(of_b).over(whole).cast("int"))
-        .withColumn("seen_in", F.sort_array(F.collect_set("side").over(whole)))
-        .withColumn("_least", F.min("_digest").over(whole))
-        .withColumn("_most", F.max("_digest").over(whole))
-        .withColumn("lag_s", F.unix_micros(first_of[1]) / 1_000_000 - F.unix_micros(first_of[0]) / 1_000_000)
-        .filter("_row = 1")
+        .groupBy(*keys)
+        .agg(
+            F.min_by(F.struct(*columns), earliest).alias("_first"),
+            F.count("*").cast("int").alias("copies"),
+            F.count(of_a).cast("int").alias("copies_a"),
+            F.count(of_b).cast("int").alias("copies_b"),
+            F.min("_digest").alias("_least"),
+            F.max("_digest").alias("_most"),
+            (first_b / 1_000_000 - first_a / 1_000_000).alias("lag_s"),
+        )
+        .withColumn("seen_in", F.sort_array(F.array_compact(sides)))
+        .select("_first.*", "copies", "copies_a", "copies_b", "seen_in", "_least", "_most", "lag_s")
     )
     conditions = {
         ONLY_A: F.col("copies_b") == 0,
@@ -248,7 +256,7 @@ def judge(both: DataFrame, config: ReconcileConfig) -> DataFrame:
         LATE_COPY: F.abs("lag_s") > config.late.total_seconds(),
     }
     findings = F.array_compact(F.array(*(F.when(is_so, F.lit(name)) for name, is_so in conditions.items())))
-    return marked.withColumn("findings", findings).drop("_key", "_entity", "_digest", "_row", "_least", "_most", "side")
+    return marked.withColumn("findings", findings).drop("_least", "_most")
 
 
 def reconciled_stream(a: DataFrame, b: DataFrame, delay: timedelta, *, by_entity: bool = True) -> DataFrame:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.spark.connection import demand_reachable, place_of
 from duobus.spark.errors import OptionError
-from duobus.spark.jobs.captured_files import captured, unreadable
+from duobus.spark.jobs.captured_files import Span, captured, unreadable
 from duobus.spark.jobs.job import (
     JobError,
     Settings,
@@ -77,6 +77,8 @@ OPTIONS: Final = (
 
 #: What tells messages apart.
 _PLACE: Final = ["namespace", "entity", "enqueued_time", "sequence_number"]
+#: Column of the key whose messages keep their order; messages of one key are sent by one task.
+_KEY: Final = "_key"
 #: Before the name of what a broker assigned to the original.
 ORIGINAL: Final = "x-duobus-original-"
 #: Column to (the name behind ``ORIGINAL``, AMQP type).
@@ -117,7 +119,8 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = untold) -> dic
     if destination is not None and (advice := advice_on(place_of(settings), destination)) is not None:
         warnings.append(advice)
     tell("checking files")
-    frame = _chosen(captured(spark, needed(settings, "path")), settings)
+    span = Span(_time(settings, "from"), _time(settings, "until"), settings["entity"])
+    frame = _chosen(captured(spark, needed(settings, "path"), span), settings, span)
     bad = unreadable(frame)
     if bad:
         told = "; ".join(f"{row.file}, sequence number {row.sequence_number}: {row.fault}" for row in bad)
@@ -168,15 +171,13 @@ def _identity(settings: Settings) -> str:
     return json.dumps([settings[name] for name in names] + [settings[name] for name in ("endpoint", "dedupe")])
 
 
-def _chosen(frame: DataFrame, settings: Settings) -> DataFrame:
+def _chosen(frame: DataFrame, settings: Settings, span: Span) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-    if settings["entity"] is not None:
-        frame = frame.where(F.col("entity") == settings["entity"])
-    if settings["from"] is not None:
-        frame = frame.where(F.col("enqueued_time") >= F.lit(_time("from", settings["from"])))
-    if settings["until"] is not None:
-        frame = frame.where(F.col("enqueued_time") < F.lit(_time("until", settings["until"])))
+    if span.since is not None:
+        frame = frame.where(F.col("enqueued_time") >= F.lit(span.since))
+    if span.until is not None:
+        frame = frame.where(F.col("enqueued_time") < F.lit(span.until))
     if settings["firstSequence"] is not None:
         frame = frame.where(F.col("sequence_number") >= settings["firstSequence"])
     if settings["lastSequence"] is not None:
@@ -196,7 +197,10 @@ def _groups(frame: DataFrame, destination: str | None) -> list[dict[str, Any]]:
     ]
 
 
-def _time(name: str, text: str) -> datetime:
+def _time(settings: Settings, name: str) -> datetime | None:
+    text = settings[name]
+    if text is None:
+        return None
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -216,10 +220,12 @@ def outgoing(frame: DataFrame, prefix: str | None, settings: Settings) -> DataFr
     """
     from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-    # Copies made by capture in browse mode twice over are one message. The time is part of what tells messages apart:
-    # a queue that was removed and made again counts from 1 again.
-    frame = frame.dropDuplicates(_PLACE)
     key = F.coalesce("session_id", "partition_key", F.concat_ws("/", "entity", "fragment"))
+    frame = frame.withColumn(_KEY, key).repartition(settings["tasks"], _KEY)
+    # Copies made by capture in browse mode twice over are one message. The time is part of what tells messages apart:
+    # a queue that was removed and made again counts from 1 again. Copies have the same key, so they are in one task
+    # already; with the key among the columns Spark knows that, and does not send the bodies around a second time.
+    frame = frame.dropDuplicates([_KEY, *_PLACE])
     properties, types = _with_originals(F, keeps_id=prefix is None)
     told = F.concat_ws("/", "namespace", "entity", F.unix_micros("enqueued_time").cast("string"))
     own = F.concat_ws("/", F.md5(told.cast("binary")), F.col("sequence_number"))
@@ -231,8 +237,7 @@ def outgoing(frame: DataFrame, prefix: str | None, settings: Settings) -> DataFr
         .withColumn("message_id", identity)
         .withColumn("scheduled_enqueue_time", F.when(is_ahead, F.col("scheduled_enqueue_time")))
     )
-    ordered = frame.repartition(settings["tasks"], key).sortWithinPartitions("entity", "sequence_number")
-    return ordered.drop("date", "hour", "batch_id")
+    return frame.sortWithinPartitions("entity", "sequence_number").drop(_KEY, "date", "hour", "batch_id")
 
 
 def _with_originals(F: Any, *, keeps_id: bool) -> tuple[Column, Column]:  # noqa: N803 - as Spark's documentation has it

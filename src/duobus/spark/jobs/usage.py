@@ -32,6 +32,7 @@ FORMAT: Final = "1"
 TOLD_MAX: Final = 20
 #: Servers with missing or doubled records that the summary names.
 SERVERS_TOLD_MAX: Final = 20
+_NONE_WRONG: Final[dict[str, list[dict[str, Any]]]] = {"missing": [], "doubled": []}
 #: Kind of the rows that charge a namespace by the hour.
 HOUR: Final = "namespace-hour"
 
@@ -60,7 +61,7 @@ class UsageConfig:
 
 
 OPTIONS: Final = (
-    *compact.OPTIONS,
+    *compact.METERING_OPTIONS,
     Option("out", TEXT, None, "folder of the usage"),
     Option("prices", TEXT, None, "TOML file of prices; by default the example that comes with the package"),
     Option("check", SWITCH, "true", "check that no record of a server is missing or doubled; reads all records"),
@@ -106,8 +107,7 @@ def usage(spark: SparkSession, config: UsageConfig, tell: Tell = untold) -> dict
     if records is None:
         raise OptionError(f"There are no compacted records in '{config.compacted}'. Name the data folders to compact.")
     tell("checking records")
-    servers = _checked(records) if config.check else []
-    doubled = [server for server in servers if server["doubled"]]
+    checked = _checked(records) if config.check else _NONE_WRONG
     sources = sources_of(records.inputFiles(), prices)
     known = read_table(spark, config.out, USAGE_DDL)
     done = {} if known is None else dict(map(tuple, known.select("day", "source").distinct().collect()))
@@ -116,7 +116,7 @@ def usage(spark: SparkSession, config: UsageConfig, tell: Tell = untold) -> dict
     tell(f"computing {len(stale)} days")
     if stale:
         chosen = records if len(stale) == len(sources) else records.filter(records["day"].isin(stale))
-        if doubled:
+        if checked["doubled"]:
             chosen = chosen.dropDuplicates(["server", "number"])
         _write(spark, priced(chosen, prices), {day: sources[day] for day in stale}, config.out)
     result = read_table(spark, config.out, USAGE_DDL)
@@ -128,8 +128,8 @@ def usage(spark: SparkSession, config: UsageConfig, tell: Tell = untold) -> dict
         "currency": prices.currency,
         "days_computed": stale,
         "hours_reopened": sorted(hour for hour, numbers in after.items() if before.get(hour, numbers) != numbers),
-        "servers_incomplete": [server for server in servers if server["missing"]][:SERVERS_TOLD_MAX],
-        "servers_doubled": doubled[:SERVERS_TOLD_MAX],
+        "servers_incomplete": checked["missing"],
+        "servers_doubled": checked["doubled"],
         **_totals(result, prices),
         "out": config.out,
     }
@@ -210,24 +210,44 @@ def _write(spark: SparkSession, rows: DataFrame, sources: dict[str, str], out: s
     ordered.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy("day").parquet(out)
 
 
-def _checked(records: DataFrame) -> list[dict[str, Any]]:
-    """Servers whose records are not there exactly once each.
+def _checked(records: DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """The first servers of which records are ``missing``, and the first of which records are ``doubled``.
 
-    A server numbers its records from 1 without gaps, so their count and sum tell it.
+    A server numbers its records from 1 without gaps, so their count and sum tell which servers have to be looked at.
+    Two jobs tell the rest, however many servers that are.
     """
     from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-    found = (
+    wrong = (
         records.groupBy("server")
         .agg(F.count("*").alias("records"), F.max("number").alias("last"), F.sum("number").alias("sum"))
         .filter("records != last or sum != last * (last + 1) div 2")
+        .select("server")
+        .persist()
     )
-    told = []
-    for row in found.orderBy("server").collect():
-        distinct = int(records.filter(records["server"] == row["server"]).select("number").distinct().count())
-        doubled = int(row["records"]) - distinct
-        told.append({"server": row["server"], "missing": int(row["last"]) - distinct, "doubled": doubled})
-    return told
+    try:
+        if wrong.isEmpty():
+            return _NONE_WRONG
+        counted = (
+            records.join(wrong, "server", "left_semi")
+            .groupBy("server")
+            .agg(F.max("number").alias("last"), F.count("*").alias("records"), F.count_distinct("number").alias("once"))
+            .select("server", F.expr("last - once as missing"), F.expr("records - once as doubled"))
+            .persist()
+        )
+        try:
+            return {
+                name: [row.asDict() for row in _first(counted.filter(F.col(name) > 0))]
+                for name in ("missing", "doubled")
+            }
+        finally:
+            counted.unpersist()
+    finally:
+        wrong.unpersist()
+
+
+def _first(servers: DataFrame) -> list[Any]:
+    return list(servers.orderBy("server").limit(SERVERS_TOLD_MAX).collect())
 
 
 def _hours(result: DataFrame, days: list[str]) -> dict[str, tuple[int, ...]]:

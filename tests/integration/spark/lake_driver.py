@@ -1,0 +1,45 @@
+"""A driver of its own that captures to a table and is killed between the table's commit and Spark's own.
+
+Reads the settings of the capture as a JSON object from its argument.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+#: The batch whose commit is the last thing that the driver does.
+BATCH = 1
+
+
+def main() -> None:
+    from conftest import CONF
+    from pyspark.sql import SparkSession
+
+    from duobus.spark.jobs import capture
+
+    settings: dict[str, Any] = json.loads(sys.argv[1])
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.setsid()
+    builder = SparkSession.builder.master("local[1]").appName("lake driver")
+    for name, value in CONF.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    write = capture.Writer.__call__
+
+    def killed(self: capture.Writer, frame: Any, batch_id: int) -> None:
+        write(self, frame, batch_id)
+        if batch_id == BATCH:
+            # With the JVM, which would otherwise learn of it.
+            os.killpg(0, signal.SIGKILL)
+
+    capture.Writer.__call__ = killed  # type: ignore[method-assign]
+    capture.run(spark, settings)
+
+
+if __name__ == "__main__":
+    main()

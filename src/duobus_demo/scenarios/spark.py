@@ -25,7 +25,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from duobus.clock import Clock
 from duobus.pipeline.state_folder import StateFolder
-from duobus.spark import release
+from duobus.spark.recovery import batches_in
 from duobus.testing.server import DemoFailed, ServerProcess
 from duobus_demo.clients import UNKNOWN_OUTCOME, endpoints_of, silence_sdk_logs
 from duobus_demo.expectations import spark_tables
@@ -331,11 +331,11 @@ class SparkScenario:
             # Deferred messages and those under a lock count as well.
             if about.total_message_count:
                 found.append(f"{about.total_message_count} messages in {name}")
-        for stage, place in (("capture-west", WEST), ("capture-events", WEST), ("capture-east", EAST)):
-            options = {"connectionString": self._servers[place].connection_string}
-            claim = release(self._state.stage(stage).checkpoint, options, action="report")
-            if claim["messages"] or claim["doubtful"]:
-                found.append(f"a claim of {stage}: {claim}")
+        for stage in ("capture-west", "capture-events", "capture-east"):
+            # Messages of a claim are deferred, and so counted above; here is what the checkpoint says of it.
+            checkpoint = self._state.stage(stage).checkpoint
+            if open_ := set(batches_in(checkpoint / "offsets")) - set(batches_in(checkpoint / "commits")):
+                found.append(f"a claim of {stage}, of batch {max(open_)}")
         if (holder := self._state.holder()) is not None:
             found.append(f"the lock of the pipeline, by {holder}")
         return found + spark_tables.unfinished_in(self._lake)

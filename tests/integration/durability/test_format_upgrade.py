@@ -17,7 +17,7 @@ from duobus.storage.interface import FORMAT_VERSION, JOURNAL_VERSION, CommitBatc
 from duobus.storage.sqlite.file import StoreOptions
 from duobus.storage.sqlite.store import SqliteStore
 from duobus.testing.server import DemoFailed, ServerProcess, queues_config
-from kits.virtual_disk import Disk
+from simulation.parts.virtual_disk import Disk
 
 PATH = "/virtual/f0.db"
 PAYLOADS = [b"%d" % number * 300 for number in range(20)]

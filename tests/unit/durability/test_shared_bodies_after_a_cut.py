@@ -11,7 +11,7 @@ from duobus.errors import StoreFailed
 from duobus.storage.interface import CommitBatch, Put
 from duobus.storage.sqlite.file import StoreOptions
 from duobus.storage.sqlite.store import SqliteStore
-from kits.virtual_disk import Disk
+from simulation.parts.virtual_disk import Disk
 
 PATH = "/virtual/topic.db"
 SUBSCRIPTIONS = (1, 2, 3)

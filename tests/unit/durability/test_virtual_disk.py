@@ -12,7 +12,7 @@ from duobus.errors import StoreFailed
 from duobus.storage.interface import CommitBatch, Put
 from duobus.storage.sqlite.file import StoreOptions
 from duobus.storage.sqlite.store import SqliteStore
-from kits.virtual_disk import Disk
+from simulation.parts.virtual_disk import Disk
 
 PATH = "/virtual/f0.db"
 

@@ -3,7 +3,7 @@
 Most messages live for milliseconds. What a commit puts and another one of the journal removes never reaches SQLite,
 nor does its removal, be the removal in the commits that are brought over or in ``later`` ones: those are durable, and
 are brought over next. Only a removal that comes after a message removes it: a range may reach over a count that was
-used up for a message of a transaction, which is put later.
+used up for a message of a transaction, which is put later, also in the store that a fragment moves to.
 
 Copies of a topic's messages share bodies, which SQLite's tables count; commits with copies are not merged.
 """
@@ -31,11 +31,11 @@ def merged(batches: Sequence[CommitBatch], later: Iterable[CommitBatch] = ()) ->
     result.sources = list({row[0]: row for batch in batches for row in batch.sources}.values())
     known = [*batches, *later]
     gone = _by_source(known)
-    are_reserved = any(put.is_reserved for batch in batches for put in batch.puts)
+    is_order_needed = _reach_over_later_messages(batches)
     new: dict[int, list[_Range]] = {}
     changes: dict[tuple[int, int], tuple[int, int, int, int, bytes | None]] = {}
     for index, batch in enumerate(batches):
-        if are_reserved:
+        if is_order_needed:
             gone = _by_source(known[index:])
         for put in batch.puts:
             if put.origins is not None:
@@ -51,6 +51,19 @@ def merged(batches: Sequence[CommitBatch], later: Iterable[CommitBatch] = ()) ->
     result.changes = list(changes.values())
     _add_notes(result, batches)
     return result
+
+
+def _reach_over_later_messages(batches: Sequence[CommitBatch]) -> bool:
+    """Whether a commit removes counts that only a later one puts, so that the order of the two matters."""
+    reach: dict[int, int] = {}
+    for batch in batches:
+        for put in batch.puts:
+            if put.first_count <= reach.get(put.source_key, -1):
+                return True
+        for source_key, _, last in batch.removed:
+            if last > reach.get(source_key, -1):
+                reach[source_key] = last
+    return False
 
 
 def _add_notes(result: CommitBatch, batches: Sequence[CommitBatch]) -> None:

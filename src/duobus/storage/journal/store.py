@@ -40,6 +40,7 @@ from duobus.storage.interface import (
     Tombstone,
 )
 from duobus.storage.journal.backlog import BYTES_MAX, Backlog, LargeCommits, is_for_tables
+from duobus.storage.journal.files import SYSTEM_FILES, JournalFiles
 from duobus.storage.journal.mark import JournalMark, read_mark, remove_mark
 from duobus.storage.journal.merge import merged
 from duobus.storage.journal.replay import Position, missing_commits
@@ -59,11 +60,12 @@ class JournalStore(MessagingStore):
     After any StoreFailed, of whichever thread, everything is closed at once, as in ``SqliteStore`` (L3).
 
     Args:
-        path, store_id, must_exist, options: As of ``SqliteStore``; there is no VFS for a journal.
+        path, store_id, must_exist, options: As of ``SqliteStore``.
         salt: Draws the salts of segments.
         clock: Tells the age of commits.
         brings_over: Whether a thread brings commits over; without one, ``bring_over_due`` is the caller's to call.
         segment_bytes: Length of a segment.
+        files: The disk of the journal; the one of a VFS, if the options name one.
     """
 
     columns_least = SqliteStore.columns_least
@@ -79,11 +81,13 @@ class JournalStore(MessagingStore):
         clock: Clock | None = None,
         brings_over: bool = True,
         segment_bytes: int = SEGMENT_BYTES,
+        files: JournalFiles = SYSTEM_FILES,
     ) -> None:
+        self._files = files
         self._sqlite = SqliteStore(path, store_id, must_exist=must_exist, options=options, takes_journal=True)
         self._name = path
         # SQLite keeps its log beside the file that a link leads to, and so do we.
-        self._path = os.path.realpath(path)
+        self._path = os.path.realpath(path) if options is None or options.vfs is None else path
         self._store_id = store_id
         self._salt = salt or Entropy().token
         self._clock = clock or Clock()
@@ -131,14 +135,15 @@ class JournalStore(MessagingStore):
         if not self._sqlite.has_journal:
             # By the file's own word it lacks nothing: a close was cut short, or an opening.
             return contents
-        found = Segments.read(self._path)
+        found = Segments.read(self._path, self._files)
         if not found:
             raise StoreFailed(
                 f"{self._name}: the store's journal is missing, and messages that were accepted may stand in it alone."
                 " Put it back. If it cannot be found, stop the server and take the store without it, by which messages"
                 " that were accepted are lost: duobus store accept-loss"
             )
-        position = Position(self._store_id, contents.generation, contents.last_commit_no, read_mark(self._path))
+        marked_no = read_mark(self._path, self._files)
+        position = Position(self._store_id, contents.generation, contents.last_commit_no, marked_no)
         missing = missing_commits(self._name, found, position)
         if missing:
             self._sqlite.commit(merged(missing))
@@ -150,10 +155,12 @@ class JournalStore(MessagingStore):
     def _begin_journal(self) -> None:
         # The file lacks nothing now, so the store may do without a journal until the new one is there.
         self._sqlite.say_journal(is_there=False)
-        remove_mark(self._path)
-        self._journal = Segments(self._path, self._store_id, self._salt, SEGMENTS, segment_bytes=self._segment_bytes)
+        remove_mark(self._path, self._files)
+        self._journal = Segments(
+            self._path, self._store_id, self._salt, SEGMENTS, segment_bytes=self._segment_bytes, files=self._files
+        )
         self._journal.begin(0)
-        self._mark = JournalMark(self._path)
+        self._mark = JournalMark(self._path, self._files)
         self._sqlite.say_journal(is_there=True)
 
     def close(self) -> None:
@@ -168,8 +175,8 @@ class JournalStore(MessagingStore):
                     self._bring_over(len(self._backlog))
                     self._sqlite.say_journal(is_there=False)
                     self._close_files()
-                    remove_files(self._path)
-                    remove_mark(self._path)
+                    remove_files(self._path, self._files)
+                    remove_mark(self._path, self._files)
             self._close_files()
             self._backlog.clear()
             self._failure = None

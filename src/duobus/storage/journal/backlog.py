@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from duobus.storage.interface import CommitBatch
@@ -114,21 +113,24 @@ class LargeCommits:
 def measure(batch: CommitBatch) -> tuple[int, int, int]:
     """Return the bytes of a commit, the messages that it puts, and those that it removes, as far as its ranges tell."""
     size, put, gone = _COMMIT_BYTES, 0, 0
+    shared: dict[int, bytes] = {}
     for one in batch.puts:
-        size += sum(map(len, one.payloads))
         put += len(one.payloads)
+        if one.origins is None:
+            size += sum(map(len, one.payloads))
+            continue
+        for payload, origin in zip(one.payloads, one.origins, strict=True):
+            if origin >= 0 or shared.get(origin) is not payload:
+                size += len(payload)
+                shared[origin] = payload
     for _, first, last in batch.removed:
         gone += last - first + 1
     return size, put, gone
 
 
-def is_for_tables(batch: CommitBatch, homes: Collection[int]) -> bool:
-    """Whether a commit cannot wait, because SQLite's tables say whether it is right, or count what it has.
+def is_for_tables(batch: CommitBatch) -> bool:
+    """Whether a commit cannot wait, because SQLite's tables say whether it is right.
 
-    That is so of counts that were used up before, which nothing may have; and of sources other than 0, ``homes``, whose
-    messages share bodies.
+    That is so of counts that were used up before, which nothing may have.
     """
-    for put in batch.puts:
-        if put.is_reserved or put.source_key in homes:
-            return True
-    return bool(homes) and any(row[0] in homes for rows in (batch.removed, batch.changes) for row in rows)
+    return any(put.is_reserved for put in batch.puts)

@@ -5,7 +5,8 @@ nor does its removal, be the removal in the commits that are brought over or in 
 are brought over next. Only a removal that comes after a message removes it: a range may reach over a count that was
 used up for a message of a transaction, which is put later, also in the store that a fragment moves to.
 
-Copies of a topic's messages share bodies, which SQLite's tables count; commits with copies are not merged.
+All copies of a topic's message come in one commit. Those that are left of them come in one commit as well, and share
+their body as before.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def merged(batches: Sequence[CommitBatch], later: Iterable[CommitBatch] = ()) ->
     """Return one commit that does what ``batches`` do one after the other.
 
     Args:
-        batches: Some, in order, none with copies.
+        batches: Some, in order.
         later: All that follow them and are durable, too.
     """
     last = batches[-1]
@@ -38,8 +39,6 @@ def merged(batches: Sequence[CommitBatch], later: Iterable[CommitBatch] = ()) ->
         if is_order_needed:
             gone = _by_source(known[index:])
         for put in batch.puts:
-            if put.origins is not None:
-                raise ValueError("copies are not merged")
             first, end = put.first_count, put.first_count + len(put.payloads) - 1
             new.setdefault(put.source_key, []).append((first, end))
             result.puts += [_piece(put, *left) for left in _without((first, end), gone.get(put.source_key, []))]
@@ -124,7 +123,8 @@ def _piece(put: Put, first: int, end: int) -> Put:
     metadata = put.all_metadata
     if metadata is not None:
         metadata = {index - start: found for index, found in metadata.items() if start <= index < stop}
-    piece = Put(put.source_key, first, put.enqueued_ms, put.payloads[start:stop], metadata)
+    origins = None if put.origins is None else put.origins[start:stop]
+    piece = Put(put.source_key, first, put.enqueued_ms, put.payloads[start:stop], metadata, origins)
     piece.is_reserved = put.is_reserved
     if put.equal_metadata is not None:
         piece.equal_metadata = put.equal_metadata[start:stop]

@@ -4,8 +4,7 @@
     bring over ────────────────────── many commits, one transaction ── a thread of this store, 0.1 to 0.2 s later
 
 What is gone by the time it would be brought over never reaches SQLite. Whatever reads SQLite, or changes other things
-than messages, has all commits brought over first; so do commits with copies of a topic's messages, and large commits of
-messages that stay are written to SQLite at once.
+than messages, has all commits brought over first; large commits of messages that stay are written to SQLite at once.
 
 The commits that wait are in memory, too, and in the journal until SQLite has synced them; opening a store replays the
 journal. Of a file with a journal beside it, the format says so (``interface.JOURNAL_VERSION``), from before the first
@@ -40,12 +39,14 @@ from duobus.storage.interface import (
     Tombstone,
 )
 from duobus.storage.journal.backlog import BYTES_MAX, Backlog, LargeCommits, is_for_tables
+from duobus.storage.journal.copy_sizes import CopySizes
 from duobus.storage.journal.files import SYSTEM_FILES, JournalFiles
 from duobus.storage.journal.mark import JournalMark, read_mark, remove_mark
 from duobus.storage.journal.merge import merged
 from duobus.storage.journal.replay import Position, missing_commits
 from duobus.storage.journal.segments import SEGMENT_BYTES, Segments, files_of, remove_files
 from duobus.storage.journal.writeback import WritebackThread
+from duobus.storage.sqlite.copy_lookup import CopyFound
 from duobus.storage.sqlite.file import StoreOptions, store_failed
 from duobus.storage.sqlite.shared_bodies import topic_keys_of
 from duobus.storage.sqlite.store import SqliteStore
@@ -106,7 +107,7 @@ class JournalStore(MessagingStore):
         self._commit_no = 0
         self._fragments: dict[int, FragmentRow] = {}
         self._sources: dict[int, SourceRow] = {}
-        self._homes: dict[int, int] = {}
+        self._sizes = CopySizes({}, {}, self)
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
@@ -217,11 +218,12 @@ class JournalStore(MessagingStore):
         try:
             check_batch(batch, self._commit_no, self._fragments, self._sources)
             is_large = self._large.is_one(batch)
-            if batch.commit_no != self._commit_no + 1 or is_for_tables(batch, self._homes):
+            if batch.commit_no != self._commit_no + 1 or is_for_tables(batch):
                 self._commit_behind(batch)
-            elif is_large or not journal.append(batch, self._generation):
+            elif is_large or not self._append(journal, batch):
                 with self._turn:
                     self._bring_over(len(self._backlog), batch)
+                    batch.shared |= self._sizes_anew()
             else:
                 self._wait_for_sqlite(batch)
         except BaseException as error:
@@ -239,6 +241,29 @@ class JournalStore(MessagingStore):
         with self._turn:
             self._bring_over(len(self._backlog))
             self._sqlite.commit(batch)
+            self._sizes_anew()
+
+    def _append(self, journal: Segments, batch: CommitBatch) -> bool:
+        """Write a commit to the journal, if there is room."""
+        if self._sizes.concerns(batch):
+            self._sizes.note(batch)
+        return journal.append(batch, self._generation)
+
+    def _sizes_anew(self) -> dict[int, int]:
+        """Take what SQLite, which has everything, says of the sizes of topics; returns those that are others now."""
+        known, totals = self._sizes.totals, dict(self._sqlite.shared)
+        self._sizes = CopySizes(topic_keys_of(self._sources), totals, self)
+        return {key: size for key, size in totals.items() if size != known.get(key, 0)}
+
+    def copies_in(self, spans: list[tuple[int, int, int]]) -> list[CopyFound]:
+        """See ``SqliteStore.copies_in``: of what SQLite has so far."""
+        with self._beside("look for copies") as store:
+            return store.copies_in(spans)
+
+    def bodies_of(self, keys: list[tuple[int, int]]) -> Mapping[tuple[int, int], tuple[int, int]]:
+        """See ``SqliteStore.bodies_of``: of what SQLite has so far."""
+        with self._beside("look for copies") as store:
+            return store.bodies_of(keys)
 
     def _wait_for_sqlite(self, batch: CommitBatch) -> None:
         """Note a commit that the journal has, and have it brought over some time."""
@@ -293,6 +318,7 @@ class JournalStore(MessagingStore):
         is_alone = len(batches) == 1 and another is not None
         self._sqlite.commit(batches[0] if is_alone else merged(batches, known[number:]))
         self._backlog.take(number)
+        self._sizes.brought_no = batches[-1].commit_no
         self._opened().release(batches[-1].commit_no)
 
     @contextmanager
@@ -322,7 +348,7 @@ class JournalStore(MessagingStore):
 
     def _learn_rows(self) -> None:
         self._fragments, self._sources = self._sqlite.rows_known()
-        self._homes = topic_keys_of(self._sources)
+        self._sizes_anew()
 
     # -- everything else is SQLite's ----------------------------------------------------------------------------
 

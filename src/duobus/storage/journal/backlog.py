@@ -36,7 +36,7 @@ class Backlog:
 
     Attributes:
         size: Bytes of them.
-        rows: Messages that they add, less those that they remove.
+        rows: Messages and shared bodies that they add, less those that they remove.
     """
 
     __slots__ = ("_lock", "_waiting", "rows", "size")
@@ -50,13 +50,14 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, batch: CommitBatch, at_ms: int) -> None:
-        """Add a commit that was written to the journal at this time."""
+    def add(self, batch: CommitBatch, at_ms: int, bodies: int = 0) -> None:
+        """Add a commit that was written to the journal at this time, and adds so many bodies that copies share."""
         size, put, gone = measure(batch)
+        rows = put - gone + bodies
         with self._lock:
-            self._waiting.append(_Waiting(at_ms, size, put - gone, batch))
+            self._waiting.append(_Waiting(at_ms, size, rows, batch))
             self.size += size
-            self.rows += put - gone
+            self.rows += rows
 
     def due(self, now_ms: int) -> int:
         """Return how many of the first are to be brought over now: those that are old, or more where too much waits."""
@@ -105,6 +106,9 @@ class LargeCommits:
         """Whether this one is; to be asked once for each commit, in order."""
         size, put, gone = measure(batch)
         self._size += (size - self._size) / _LATELY
+        # A purge, or the end of a long drain, removes what many commits before have put, in one: as far as that goes
+        # beyond what is put lately, it says nothing of what comes now.
+        gone = min(gone, put + int(2 * self._put / _LATELY))
         self._put += put - self._put / _LATELY
         self._gone += gone - self._gone / _LATELY
         return self._gone < self._put / 2 and self._size >= _LARGE_BYTES

@@ -68,11 +68,13 @@ class CopySizes:
         brought_no: The last commit that SQLite has.
     """
 
-    __slots__ = ("_bodies", "_copies", "_gone", "_homes", "_noted", "_stored", "brought_no", "totals")
+    __slots__ = ("_added", "_bodies", "_copies", "_gone", "_homes", "_noted", "_stored", "brought_no", "totals")
 
     def __init__(self, homes: Mapping[int, int], totals: Mapping[int, int], stored: StoredCopies) -> None:
         self.totals = dict(totals)
         self.brought_no = 0
+        # Shared bodies that the commit adds which is being counted, less those that go with it.
+        self._added = 0
         self._homes = homes
         self._stored = stored
         #: New copies: bytes of its own body, or the body that it shares.
@@ -87,10 +89,15 @@ class CopySizes:
         homes = self._homes
         return any(put.source_key in homes for put in batch.puts) or any(row[0] in homes for row in batch.removed)
 
-    def note(self, batch: CommitBatch) -> None:
-        """Count a commit that is about to be written, and tell in it what it changes."""
+    def note(self, batch: CommitBatch) -> int:
+        """Count a commit that is about to be written, and tell in it what it changes.
+
+        Returns:
+            How many shared bodies it adds, less those that go with it.
+        """
         self._forget_brought()
         noted = _Noted(batch.commit_no, [], [], [])
+        self._added = 0
         changes: dict[int, int] = {}
         for put in batch.puts:
             home = self._homes.get(put.source_key)
@@ -107,6 +114,7 @@ class CopySizes:
         for home, change in changes.items():
             if change:
                 batch.shared[home] = self.totals[home] = max(0, self.totals.get(home, 0) + change)
+        return self._added
 
     def _put(self, put: Put, home: int, noted: _Noted) -> int:
         """Note new copies; returns the bytes that they add."""
@@ -124,6 +132,7 @@ class CopySizes:
             if body is None:
                 body = bodies[key] = _Shared(0, len(payload), noted.commit_no)
                 noted.bodies.append(key)
+                self._added += 1
                 size += len(payload)
             body.refs += 1
             copies[copy] = key
@@ -170,6 +179,7 @@ class CopySizes:
             body.commit_no = noted.commit_no
             noted.bodies.append(key)
         if body.refs <= 0:
+            self._added -= 1
             changes[key[0]] = changes.get(key[0], 0) - body.size
 
     def _remove_stored(self, spans: list[_Span], changes: dict[int, int], noted: _Noted) -> None:

@@ -108,6 +108,8 @@ class JournalStore(MessagingStore):
         self._fragments: dict[int, FragmentRow] = {}
         self._sources: dict[int, SourceRow] = {}
         self._sizes = CopySizes({}, {}, self)
+        # Shared bodies that the last commit of the journal has added, less those that went with it.
+        self._bodies = 0
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
@@ -245,8 +247,7 @@ class JournalStore(MessagingStore):
 
     def _append(self, journal: Segments, batch: CommitBatch) -> bool:
         """Write a commit to the journal, if there is room."""
-        if self._sizes.concerns(batch):
-            self._sizes.note(batch)
+        self._bodies = self._sizes.note(batch) if self._sizes.concerns(batch) else 0
         return journal.append(batch, self._generation)
 
     def _sizes_anew(self) -> dict[int, int]:
@@ -268,7 +269,7 @@ class JournalStore(MessagingStore):
     def _wait_for_sqlite(self, batch: CommitBatch) -> None:
         """Note a commit that the journal has, and have it brought over some time."""
         is_first = not self._backlog
-        self._backlog.add(batch, self._clock.monotonic_ms())
+        self._backlog.add(batch, self._clock.monotonic_ms(), self._bodies)
         if self._backlog.size > 2 * BYTES_MAX:
             with self._turn:
                 self._bring_over(len(self._backlog))

@@ -17,6 +17,8 @@ AGE_MS: Final = 200
 BYTES_MAX: Final = 24 << 20
 #: What a commit takes beside its payloads, roughly.
 _COMMIT_BYTES: Final = 200
+#: And for each copy of a topic's message, whose row costs as much as so many bytes.
+_COPY_BYTES: Final = 128
 #: While commits lately have so many bytes in the mean and what they put stays for the most part, they go to SQLite at
 #: once: what is written twice costs more than one sync saves.
 _LARGE_BYTES: Final = 128 << 10
@@ -123,6 +125,7 @@ def measure(batch: CommitBatch) -> tuple[int, int, int]:
         if one.origins is None:
             size += sum(map(len, one.payloads))
             continue
+        size += _COPY_BYTES * len(one.payloads)
         for payload, origin in zip(one.payloads, one.origins, strict=True):
             if origin >= 0 or shared.get(origin) is not payload:
                 size += len(payload)

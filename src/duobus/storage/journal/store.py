@@ -499,15 +499,17 @@ def store_in_file(
     return SqliteStore(str(path), store_id, must_exist=must_exist)
 
 
-def bring_left_over(path: Path, store_id: int) -> None:
-    """Have the file of a store that is not in use hold what its journal holds, if there is one.
+def bring_left_over(path: Path, store_id: int) -> bool:
+    """Have the file of a store that is not in use hold what its journal holds; whether there was one.
 
     Raises:
         StoreFailed: The store cannot be opened.
     """
-    if files_of(str(path.resolve())):
-        store = JournalStore(str(path), store_id, must_exist=True, brings_over=False)
-        try:
-            store.open()
-        finally:
-            store.close()
+    if not files_of(str(path.resolve())):
+        return False
+    store = JournalStore(str(path), store_id, must_exist=True, brings_over=False)
+    try:
+        store.open()
+    finally:
+        store.close()
+    return True

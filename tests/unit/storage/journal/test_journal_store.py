@@ -31,7 +31,7 @@ from duobus.storage.journal.backlog import AGE_MS
 from duobus.storage.journal.mark import read_mark
 from duobus.storage.journal.segments import files_of
 from duobus.storage.journal.store import JournalStore, bring_left_over, store_in_file
-from duobus.storage.offline.maintenance import accept_loss, set_times_back
+from duobus.storage.offline.maintenance import accept_loss, set_times_back, write_back
 from duobus.storage.replacement import give_up
 from duobus.storage.sqlite.store import SqliteStore
 from kits.store_builders import FAST, Broker, payloads_of
@@ -464,6 +464,27 @@ def test_what_is_left_of_a_journal_comes_over_without_a_server(broker: Broker, d
     bring_left_over(database(copy), 1)
     assert not files_of(str(database(copy)))
     assert version_of(copy) == FORMAT_VERSION
+
+
+def test_journals_are_written_back_for_a_version_that_knows_none(broker: Broker, data: Path) -> None:
+    (source,) = broker.add()
+    broker.send(source, [b"a"])
+    copy = killed(data)
+    with pytest.raises(StoreFailed, match="journal"):
+        SqliteStore(str(database(copy)), 1, must_exist=True).open()
+    assert write_back(copy) == {1: True}
+    assert write_back(copy) == {1: False}
+    assert version_of(copy) == FORMAT_VERSION
+    plain = SqliteStore(str(database(copy)), 1, must_exist=True, options=FAST)
+    plain.open()
+    assert payloads_of(plain.load(source.source_key, 1, 10)) == [b"a"]
+    plain.close()
+
+
+def test_a_store_that_is_in_use_is_not_written_back(broker: Broker, data: Path) -> None:
+    broker.add()
+    with pytest.raises(StoreFailed, match="another process"):
+        write_back(data)
 
 
 def test_a_drill_wraps_the_store_as_a_whole(broker: Broker, data: Path) -> None:

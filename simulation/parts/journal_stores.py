@@ -17,8 +17,7 @@ from duobus.storage.creation import Asked
 from duobus.storage.interface import CommitBatch, FragmentRow, SourceRow, StoreContents, Tombstone
 from duobus.storage.journal.store import JournalStore
 from duobus.storage.sqlite.file import StoreOptions
-from simulation.parts.virtual_disk import Disk as VirtualDisk
-from simulation.parts.virtual_disk import VirtualFiles
+from simulation.parts.virtual_disk import VirtualDisk, VirtualFiles
 from simulation.world.disk import AMBIGUOUS, REFUSED, SYNC_FAILED, Disk, DiskFaults, DiskState
 from simulation.world.stores import DrawnFaults
 

@@ -77,7 +77,7 @@ def apply(content: bytearray, offset: int, data: bytes | None) -> None:
         place(content, offset, data)
 
 
-class Disk(apsw.VFS):
+class VirtualDisk(apsw.VFS):
     """The disk, registered with SQLite under ``name``.
 
     Attributes:
@@ -171,7 +171,7 @@ class Disk(apsw.VFS):
 class OpenFile:
     """What SQLite holds while it has a file open; the methods have SQLite's names."""
 
-    def __init__(self, disk: Disk, file: File) -> None:
+    def __init__(self, disk: VirtualDisk, file: File) -> None:
         self._disk = disk
         self._file = file
 
@@ -220,7 +220,7 @@ class OpenFile:
 class VirtualFiles(JournalFiles):
     """The journal's files on such a disk."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: VirtualDisk) -> None:
         self._disk = disk
         self._open: dict[int, tuple[str, File]] = {}
         self._last = 0

@@ -42,7 +42,7 @@ from duobus.storage.journal.segments import Segments
 from duobus.storage.journal.store import JournalStore
 from duobus.storage.sqlite.file import StoreOptions
 from duobus.storage.sqlite.store import SqliteStore
-from simulation.parts.virtual_disk import SECTOR, Disk, VirtualFiles
+from simulation.parts.virtual_disk import SECTOR, VirtualDisk, VirtualFiles
 from simulation.world.disk import DiskState, apply_batch, examine, forget_ids, remove_runs, shared_bytes
 
 LIVES: Final = (2, 6)
@@ -134,7 +134,7 @@ def _apparent_end(contents: SegmentContents, changed: list[int]) -> int | None:
 class _Run:
     """One seed."""
 
-    def __init__(self, seed: int, disk: Disk) -> None:
+    def __init__(self, seed: int, disk: VirtualDisk) -> None:
         self.rng = random.Random(f"journals:{seed}")
         self.disk = disk
         self.files = VirtualFiles(disk)
@@ -464,7 +464,7 @@ class _Run:
 
 def run(seed: int) -> list[str]:
     """Run one seed; returns what is wrong with it, in words."""
-    disk = Disk(f"journals-{seed}")
+    disk = VirtualDisk(f"journals-{seed}")
     try:
         one = _Run(seed, disk)
         one.play()

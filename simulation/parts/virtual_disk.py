@@ -224,6 +224,8 @@ class VirtualFiles(JournalFiles):
         self._disk = disk
         self._open: dict[int, tuple[str, File]] = {}
         self._last = 0
+        #: Whether no file of the journal may become longer.
+        self.is_full = False
 
     def names(self, path: str) -> list[str]:
         """See JournalFiles."""
@@ -251,6 +253,8 @@ class VirtualFiles(JournalFiles):
         """See JournalFiles."""
         self._count()
         data = b"".join(buffers)
+        if self.is_full and offset + len(data) > len(self._open[file][1].readable):
+            raise OSError(errno.ENOSPC, "no room")
         self._open[file][1].write(offset, data)
         return len(data)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +13,22 @@ from duobus.file_sync import sync_data, sync_file, sync_folder
 
 #: Between the name of the database and the number of a segment's file.
 SUFFIX: Final = "-journal."
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_no_room(error: BaseException) -> bool:
+    """Whether the disk refused something because it is full."""
+    return isinstance(error, OSError) and error.errno in _NO_ROOM
+
+
+@contextmanager
+def suppress_no_room() -> Iterator[None]:
+    """Pass over what a full disk does not take."""
+    try:
+        yield
+    except OSError as error:
+        if not is_no_room(error):
+            raise
 
 
 class JournalFiles:

@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-from duobus.storage.journal.files import SYSTEM_FILES, JournalFiles
+from duobus.storage.journal.files import SYSTEM_FILES, JournalFiles, suppress_no_room
 
 #: Behind the name of the database.
 SUFFIX: Final = ".journal-mark"
@@ -53,8 +53,10 @@ class JournalMark:
         """Say that this commit was answered; raises OSError where the disk refuses."""
         if commit_no != self._commit_no:
             data = _FIELDS.pack(_MAGIC, commit_no)
-            self._files.write(self._fd, (data + _SUM.pack(crc32(data)),), 0)
-            self._commit_no = commit_no
+            # Where the disk has no room for it, the mark lies behind, which it may.
+            with suppress_no_room():
+                self._files.write(self._fd, (data + _SUM.pack(crc32(data)),), 0)
+                self._commit_no = commit_no
 
     def close(self) -> None:
         """Give the file back."""

@@ -8,7 +8,8 @@ A segment is laid out with zeros, so that an append overwrites and a sync writes
 (decision 0027). A segment is begun ahead of need, by ``prepare``, because that takes two syncs; ``append`` goes to one
 that is prepared, and where none is, prepares one itself if there may be one more.
 
-A journal whose segments are all full takes nothing: ``append`` says so, and its caller brings commits to SQLite.
+A journal whose segments are all full takes nothing: ``append`` says so, and its caller brings commits to SQLite. So it
+does where the disk has no room for another segment, or for none.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Final
 
 from duobus.errors import StoreFailed
 from duobus.storage.interface import CommitBatch
-from duobus.storage.journal.files import SUFFIX, SYSTEM_FILES, JournalFiles
+from duobus.storage.journal.files import SUFFIX, SYSTEM_FILES, JournalFiles, is_no_room
 from duobus.storage.journal.format import (
     HEADERS_AT,
     RECORD_HEADER_BYTES,
@@ -111,17 +112,20 @@ class Segments:
                 found.append(contents)
         return found
 
-    def begin(self, highest_sequence: int) -> None:
+    def begin(self, highest_sequence: int) -> bool:
         """Begin an empty journal: all that the files hold is in the database, durably, which is the caller's word.
 
         Args:
             highest_sequence: Of all segments that were found.
+
+        Returns:
+            Whether there is one; False: the disk has no room, and until the next call there is none.
         """
         self._sequence = highest_sequence
         self._segments_left = self._segments_most
         remove_files(self._path, self._files)
         self._number = 0
-        self.prepare()
+        return self.prepare()
 
     def append(self, batch: CommitBatch, generation: int) -> bool:
         """Write a commit, durable on return; False: there is no room until ``release``, and nothing was written."""
@@ -156,9 +160,10 @@ class Segments:
         with self._preparing:
             if self._prepared:
                 return True
-            if not self._free and not self._segments_left:
+            segment = self._free.pop() if self._free else self._laid_out(self._segment_bytes)
+            if segment is None:
                 return False
-            self._prepared.append(self._begun(self._free.pop() if self._free else self._laid_out(self._segment_bytes)))
+            self._prepared.append(self._begun(segment))
             return True
 
     def demand_files(self) -> None:
@@ -188,13 +193,22 @@ class Segments:
             return None
         segment = self._prepared.popleft()
         if RECORDS_AT + length > segment.size:
-            self._lay_out(segment.fd, segment.size, RECORDS_AT + length)
+            try:
+                self._lay_out(segment.fd, segment.size, RECORDS_AT + length)
+            except OSError as error:
+                if not is_no_room(error):
+                    raise
+                self._files.truncate(segment.fd, segment.size)
+                self._prepared.appendleft(segment)
+                return None
             segment.size = RECORDS_AT + length
         self._used.append(segment)
         return segment
 
-    def _laid_out(self, length: int) -> _Segment:
-        """A new file of zeros, which are on the disk, and its name, too."""
+    def _laid_out(self, length: int) -> _Segment | None:
+        """A new file of zeros, which are on the disk, and its name, too; None: there may be no more, or is no room."""
+        if not self._segments_left:
+            return None
         name = f"{self._path}{SUFFIX}{self._number}"
         self._number += 1
         self._segments_left -= 1
@@ -202,9 +216,14 @@ class Segments:
         try:
             self._lay_out(fd, 0, length)
             self._files.sync_names(self._path)
-        except BaseException:
+        except BaseException as error:
             self._files.close(fd)
-            raise
+            if not is_no_room(error):
+                raise
+            # Whatever was laid out of it gives its room back; the database may need that.
+            self._files.remove(name)
+            self._segments_left = 0
+            return None
         return _Segment(name, fd, length)
 
     def _lay_out(self, fd: int, start: int, end: int) -> None:

@@ -162,9 +162,10 @@ class JournalStore(MessagingStore):
         self._journal = Segments(
             self._path, self._store_id, self._salt, SEGMENTS, segment_bytes=self._segment_bytes, files=self._files
         )
-        self._journal.begin(0)
-        self._mark = JournalMark(self._path, self._files)
-        self._sqlite.say_journal(is_there=True)
+        if self._journal.begin(0):
+            self._mark = JournalMark(self._path, self._files)
+            self._sqlite.say_journal(is_there=True)
+        # Else the disk has no room for one: in this life every commit goes to SQLite.
 
     def close(self) -> None:
         """Bring everything over, remove the journal, and give everything back."""

@@ -28,6 +28,7 @@ from duobus.storage.interface import (
     Tombstone,
 )
 from duobus.storage.journal.backlog import AGE_MS
+from duobus.storage.journal.files import JournalFiles
 from duobus.storage.journal.mark import read_mark
 from duobus.storage.journal.segments import files_of
 from duobus.storage.journal.store import JournalStore, bring_left_over, store_in_file
@@ -304,6 +305,59 @@ def test_a_journal_file_that_is_removed_in_use_closes_the_store_and_loses_nothin
         broker.store.open()
     accept_loss(data, 1)
     assert found(data, source) == [b"a"]
+
+
+# -- a disk without room --------------------------------------------------------------------------------------------
+
+
+class Full(JournalFiles):
+    """A disk on which no file of the journal may become longer, from some length of all of them on."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def write(self, file: int, buffers: Sequence[bytes], offset: int) -> int:
+        longer = offset + sum(map(len, buffers)) - os.fstat(file).st_size
+        if longer > self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room -= max(0, longer)
+        return super().write(file, buffers, offset)
+
+
+@pytest.mark.parametrize("room", [0, SEGMENT - 1, SEGMENT + 19])
+def test_a_store_without_room_for_a_journal_does_without_one(data: Path, room: int) -> None:
+    store = JournalStore(
+        str(database(data)), 1, options=FAST, clock=CLOCK, brings_over=False, segment_bytes=SEGMENT, files=Full(room)
+    )
+    broker = Broker(store)
+    (source,) = broker.add()
+    broker.send(source, [b"a"])
+    store.bring_over_due()
+    if room < SEGMENT:
+        assert files_of(str(database(data))) == []
+        assert version_of(data) == FORMAT_VERSION
+    assert found(killed(data), source) == [b"a"]
+    store.close()
+
+
+def test_commits_go_on_where_there_is_no_room_for_another_segment_or_a_longer_one(data: Path) -> None:
+    store = JournalStore(
+        str(database(data)),
+        1,
+        options=FAST,
+        clock=CLOCK,
+        brings_over=False,
+        segment_bytes=SEGMENT,
+        files=Full(2 * SEGMENT),
+    )
+    broker = Broker(store)
+    (source,) = broker.add()
+    sent = [b"%02d" % number + bytes(size) for number, size in enumerate([9_000] * 20 + [3 * SEGMENT] + [9_000] * 3)]
+    for payload in sent:
+        broker.send(source, [payload])
+    assert len(files_of(str(database(data)))) <= 2
+    assert found(killed(data), source) == sent
+    store.close()
 
 
 # -- a disk that refuses --------------------------------------------------------------------------------------------

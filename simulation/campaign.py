@@ -32,6 +32,7 @@ from simulation.scenarios import (
     fairness,
     fragment_moves,
     idle,
+    journals,
     leases,
     logs,
     servers,
@@ -110,6 +111,11 @@ WORLDS: Final[Mapping[str, CampaignWorld]] = {
     ),
     "logs": CampaignWorld(
         "logs that are lost, cut, older or another's", lambda seed: _words(logs.run(seed)), logs.BUGS
+    ),
+    "journals": CampaignWorld(
+        "stores with a journal, power cuts, torn writes, damage",
+        lambda seed: _words(journals.run(seed)),
+        journals.BUGS,
     ),
     "sick-disk": CampaignWorld("stores that are late", lambda seed: _words(slow_disk.run(seed)[0]), slow_disk.BUGS),
     "fair": CampaignWorld("neighbours in one store", lambda seed: _words(fairness.run(seed).wrong), fairness.BUGS),

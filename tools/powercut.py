@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ IMAGE_BYTES = 256 * 1024 * 1024
 #: Messages that the writer leaves in the store, so that it deletes as much as it inserts.
 BACKLOG = 300
 IMPOSSIBLE = 3
+UNMOUNT_LIMIT_S = 30.0
 
 
 def payload_of(count: int) -> bytes:
@@ -121,9 +123,19 @@ class Machine:
             os.close(fd)
 
     def take_apart(self) -> None:
-        """Unmount and detach; harmless when there is nothing to."""
+        """Unmount and detach; harmless when there is nothing to.
+
+        On a busy machine the file system is in use for a moment after its last user has gone. Detached while it is
+        mounted, it would be there twice at the next attachment, and spoil itself.
+        """
         if self._device:
-            subprocess.run(["umount", str(self.mount_point)], capture_output=True, check=False)
+            deadline = time.monotonic() + UNMOUNT_LIMIT_S
+            while self.mount_point.is_mount():
+                result = subprocess.run(["umount", str(self.mount_point)], capture_output=True, text=True, check=False)
+                if result.returncode and time.monotonic() > deadline:
+                    raise OSError(f"umount {self.mount_point}: {result.stderr.strip()}")
+                if result.returncode:
+                    time.sleep(0.05)
             call("losetup", "-d", self._device)
             self._device = ""
 

@@ -49,6 +49,8 @@ class CatalogsWorld(World):
         refused: Why the latest start was refused, or None.
     """
 
+    may_have_journals = False
+
     def __init__(self, seed: int, stores: int) -> None:
         super().__init__(seed, [], stores)
         self.refused: str | None = None

@@ -110,7 +110,7 @@ def _left_behind(world: World) -> Iterator[str]:
         for slot in entity.slots
     }
     for number, disk in world.disks.items():
-        for entity_id, fragment_no, _ in disk.seen.fragments.values():
+        for entity_id, fragment_no, _ in disk.held().fragments.values():
             if homes.get((entity_id, fragment_no)) != number:
                 yield f"I31: store {number} has fragment {fragment_no} of entity {entity_id}, which is not there"
     yield from (f"I31: {move} has not ended" for move in world.catalog.read().moves)

@@ -134,9 +134,9 @@ class _Part:
         if any(row.path == NAME for row in self.world.catalog.read().entities):
             self.history.left.append("the catalog still has it")
         for number, disk in self.world.disks.items():
-            rows = sum(len(source) for source in disk.seen.messages.values())
-            if disk.seen.fragments or rows:
-                self.history.left.append(f"store {number} keeps {len(disk.seen.fragments)} fragments and {rows} rows")
+            rows = sum(len(source) for source in disk.held().messages.values())
+            if disk.held().fragments or rows:
+                self.history.left.append(f"store {number} keeps {len(disk.held().fragments)} fragments and {rows} rows")
 
 
 _FIRST: Final = {"from-sequence-number": 1, "message-count": 1}

@@ -121,6 +121,10 @@ class Disk:
         self._forget_unsynced()
         return self.kill()
 
+    def held(self) -> DiskState:
+        """What processes see on it, as plain values."""
+        return self.seen
+
     def rot(self, source_key: int, count: int) -> None:
         """Flip a bit in a message's row (fault class B): reads leave it out and report it."""
         self.rotten.add((source_key, count))

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CrashingStore",
+    "DrawnFaults",
     "SimulatedWriter",
     "Disk",
     "DiskFaults",
@@ -65,7 +66,32 @@ __all__ = [
 T = TypeVar("T")
 
 
-class CrashingStore(MessagingStore):
+class DrawnFaults:
+    """What a store's disk draws of faults."""
+
+    _disk: Disk
+
+    def draw_delay(self) -> float:
+        """Return how long the next durable operation stalls, virtual seconds; the writer asks before it calls."""
+        disk = self._disk
+        faults = disk.faults
+        planned = faults.planned.get(disk.operations + 1)
+        if planned == SLOW or (planned is None and disk.random.random() < faults.chances.get(SLOW, 0.0)):
+            return disk.random.uniform(*faults.slow_s)
+        return 0.0
+
+    def draw_fault(self) -> str | None:
+        """Return what goes wrong with the operation that the disk has counted last."""
+        disk = self._disk
+        if disk.operations in disk.faults.planned:
+            return disk.faults.planned[disk.operations]
+        for fault in (REFUSED, AMBIGUOUS, SYNC_FAILED):
+            if fault in disk.faults.chances and disk.random.random() < disk.faults.chances[fault]:
+                return fault
+        return None
+
+
+class CrashingStore(DrawnFaults, MessagingStore):
     """The store of one life of a broker, on a disk that outlives it.
 
     Methods raise ContractBroken on calls that the contract forbids.
@@ -309,21 +335,12 @@ class CrashingStore(MessagingStore):
         if self._disk.owner is self:
             self._disk.owner = None
 
-    def draw_delay(self) -> float:
-        """Return how long the next durable operation stalls, virtual seconds; the writer asks before it calls."""
-        disk = self._disk
-        faults = disk.faults
-        planned = faults.planned.get(disk.operations + 1)
-        if planned == SLOW or (planned is None and disk.random.random() < faults.chances.get(SLOW, 0.0)):
-            return disk.random.uniform(*faults.slow_s)
-        return 0.0
-
     def _perform(self, operation: Callable[[DiskState], None]) -> None:
         """Do one durable operation on the disk, with whatever fault is its turn."""
         self._require_usable()
         disk = self._disk
         disk.operations += 1
-        fault = self._draw_fault()
+        fault = self.draw_fault()
         if fault == REFUSED:
             self._usable, self._failed = False, True
             raise StoreFailed("planted: refused before anything was stored")
@@ -336,15 +353,6 @@ class CrashingStore(MessagingStore):
         if fault == AMBIGUOUS:
             self._usable, self._failed = False, True
             raise StoreFailed("planted: failed after everything was stored")
-
-    def _draw_fault(self) -> str | None:
-        disk = self._disk
-        if disk.operations in disk.faults.planned:
-            return disk.faults.planned[disk.operations]
-        for fault in (REFUSED, AMBIGUOUS, SYNC_FAILED):
-            if fault in disk.faults.chances and disk.random.random() < disk.faults.chances[fault]:
-                return fault
-        return None
 
 
 class SimulatedWriter:
@@ -361,7 +369,7 @@ class SimulatedWriter:
     def __init__(
         self,
         loop: SimulationLoop,
-        store: CrashingStore,
+        store: DrawnFaults,
         rng: random.Random,
         delay_s: tuple[float, float] = (0.0005, 0.005),
     ) -> None:

@@ -40,6 +40,7 @@ from duobus.telemetry.metering_log import MeteringCounts
 from simulation.history import events as h
 from simulation.history.events import FragmentsLate
 from simulation.history.session_events import SessionReleased
+from simulation.parts.journal_stores import JournalDisk, JournaledStore, has_journal
 from simulation.world.clock import SeededEntropy, SimulatedClock
 from simulation.world.disk import Disk, DiskFaults
 from simulation.world.loop import SimulationLoop
@@ -75,6 +76,8 @@ class World:
     """
 
     HOST, PORT = "broker", 5672
+    #: Whether some seeds have stores with a journal; not where the scenario changes what is on the disks.
+    may_have_journals = True
 
     def __init__(self, seed: int, queues: list[QueueDescription], stores: int) -> None:
         self.seed = seed
@@ -84,7 +87,7 @@ class World:
         self.clock = SimulatedClock(self.loop)
         self.history = h.History(self.loop.time_ms)
         self.queues = queues
-        self.disks = {number: Disk(f"{seed}:{number}", DiskFaults()) for number in range(1, stores + 1)}
+        self.disks = {number: self._disk(number) for number in range(1, stores + 1)}
         self.rule, self.key = "Root", "secret"
         self.catalog = MemoryCatalog()
         rule = AccessRule(name=self.rule, primary_key=self.key, secondary_key=self.key, rights=int(ALL_RIGHTS))
@@ -109,6 +112,13 @@ class World:
 
     # -- the broker's process -----------------------------------------------------------------------------------
 
+    def _disk(self, number: int) -> Disk:
+        made = JournalDisk if self.may_have_journals and has_journal(self.seed, number) else Disk
+        return made(f"{self.seed}:{number}", DiskFaults())
+
+    def _store(self, number: int, disk: Disk) -> CrashingStore | JournaledStore:
+        return JournaledStore(disk, number, self.clock) if isinstance(disk, JournalDisk) else CrashingStore(disk)
+
     def start(self) -> None:
         """Start the broker's process; it listens when its stores are recovered."""
         self.lives += 1
@@ -122,7 +132,7 @@ class World:
         contents = self.catalog.read()
         known = {row.store_id for row in contents.stores}
         for number, disk in self.disks.items():
-            store = CrashingStore(disk)
+            store = self._store(number, disk)
             writer = SimulatedWriter(self.loop, store, random.Random(f"{self.seed}:{life}:{number}"))
             unit.brokers[number] = MessageBroker(number, store, writer, time=time, entropy=entropy, watcher=unit)
             if number not in known:

@@ -17,7 +17,7 @@ from duobus.storage.interface import FORMAT_VERSION, JOURNAL_VERSION, CommitBatc
 from duobus.storage.sqlite.file import StoreOptions
 from duobus.storage.sqlite.store import SqliteStore
 from duobus.testing.server import DemoFailed, ServerProcess, queues_config
-from kits.virtual_disk import Disk
+from simulation.parts.virtual_disk import VirtualDisk
 
 PATH = "/virtual/f0.db"
 PAYLOADS = [b"%d" % number * 300 for number in range(20)]
@@ -26,13 +26,13 @@ CONFIG = queues_config({"one": {}, "two": {}, "spread": {"EnablePartitioning": T
 
 
 @pytest.fixture
-def disk(request: pytest.FixtureRequest) -> Iterator[Disk]:
-    made = Disk(f"disk-{request.node.name}")
+def disk(request: pytest.FixtureRequest) -> Iterator[VirtualDisk]:
+    made = VirtualDisk(f"disk-{request.node.name}")
     yield made
     made.unregister()
 
 
-def old_store(disk: Disk, version: int) -> None:
+def old_store(disk: VirtualDisk, version: int) -> None:
     """Write a store of an earlier format with PAYLOADS in it to an empty disk."""
     disk.files.clear()
     disk.operations, disk.cut_at = 0, None
@@ -50,7 +50,7 @@ def old_store(disk: Disk, version: int) -> None:
     disk.operations = 0
 
 
-def upgrade(disk: Disk) -> None:
+def upgrade(disk: VirtualDisk) -> None:
     """Open the store, and look whether everything is there."""
     with closing(SqliteStore(PATH, 1, must_exist=True, options=StoreOptions(vfs=disk.name))) as store:
         (source,) = store.open().sources
@@ -60,7 +60,7 @@ def upgrade(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, FORMAT_VERSION))
-def test_a_power_cut_at_any_operation_of_an_upgrade_loses_nothing(disk: Disk, version: int) -> None:
+def test_a_power_cut_at_any_operation_of_an_upgrade_loses_nothing(disk: VirtualDisk, version: int) -> None:
     old_store(disk, version)
     upgrade(disk)
     operations = disk.operations

@@ -11,7 +11,7 @@ from duobus.errors import StoreFailed
 from duobus.storage.interface import CommitBatch, Put
 from duobus.storage.sqlite.file import StoreOptions
 from duobus.storage.sqlite.store import SqliteStore
-from kits.virtual_disk import Disk
+from simulation.parts.virtual_disk import VirtualDisk
 
 PATH = "/virtual/topic.db"
 SUBSCRIPTIONS = (1, 2, 3)
@@ -34,7 +34,7 @@ def commit(store: SqliteStore, number: int, epoch: int) -> None:
     store.commit(batch)
 
 
-def life(disk: Disk, *, must_exist: bool) -> None:
+def life(disk: VirtualDisk, *, must_exist: bool) -> None:
     """Open the store, find it whole, and work until that is done or the power is gone."""
     store = SqliteStore(PATH, 1, must_exist=must_exist, options=StoreOptions(vfs=disk.name))
     try:
@@ -53,13 +53,13 @@ def life(disk: Disk, *, must_exist: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_cut_parts_copies_and_bodies(seed: int) -> None:
-    disk = Disk(f"whole-{seed}")
+    disk = VirtualDisk(f"whole-{seed}")
     life(disk, must_exist=False)
     total = disk.operations
     disk.unregister()
     dice = random.Random(seed)
     for cut_at in sorted(dice.sample(range(1, total), 25)):
-        disk = Disk(f"cut-{seed}-{cut_at}")
+        disk = VirtualDisk(f"cut-{seed}-{cut_at}")
         disk.cut_at = cut_at
         with suppress(StoreFailed):
             life(disk, must_exist=False)

@@ -12,7 +12,7 @@ from duobus.errors import StoreFailed
 from duobus.storage.interface import CommitBatch, Put
 from duobus.storage.sqlite.file import StoreOptions
 from duobus.storage.sqlite.store import SqliteStore
-from kits.virtual_disk import Disk
+from simulation.parts.virtual_disk import VirtualDisk
 
 PATH = "/virtual/f0.db"
 
@@ -20,7 +20,7 @@ PATH = "/virtual/f0.db"
 class Load:
     """Commits batches and remembers what was acknowledged and what was tried."""
 
-    def __init__(self, disk: Disk, *, is_unsafe: bool = False) -> None:
+    def __init__(self, disk: VirtualDisk, *, is_unsafe: bool = False) -> None:
         self.disk = disk
         self.options = StoreOptions(unsafe_no_sync=is_unsafe, vfs=disk.name)
         self.has_existed = False
@@ -64,13 +64,13 @@ class Load:
 
 
 @pytest.fixture
-def disk(request: pytest.FixtureRequest) -> Iterator[Disk]:
-    made = Disk(f"disk-{request.node.name}")
+def disk(request: pytest.FixtureRequest) -> Iterator[VirtualDisk]:
+    made = VirtualDisk(f"disk-{request.node.name}")
     yield made
     made.unregister()
 
 
-def operations_of(disk: Disk, commits: int) -> tuple[int, int]:
+def operations_of(disk: VirtualDisk, commits: int) -> tuple[int, int]:
     """Return the operations and syncs of a load that nothing disturbs."""
     Load(disk).run(commits)
     counted = disk.operations, disk.syncs
@@ -80,7 +80,7 @@ def operations_of(disk: Disk, commits: int) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_a_power_cut_at_any_operation_loses_nothing_acknowledged(disk: Disk) -> None:
+def test_a_power_cut_at_any_operation_loses_nothing_acknowledged(disk: VirtualDisk) -> None:
     operations, _ = operations_of(disk, 12)
     assert operations > 100
     for cut_at in range(1, operations + 1):
@@ -95,7 +95,7 @@ def test_a_power_cut_at_any_operation_loses_nothing_acknowledged(disk: Disk) -> 
             load.run(4)
 
 
-def test_a_store_that_does_not_sync_is_found_out(disk: Disk) -> None:
+def test_a_store_that_does_not_sync_is_found_out(disk: VirtualDisk) -> None:
     losses = 0
     for seed in range(20):
         disk.files.clear()
@@ -115,7 +115,7 @@ def test_a_store_that_does_not_sync_is_found_out(disk: Disk) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cut_at", [25, 40, 55])
-def test_after_a_refused_sync_a_reopened_store_can_be_trusted_again(disk: Disk, cut_at: int) -> None:
+def test_after_a_refused_sync_a_reopened_store_can_be_trusted_again(disk: VirtualDisk, cut_at: int) -> None:
     _, syncs = operations_of(disk, 12)
     assert syncs > 12
     failures = 0
@@ -137,7 +137,7 @@ def test_after_a_refused_sync_a_reopened_store_can_be_trusted_again(disk: Disk, 
     assert failures >= syncs - 4
 
 
-def test_nothing_is_written_after_a_sync_was_refused(disk: Disk) -> None:
+def test_nothing_is_written_after_a_sync_was_refused(disk: VirtualDisk) -> None:
     store = SqliteStore(PATH, 1, options=StoreOptions(vfs=disk.name))
     store.open()
     disk.refuse_sync = disk.syncs + 1

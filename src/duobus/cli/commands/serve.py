@@ -107,8 +107,9 @@ def _memory(memory: int | None, incoming: int | None) -> tuple[int, int]:
 @click.option("--emulator", is_flag=True, help="Take the emulator's well-known key. For this machine only.")
 @click.option("--ephemeral", is_flag=True, help="Keep everything in memory.")
 @click.option(
-    "--journal",
-    is_flag=True,
+    "--journal/--no-journal",
+    default=False,
+    show_default=True,
     envvar="DUOBUS_JOURNAL",
     help="Write commits to a journal beside each store's file first. Being tried; not for messages that matter.",
 )

@@ -192,6 +192,25 @@ def accept_loss(number: int, data: Path, is_sure: bool) -> None:
     click.echo(f"Messaging store {number} is taken as it is. Start the server.")
 
 
+@command.command(name="write-back", epilog="\b\nExample:\n  duobus store write-back --data ./bus")
+@click.option("--data", required=True, type=_DATA, help="The data folder.")
+def write_back(data: Path) -> None:
+    """Bring the journals of all stores into their files, as a server does that is stopped. It must not be running.
+
+    Needed after a kill, before a version of duobus that knows no journals is to read the stores.
+    """
+    from duobus.errors import ConfigurationError, StoreFailed, StoreTooNew
+    from duobus.storage.offline import maintenance as offline
+
+    try:
+        written = offline.write_back(data)
+    except (ConfigurationError, StoreFailed, StoreTooNew) as error:
+        raise click.ClickException(str(error)) from error
+    for number, had_journal in written.items():
+        done = "holds what its journal held" if had_journal else "had no journal"
+        click.echo(f"Messaging store {number} {done}.")
+
+
 @command.command(name="clock", epilog="\b\nExample:\n  duobus store clock --data ./bus --reset")
 @click.option("--data", required=True, type=_DATA, help="The data folder.")
 @click.option(

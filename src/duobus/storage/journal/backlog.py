@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from duobus.storage.interface import CommitBatch
@@ -18,6 +17,8 @@ AGE_MS: Final = 200
 BYTES_MAX: Final = 24 << 20
 #: What a commit takes beside its payloads, roughly.
 _COMMIT_BYTES: Final = 200
+#: And for each copy of a topic's message, whose row costs as much as so many bytes.
+_COPY_BYTES: Final = 128
 #: While commits lately have so many bytes in the mean and what they put stays for the most part, they go to SQLite at
 #: once: what is written twice costs more than one sync saves.
 _LARGE_BYTES: Final = 128 << 10
@@ -37,7 +38,7 @@ class Backlog:
 
     Attributes:
         size: Bytes of them.
-        rows: Messages that they add, less those that they remove.
+        rows: Messages and shared bodies that they add, less those that they remove.
     """
 
     __slots__ = ("_lock", "_waiting", "rows", "size")
@@ -51,13 +52,14 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, batch: CommitBatch, at_ms: int) -> None:
-        """Add a commit that was written to the journal at this time."""
+    def add(self, batch: CommitBatch, at_ms: int, bodies: int = 0) -> None:
+        """Add a commit that was written to the journal at this time, and adds so many bodies that copies share."""
         size, put, gone = measure(batch)
+        rows = put - gone + bodies
         with self._lock:
-            self._waiting.append(_Waiting(at_ms, size, put - gone, batch))
+            self._waiting.append(_Waiting(at_ms, size, rows, batch))
             self.size += size
-            self.rows += put - gone
+            self.rows += rows
 
     def due(self, now_ms: int) -> int:
         """Return how many of the first are to be brought over now: those that are old, or more where too much waits."""
@@ -106,6 +108,9 @@ class LargeCommits:
         """Whether this one is; to be asked once for each commit, in order."""
         size, put, gone = measure(batch)
         self._size += (size - self._size) / _LATELY
+        # A purge, or the end of a long drain, removes what many commits before have put, in one: as far as that goes
+        # beyond what is put lately, it says nothing of what comes now.
+        gone = min(gone, put + int(2 * self._put / _LATELY))
         self._put += put - self._put / _LATELY
         self._gone += gone - self._gone / _LATELY
         return self._gone < self._put / 2 and self._size >= _LARGE_BYTES
@@ -114,21 +119,25 @@ class LargeCommits:
 def measure(batch: CommitBatch) -> tuple[int, int, int]:
     """Return the bytes of a commit, the messages that it puts, and those that it removes, as far as its ranges tell."""
     size, put, gone = _COMMIT_BYTES, 0, 0
+    shared: dict[int, bytes] = {}
     for one in batch.puts:
-        size += sum(map(len, one.payloads))
         put += len(one.payloads)
+        if one.origins is None:
+            size += sum(map(len, one.payloads))
+            continue
+        size += _COPY_BYTES * len(one.payloads)
+        for payload, origin in zip(one.payloads, one.origins, strict=True):
+            if origin >= 0 or shared.get(origin) is not payload:
+                size += len(payload)
+                shared[origin] = payload
     for _, first, last in batch.removed:
         gone += last - first + 1
     return size, put, gone
 
 
-def is_for_tables(batch: CommitBatch, homes: Collection[int]) -> bool:
-    """Whether a commit cannot wait, because SQLite's tables say whether it is right, or count what it has.
+def is_for_tables(batch: CommitBatch) -> bool:
+    """Whether a commit cannot wait, because SQLite's tables say whether it is right.
 
-    That is so of counts that were used up before, which nothing may have; and of sources other than 0, ``homes``, whose
-    messages share bodies.
+    That is so of counts that were used up before, which nothing may have.
     """
-    for put in batch.puts:
-        if put.is_reserved or put.source_key in homes:
-            return True
-    return bool(homes) and any(row[0] in homes for rows in (batch.removed, batch.changes) for row in rows)
+    return any(put.is_reserved for put in batch.puts)

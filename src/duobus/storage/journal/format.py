@@ -28,7 +28,9 @@ The body is the columns of a ``CommitBatch`` as an array of MessagePack:
     broker_ms
     epochs       arrays of (fragment key, epoch)
     puts         arrays of (source key, first count, enqueued_ms, is reserved, payloads, origins or nil, metadata of
-                 each message or nil, arrays of (index, state, deliveries, metadata or nil) or nil)
+                 each message or nil, arrays of (index, state, deliveries, metadata or nil) or nil); a payload is nil
+                 where its origin is negative and the payload is that of the last message before, in this record, with
+                 the same origin and a payload
     removed      arrays of (source key, first count, last count)
     changes      arrays of (source key, count, state, deliveries, metadata or nil)
     sources      arrays of (source key, next count, highest delivered, counters)
@@ -176,7 +178,8 @@ def batch_of(found: CommitRecord) -> CommitBatch:
     try:
         broker_ms, epochs, puts, *rows = _DECODER.decode(found.body)
         batch = CommitBatch(found.commit_no, broker_ms)
-        batch.epochs, batch.puts = epochs, [_put_of(put) for put in puts]
+        written: dict[int, bytes] = {}
+        batch.epochs, batch.puts = epochs, [_put_of(put, written) for put in puts]
     except DecodeError as error:
         raise JournalDamaged(f"the record of commit {found.commit_no} cannot be read: {error}") from None
     batch.removed, batch.changes, batch.sources, histories, batch.outdated, tombstones, batch.forgotten = rows
@@ -219,7 +222,7 @@ def _is_begun_behind(data: bytes, at: int, mark: bytes) -> bool:
 # -- bodies ---------------------------------------------------------------------------------------------------------
 
 _Metadata = tuple[int, int, int, bytes | None]
-_Put = tuple[int, int, int, bool, list[bytes], Sequence[int] | None, list[bytes] | None, list[_Metadata] | None]
+_Put = tuple[int, int, int, bool, list[bytes | None], Sequence[int] | None, list[bytes] | None, list[_Metadata] | None]
 _Columns = tuple[
     int,
     list[tuple[int, int]],
@@ -241,7 +244,7 @@ def body_of(batch: CommitBatch) -> bytes:
     columns: _Columns = (
         batch.broker_ms,
         batch.epochs,
-        [_put(put) for put in batch.puts],
+        _puts(batch.puts),
         batch.removed,
         batch.changes,
         batch.sources,
@@ -253,26 +256,49 @@ def body_of(batch: CommitBatch) -> bytes:
     return _ENCODER.encode(columns)
 
 
-def _put(put: Put) -> _Put:
+def _puts(puts: Sequence[Put]) -> list[_Put]:
+    """Return the columns of new messages; a body that copies share stands there once."""
+    written: dict[int, bytes] = {}
+    return [_put(put, put.payloads if put.origins is None else _once(put, written)) for put in puts]
+
+
+def _once(put: Put, written: dict[int, bytes]) -> Sequence[bytes | None]:
+    """Return the payloads of copies, None for those that stand in the record already, by the count of their message."""
+    origins = put.origins or ()
+    if not origins or min(origins) >= 0:
+        return put.payloads
+    payloads: list[bytes | None] = []
+    for payload, origin in zip(put.payloads, origins, strict=True):
+        if origin >= 0:
+            payloads.append(payload)
+        elif written.get(origin) is payload:
+            payloads.append(None)
+        else:
+            written[origin] = payload
+            payloads.append(payload)
+    return payloads
+
+
+def _put(put: Put, payloads: Sequence[bytes | None]) -> _Put:
     some = None if put.all_metadata is None else [(index, *found) for index, found in put.all_metadata.items()]
     return (
         put.source_key,
         put.first_count,
         put.enqueued_ms,
         put.is_reserved,
-        list(put.payloads),
+        list(payloads),
         put.origins,
         put.equal_metadata,
         some,
     )
 
 
-def _put_of(columns: _Put) -> Put:
+def _put_of(columns: _Put, written: dict[int, bytes]) -> Put:
     source_key, first_count, enqueued_ms, is_reserved, payloads, origins, equal_metadata, some = columns
     for one_each in (origins, equal_metadata):
         if one_each is not None and len(one_each) != len(payloads):
             raise ValidationError(f"{len(one_each)} values for {len(payloads)} messages")
-    put = Put(source_key, first_count, enqueued_ms, payloads, origins=origins)
+    put = Put(source_key, first_count, enqueued_ms, _whole(payloads, origins, written), origins=origins)
     put.is_reserved = is_reserved
     put.equal_metadata = equal_metadata
     if some is not None:
@@ -280,3 +306,19 @@ def _put_of(columns: _Put) -> Put:
             raise ValidationError("metadata of a message that is not there")
         put.all_metadata = {index: (state, deliveries, metadata) for index, state, deliveries, metadata in some}
     return put
+
+
+def _whole(
+    payloads: Sequence[bytes | None], origins: Sequence[int] | None, written: dict[int, bytes]
+) -> Sequence[bytes]:
+    """Return payloads with those put in that stand earlier in the record."""
+    found: list[bytes] = []
+    for index, payload in enumerate(payloads):
+        origin = 0 if origins is None else origins[index]
+        whole = written.get(origin) if payload is None and origin < 0 else payload
+        if whole is None:
+            raise ValidationError("a message without a payload")
+        if origin < 0:
+            written[origin] = whole
+        found.append(whole)
+    return found

@@ -7,11 +7,11 @@ sync of its own, so that the mark may lie behind, and never ahead.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from struct import Struct
 from typing import Final
 from zlib import crc32
+
+from duobus.storage.journal.files import SYSTEM_FILES, JournalFiles, suppress_no_room
 
 #: Behind the name of the database.
 SUFFIX: Final = ".journal-mark"
@@ -20,10 +20,10 @@ _FIELDS: Final = Struct("<8sQ")
 _SUM: Final = Struct("<I")
 
 
-def read_mark(path: str) -> int:
+def read_mark(path: str, files: JournalFiles = SYSTEM_FILES) -> int:
     """Return the commit that the mark of a database's journal names; 0 when there is none that can be read."""
     try:
-        data = Path(path + SUFFIX).read_bytes()
+        data = files.read(path + SUFFIX)
     except OSError:
         return 0
     if len(data) < _FIELDS.size + _SUM.size or data[_FIELDS.size :][: _SUM.size] != _SUM.pack(
@@ -34,27 +34,30 @@ def read_mark(path: str) -> int:
     return int(commit_no) if magic == _MAGIC else 0
 
 
-def remove_mark(path: str) -> None:
+def remove_mark(path: str, files: JournalFiles = SYSTEM_FILES) -> None:
     """From now on the journal is taken as it is found."""
-    Path(path + SUFFIX).unlink(missing_ok=True)
+    files.remove(path + SUFFIX)
 
 
 class JournalMark:
     """The mark of a journal that is open."""
 
-    __slots__ = ("_commit_no", "_fd")
+    __slots__ = ("_commit_no", "_fd", "_files")
 
-    def __init__(self, path: str) -> None:
-        self._fd = os.open(path + SUFFIX, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    def __init__(self, path: str, files: JournalFiles = SYSTEM_FILES) -> None:
+        self._files = files
+        self._fd = files.create(path + SUFFIX, is_new=False)
         self._commit_no = 0
 
     def write(self, commit_no: int) -> None:
         """Say that this commit was answered; raises OSError where the disk refuses."""
         if commit_no != self._commit_no:
             data = _FIELDS.pack(_MAGIC, commit_no)
-            os.pwrite(self._fd, data + _SUM.pack(crc32(data)), 0)
-            self._commit_no = commit_no
+            # Where the disk has no room for it, the mark lies behind, which it may.
+            with suppress_no_room():
+                self._files.write(self._fd, (data + _SUM.pack(crc32(data)),), 0)
+                self._commit_no = commit_no
 
     def close(self) -> None:
         """Give the file back."""
-        os.close(self._fd)
+        self._files.close(self._fd)

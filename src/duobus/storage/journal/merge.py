@@ -3,9 +3,10 @@
 Most messages live for milliseconds. What a commit puts and another one of the journal removes never reaches SQLite,
 nor does its removal, be the removal in the commits that are brought over or in ``later`` ones: those are durable, and
 are brought over next. Only a removal that comes after a message removes it: a range may reach over a count that was
-used up for a message of a transaction, which is put later.
+used up for a message of a transaction, which is put later, also in the store that a fragment moves to.
 
-Copies of a topic's messages share bodies, which SQLite's tables count; commits with copies are not merged.
+All copies of a topic's message come in one commit. Those that are left of them come in one commit as well, and share
+their body as before.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def merged(batches: Sequence[CommitBatch], later: Iterable[CommitBatch] = ()) ->
     """Return one commit that does what ``batches`` do one after the other.
 
     Args:
-        batches: Some, in order, none with copies.
+        batches: Some, in order.
         later: All that follow them and are durable, too.
     """
     last = batches[-1]
@@ -31,15 +32,13 @@ def merged(batches: Sequence[CommitBatch], later: Iterable[CommitBatch] = ()) ->
     result.sources = list({row[0]: row for batch in batches for row in batch.sources}.values())
     known = [*batches, *later]
     gone = _by_source(known)
-    are_reserved = any(put.is_reserved for batch in batches for put in batch.puts)
+    is_order_needed = _reach_over_later_messages(batches)
     new: dict[int, list[_Range]] = {}
     changes: dict[tuple[int, int], tuple[int, int, int, int, bytes | None]] = {}
     for index, batch in enumerate(batches):
-        if are_reserved:
+        if is_order_needed:
             gone = _by_source(known[index:])
         for put in batch.puts:
-            if put.origins is not None:
-                raise ValueError("copies are not merged")
             first, end = put.first_count, put.first_count + len(put.payloads) - 1
             new.setdefault(put.source_key, []).append((first, end))
             result.puts += [_piece(put, *left) for left in _without((first, end), gone.get(put.source_key, []))]
@@ -51,6 +50,19 @@ def merged(batches: Sequence[CommitBatch], later: Iterable[CommitBatch] = ()) ->
     result.changes = list(changes.values())
     _add_notes(result, batches)
     return result
+
+
+def _reach_over_later_messages(batches: Sequence[CommitBatch]) -> bool:
+    """Whether a commit removes counts that only a later one puts, so that the order of the two matters."""
+    reach: dict[int, int] = {}
+    for batch in batches:
+        for put in batch.puts:
+            if put.first_count <= reach.get(put.source_key, -1):
+                return True
+        for source_key, _, last in batch.removed:
+            if last > reach.get(source_key, -1):
+                reach[source_key] = last
+    return False
 
 
 def _add_notes(result: CommitBatch, batches: Sequence[CommitBatch]) -> None:
@@ -111,7 +123,8 @@ def _piece(put: Put, first: int, end: int) -> Put:
     metadata = put.all_metadata
     if metadata is not None:
         metadata = {index - start: found for index, found in metadata.items() if start <= index < stop}
-    piece = Put(put.source_key, first, put.enqueued_ms, put.payloads[start:stop], metadata)
+    origins = None if put.origins is None else put.origins[start:stop]
+    piece = Put(put.source_key, first, put.enqueued_ms, put.payloads[start:stop], metadata, origins)
     piece.is_reserved = put.is_reserved
     if put.equal_metadata is not None:
         piece.equal_metadata = put.equal_metadata[start:stop]

@@ -8,12 +8,12 @@ A segment is laid out with zeros, so that an append overwrites and a sync writes
 (decision 0027). A segment is begun ahead of need, by ``prepare``, because that takes two syncs; ``append`` goes to one
 that is prepared, and where none is, prepares one itself if there may be one more.
 
-A journal whose segments are all full takes nothing: ``append`` says so, and its caller brings commits to SQLite.
+A journal whose segments are all full takes nothing: ``append`` says so, and its caller brings commits to SQLite. So it
+does where the disk has no room for another segment, or for none.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final
 
 from duobus.errors import StoreFailed
-from duobus.file_sync import sync_data, sync_file, sync_folder
 from duobus.storage.interface import CommitBatch
+from duobus.storage.journal.files import SUFFIX, SYSTEM_FILES, JournalFiles, is_no_room
 from duobus.storage.journal.format import (
     HEADERS_AT,
     RECORD_HEADER_BYTES,
@@ -37,8 +37,6 @@ from duobus.storage.journal.format import (
     segment_header,
 )
 
-#: Between the name of the database and the number of the file.
-SUFFIX: Final = "-journal."
 #: A sixth of a second of traffic at 100,000 messages of 1 KiB a second. A larger commit makes its segment longer.
 SEGMENT_BYTES: Final = 16 << 20
 _PIECE: Final = 1 << 20
@@ -70,6 +68,7 @@ class Segments:
         salt: Draws the salt of a segment.
         number: Of its segments, at the most.
         segment_bytes: Length of a file.
+        files: The disk.
     """
 
     def __init__(
@@ -80,8 +79,10 @@ class Segments:
         number: int,
         *,
         segment_bytes: int = SEGMENT_BYTES,
+        files: JournalFiles = SYSTEM_FILES,
     ) -> None:
         self._path = path
+        self._files = files
         self._store_id = store_id
         self._salt = salt
         self._segment_bytes = segment_bytes
@@ -95,33 +96,36 @@ class Segments:
         self._preparing = threading.Lock()
 
     @staticmethod
-    def read(path: str) -> list[SegmentContents]:
+    def read(path: str, files: JournalFiles = SYSTEM_FILES) -> list[SegmentContents]:
         """Return what the files beside a database hold; touches nothing.
 
         Raises:
             StoreFailed: A file that was begun cannot be told any more.
         """
         found = []
-        for file in files_of(path):
+        for file in files.names(path):
             try:
-                contents = read_segment(file.read_bytes())
+                contents = read_segment(files.read(file))
             except JournalDamaged as error:
                 raise StoreFailed(f"{file}: the journal is damaged: {error}") from None
             if contents is not None:
                 found.append(contents)
         return found
 
-    def begin(self, highest_sequence: int) -> None:
+    def begin(self, highest_sequence: int) -> bool:
         """Begin an empty journal: all that the files hold is in the database, durably, which is the caller's word.
 
         Args:
             highest_sequence: Of all segments that were found.
+
+        Returns:
+            Whether there is one; False: the disk has no room, and until the next call there is none.
         """
         self._sequence = highest_sequence
         self._segments_left = self._segments_most
-        remove_files(self._path)
+        remove_files(self._path, self._files)
         self._number = 0
-        self.prepare()
+        return self.prepare()
 
     def append(self, batch: CommitBatch, generation: int) -> bool:
         """Write a commit, durable on return; False: there is no room until ``release``, and nothing was written."""
@@ -131,9 +135,9 @@ class Segments:
         if segment is None:
             return False
         head = record_header(body, batch.commit_no, generation, segment.header)
-        if os.pwritev(segment.fd, (head, body), segment.end) != length:
+        if self._files.write(segment.fd, (head, body), segment.end) != length:
             raise OSError(f"{self._path}{SUFFIX}*: the disk took only some of a commit")
-        sync_data(segment.fd)
+        self._files.sync(segment.fd)
         segment.end += length
         segment.last_no = batch.commit_no
         return True
@@ -147,7 +151,7 @@ class Segments:
             segment = self._used.popleft()
             if segment.size > self._segment_bytes:
                 # Laid out for one large commit.
-                os.ftruncate(segment.fd, self._segment_bytes)
+                self._files.truncate(segment.fd, self._segment_bytes)
                 segment.size = self._segment_bytes
             self._free.append(segment)
 
@@ -156,16 +160,16 @@ class Segments:
         with self._preparing:
             if self._prepared:
                 return True
-            if not self._free and not self._segments_left:
+            segment = self._free.pop() if self._free else self._laid_out(self._segment_bytes)
+            if segment is None:
                 return False
-            self._prepared.append(self._begun(self._free.pop() if self._free else self._laid_out(self._segment_bytes)))
+            self._prepared.append(self._begun(segment))
             return True
 
     def demand_files(self) -> None:
         """Raise FileNotFoundError or OSError when a file with commits is not at its name any more."""
         for segment in tuple(self._used):
-            found, kept = os.stat(segment.name), os.fstat(segment.fd)  # noqa: PTH116 - no Path ten times a second
-            if (found.st_dev, found.st_ino) != (kept.st_dev, kept.st_ino):
+            if not self._files.is_at(segment.name, segment.fd):
                 raise OSError(f"{segment.name}: the journal's file was moved or replaced while in use")
 
     @property
@@ -176,7 +180,7 @@ class Segments:
     def close(self) -> None:
         """Give the files back; they stay."""
         for segment in (*self._used, *self._prepared, *self._free):
-            os.close(segment.fd)
+            self._files.close(segment.fd)
         self._used.clear()
         self._prepared.clear()
         self._free.clear()
@@ -189,52 +193,61 @@ class Segments:
             return None
         segment = self._prepared.popleft()
         if RECORDS_AT + length > segment.size:
-            self._lay_out(segment.fd, segment.size, RECORDS_AT + length)
+            try:
+                self._lay_out(segment.fd, segment.size, RECORDS_AT + length)
+            except OSError as error:
+                if not is_no_room(error):
+                    raise
+                self._files.truncate(segment.fd, segment.size)
+                self._prepared.appendleft(segment)
+                return None
             segment.size = RECORDS_AT + length
         self._used.append(segment)
         return segment
 
-    def _laid_out(self, length: int) -> _Segment:
-        """A new file of zeros, which are on the disk, and its name, too."""
+    def _laid_out(self, length: int) -> _Segment | None:
+        """A new file of zeros, which are on the disk, and its name, too; None: there may be no more, or is no room."""
+        if not self._segments_left:
+            return None
         name = f"{self._path}{SUFFIX}{self._number}"
         self._number += 1
         self._segments_left -= 1
-        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = self._files.create(name, is_new=True)
         try:
             self._lay_out(fd, 0, length)
-            sync_folder(Path(name).parent)
-        except BaseException:
-            os.close(fd)
-            raise
+            self._files.sync_names(self._path)
+        except BaseException as error:
+            self._files.close(fd)
+            if not is_no_room(error):
+                raise
+            # Whatever was laid out of it gives its room back; the database may need that.
+            self._files.remove(name)
+            self._segments_left = 0
+            return None
         return _Segment(name, fd, length)
 
-    @staticmethod
-    def _lay_out(fd: int, start: int, end: int) -> None:
+    def _lay_out(self, fd: int, start: int, end: int) -> None:
         while start < end:
-            start += os.pwrite(fd, bytes(min(_PIECE, end - start)), start)
-        sync_file(fd)
+            start += self._files.write(fd, (bytes(min(_PIECE, end - start)),), start)
+        self._files.sync_length(fd)
 
     def _begun(self, segment: _Segment) -> _Segment:
         self._sequence += 1
         segment.header = SegmentHeader(self._store_id, self._sequence, segment.size, self._salt(SALT_BYTES))
         segment.end, segment.last_no = RECORDS_AT, 0
         for at in HEADERS_AT:
-            os.pwrite(segment.fd, segment_header(segment.header), at)
-            sync_data(segment.fd)
+            self._files.write(segment.fd, (segment_header(segment.header),), at)
+            self._files.sync(segment.fd)
         return segment
 
 
 def files_of(path: str) -> list[Path]:
     """Return the files of a database's journal."""
-    database = Path(path)
-    if not database.parent.is_dir():
-        return []
-    prefix = database.name + SUFFIX
-    return sorted(file for file in database.parent.iterdir() if file.name.startswith(prefix))
+    return [*map(Path, SYSTEM_FILES.names(path))]
 
 
-def remove_files(path: str) -> None:
+def remove_files(path: str, files: JournalFiles = SYSTEM_FILES) -> None:
     """Remove a database's journal, which holds nothing that the database lacks; durable on return."""
-    for file in files_of(path):
-        file.unlink()
-    sync_folder(Path(path).parent)
+    for file in files.names(path):
+        files.remove(file)
+    files.sync_names(path)

@@ -4,8 +4,7 @@
     bring over ────────────────────── many commits, one transaction ── a thread of this store, 0.1 to 0.2 s later
 
 What is gone by the time it would be brought over never reaches SQLite. Whatever reads SQLite, or changes other things
-than messages, has all commits brought over first; so do commits with copies of a topic's messages, and large commits of
-messages that stay are written to SQLite at once.
+than messages, has all commits brought over first; large commits of messages that stay are written to SQLite at once.
 
 The commits that wait are in memory, too, and in the journal until SQLite has synced them; opening a store replays the
 journal. Of a file with a journal beside it, the format says so (``interface.JOURNAL_VERSION``), from before the first
@@ -40,11 +39,14 @@ from duobus.storage.interface import (
     Tombstone,
 )
 from duobus.storage.journal.backlog import BYTES_MAX, Backlog, LargeCommits, is_for_tables
+from duobus.storage.journal.copy_sizes import CopySizes
+from duobus.storage.journal.files import SYSTEM_FILES, JournalFiles
 from duobus.storage.journal.mark import JournalMark, read_mark, remove_mark
 from duobus.storage.journal.merge import merged
 from duobus.storage.journal.replay import Position, missing_commits
 from duobus.storage.journal.segments import SEGMENT_BYTES, Segments, files_of, remove_files
 from duobus.storage.journal.writeback import WritebackThread
+from duobus.storage.sqlite.copy_lookup import CopyFound
 from duobus.storage.sqlite.file import StoreOptions, store_failed
 from duobus.storage.sqlite.shared_bodies import topic_keys_of
 from duobus.storage.sqlite.store import SqliteStore
@@ -59,11 +61,12 @@ class JournalStore(MessagingStore):
     After any StoreFailed, of whichever thread, everything is closed at once, as in ``SqliteStore`` (L3).
 
     Args:
-        path, store_id, must_exist, options: As of ``SqliteStore``; there is no VFS for a journal.
+        path, store_id, must_exist, options: As of ``SqliteStore``.
         salt: Draws the salts of segments.
         clock: Tells the age of commits.
         brings_over: Whether a thread brings commits over; without one, ``bring_over_due`` is the caller's to call.
         segment_bytes: Length of a segment.
+        files: The disk of the journal; the one of a VFS, if the options name one.
     """
 
     columns_least = SqliteStore.columns_least
@@ -79,11 +82,13 @@ class JournalStore(MessagingStore):
         clock: Clock | None = None,
         brings_over: bool = True,
         segment_bytes: int = SEGMENT_BYTES,
+        files: JournalFiles = SYSTEM_FILES,
     ) -> None:
+        self._files = files
         self._sqlite = SqliteStore(path, store_id, must_exist=must_exist, options=options, takes_journal=True)
         self._name = path
         # SQLite keeps its log beside the file that a link leads to, and so do we.
-        self._path = os.path.realpath(path)
+        self._path = os.path.realpath(path) if options is None or options.vfs is None else path
         self._store_id = store_id
         self._salt = salt or Entropy().token
         self._clock = clock or Clock()
@@ -102,7 +107,9 @@ class JournalStore(MessagingStore):
         self._commit_no = 0
         self._fragments: dict[int, FragmentRow] = {}
         self._sources: dict[int, SourceRow] = {}
-        self._homes: dict[int, int] = {}
+        self._sizes = CopySizes({}, {}, self)
+        # Shared bodies that the last commit of the journal has added, less those that went with it.
+        self._bodies = 0
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
@@ -131,14 +138,15 @@ class JournalStore(MessagingStore):
         if not self._sqlite.has_journal:
             # By the file's own word it lacks nothing: a close was cut short, or an opening.
             return contents
-        found = Segments.read(self._path)
+        found = Segments.read(self._path, self._files)
         if not found:
             raise StoreFailed(
                 f"{self._name}: the store's journal is missing, and messages that were accepted may stand in it alone."
                 " Put it back. If it cannot be found, stop the server and take the store without it, by which messages"
                 " that were accepted are lost: duobus store accept-loss"
             )
-        position = Position(self._store_id, contents.generation, contents.last_commit_no, read_mark(self._path))
+        marked_no = read_mark(self._path, self._files)
+        position = Position(self._store_id, contents.generation, contents.last_commit_no, marked_no)
         missing = missing_commits(self._name, found, position)
         if missing:
             self._sqlite.commit(merged(missing))
@@ -150,11 +158,14 @@ class JournalStore(MessagingStore):
     def _begin_journal(self) -> None:
         # The file lacks nothing now, so the store may do without a journal until the new one is there.
         self._sqlite.say_journal(is_there=False)
-        remove_mark(self._path)
-        self._journal = Segments(self._path, self._store_id, self._salt, SEGMENTS, segment_bytes=self._segment_bytes)
-        self._journal.begin(0)
-        self._mark = JournalMark(self._path)
-        self._sqlite.say_journal(is_there=True)
+        remove_mark(self._path, self._files)
+        self._journal = Segments(
+            self._path, self._store_id, self._salt, SEGMENTS, segment_bytes=self._segment_bytes, files=self._files
+        )
+        if self._journal.begin(0):
+            self._mark = JournalMark(self._path, self._files)
+            self._sqlite.say_journal(is_there=True)
+        # Else the disk has no room for one: in this life every commit goes to SQLite.
 
     def close(self) -> None:
         """Bring everything over, remove the journal, and give everything back."""
@@ -168,8 +179,8 @@ class JournalStore(MessagingStore):
                     self._bring_over(len(self._backlog))
                     self._sqlite.say_journal(is_there=False)
                     self._close_files()
-                    remove_files(self._path)
-                    remove_mark(self._path)
+                    remove_files(self._path, self._files)
+                    remove_mark(self._path, self._files)
             self._close_files()
             self._backlog.clear()
             self._failure = None
@@ -210,11 +221,12 @@ class JournalStore(MessagingStore):
         try:
             check_batch(batch, self._commit_no, self._fragments, self._sources)
             is_large = self._large.is_one(batch)
-            if batch.commit_no != self._commit_no + 1 or is_for_tables(batch, self._homes):
+            if batch.commit_no != self._commit_no + 1 or is_for_tables(batch):
                 self._commit_behind(batch)
-            elif is_large or not journal.append(batch, self._generation):
+            elif is_large or not self._append(journal, batch):
                 with self._turn:
                     self._bring_over(len(self._backlog), batch)
+                    batch.shared |= self._sizes_anew()
             else:
                 self._wait_for_sqlite(batch)
         except BaseException as error:
@@ -232,11 +244,33 @@ class JournalStore(MessagingStore):
         with self._turn:
             self._bring_over(len(self._backlog))
             self._sqlite.commit(batch)
+            self._sizes_anew()
+
+    def _append(self, journal: Segments, batch: CommitBatch) -> bool:
+        """Write a commit to the journal, if there is room."""
+        self._bodies = self._sizes.note(batch) if self._sizes.concerns(batch) else 0
+        return journal.append(batch, self._generation)
+
+    def _sizes_anew(self) -> dict[int, int]:
+        """Take what SQLite, which has everything, says of the sizes of topics; returns those that are others now."""
+        known, totals = self._sizes.totals, dict(self._sqlite.shared)
+        self._sizes = CopySizes(topic_keys_of(self._sources), totals, self)
+        return {key: size for key, size in totals.items() if size != known.get(key, 0)}
+
+    def copies_in(self, spans: list[tuple[int, int, int]]) -> list[CopyFound]:
+        """See ``SqliteStore.copies_in``: of what SQLite has so far."""
+        with self._beside("look for copies") as store:
+            return store.copies_in(spans)
+
+    def bodies_of(self, keys: list[tuple[int, int]]) -> Mapping[tuple[int, int], tuple[int, int]]:
+        """See ``SqliteStore.bodies_of``: of what SQLite has so far."""
+        with self._beside("look for copies") as store:
+            return store.bodies_of(keys)
 
     def _wait_for_sqlite(self, batch: CommitBatch) -> None:
         """Note a commit that the journal has, and have it brought over some time."""
         is_first = not self._backlog
-        self._backlog.add(batch, self._clock.monotonic_ms())
+        self._backlog.add(batch, self._clock.monotonic_ms(), self._bodies)
         if self._backlog.size > 2 * BYTES_MAX:
             with self._turn:
                 self._bring_over(len(self._backlog))
@@ -286,6 +320,7 @@ class JournalStore(MessagingStore):
         is_alone = len(batches) == 1 and another is not None
         self._sqlite.commit(batches[0] if is_alone else merged(batches, known[number:]))
         self._backlog.take(number)
+        self._sizes.brought_no = batches[-1].commit_no
         self._opened().release(batches[-1].commit_no)
 
     @contextmanager
@@ -315,7 +350,7 @@ class JournalStore(MessagingStore):
 
     def _learn_rows(self) -> None:
         self._fragments, self._sources = self._sqlite.rows_known()
-        self._homes = topic_keys_of(self._sources)
+        self._sizes_anew()
 
     # -- everything else is SQLite's ----------------------------------------------------------------------------
 
@@ -465,15 +500,17 @@ def store_in_file(
     return SqliteStore(str(path), store_id, must_exist=must_exist)
 
 
-def bring_left_over(path: Path, store_id: int) -> None:
-    """Have the file of a store that is not in use hold what its journal holds, if there is one.
+def bring_left_over(path: Path, store_id: int) -> bool:
+    """Have the file of a store that is not in use hold what its journal holds; whether there was one.
 
     Raises:
         StoreFailed: The store cannot be opened.
     """
-    if files_of(str(path.resolve())):
-        store = JournalStore(str(path), store_id, must_exist=True, brings_over=False)
-        try:
-            store.open()
-        finally:
-            store.close()
+    if not files_of(str(path.resolve())):
+        return False
+    store = JournalStore(str(path), store_id, must_exist=True, brings_over=False)
+    try:
+        store.open()
+    finally:
+        store.close()
+    return True

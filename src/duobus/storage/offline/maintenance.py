@@ -166,6 +166,25 @@ def _faults(path: Path) -> str:
     return "" if found == ["ok"] else found[0]
 
 
+def write_back(data: Path) -> dict[int, bool]:
+    """Have the file of every store hold what its journal holds, and remove the journals; earlier versions read that.
+
+    Returns:
+        By the number of each store in a file: whether it had a journal.
+
+    Raises:
+        StoreFailed: A server uses a store, or its journal is damaged.
+    """
+    with _stores(data) as found:
+        written: dict[int, bool] = {}
+        for row in found:
+            if not is_postgres(row.path):
+                path = data / row.path
+                demand_log(str(path.resolve()))
+                written[row.store_id] = bring_left_over(path, row.store_id)
+        return written
+
+
 def recorded_times(data: Path, places: Sequence[PostgresAddress] = ()) -> list[StoreTime]:
     """Return the latest broker time that each store has recorded; ``places``: addresses that have passwords."""
     return _times(data, places, None)

@@ -129,13 +129,14 @@ def unfoldable(puts: Sequence[Put], homes: Mapping[int, int]) -> dict[int, Set[i
     """
     found: dict[int, set[int]] = {}
     numbers: dict[int, Counter[int]] = {}
-    times: dict[int, int] = {}
+    times: dict[int, dict[int, list[Put]]] = {}
     for put in puts:
         home = homes.get(put.source_key)
         if home is None or put.origins is None:
             continue
         kept = found.setdefault(home, set())
-        if put.equal_metadata is not None or times.setdefault(home, put.enqueued_ms) != put.enqueued_ms:
+        times.setdefault(home, {}).setdefault(put.enqueued_ms, []).append(put)
+        if put.equal_metadata is not None:
             kept.update(put.origins)
             continue
         if put.origins and min(put.origins) >= 0:
@@ -146,7 +147,21 @@ def unfoldable(puts: Sequence[Put], homes: Mapping[int, int]) -> dict[int, Set[i
     for home, counter in numbers.items():
         if counter and max(counter.values()) > COPIES_OF_A_BODY_MAX:
             found[home].update([origin for origin, number in counter.items() if number > COPIES_OF_A_BODY_MAX])
+    for home, by_time in times.items():
+        if len(by_time) > 1:
+            found[home].update(_of_several_times(by_time.values()))
     return dict(found)
+
+
+def _of_several_times(puts: Iterable[Sequence[Put]]) -> set[int]:
+    """The origins that have copies of more than one time: there is one time in a packed row."""
+    seen: set[int] = set()
+    again: set[int] = set()
+    for of_one_time in puts:
+        origins = {origin for put in of_one_time for origin in put.origins or () if origin < 0}
+        again |= origins & seen
+        seen |= origins
+    return again
 
 
 def parts(put: Put, kept: Set[int] | None) -> Iterator[PutSegment]:

@@ -110,10 +110,11 @@ LOAD_HISTORIES = (
 LOAD_HISTORY_IDS = "SELECT id FROM histories WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
 DELETE_HISTORIES = "DELETE FROM histories WHERE id BETWEEN ? AND ?"
 #: What is deleted of a source with copies says what it held: eight bytes are all of a reference to a body.
-RETURNING = (
-    " RETURNING id, enqueued_ms, iif(octet_length(payload) = 8, CAST(payload AS BLOB), NULL), octet_length(payload),"
-    " body_sum"
+_COPY_COLUMNS = (
+    "id, enqueued_ms, iif(octet_length(payload) = 8, CAST(payload AS BLOB), NULL), octet_length(payload), body_sum"
 )
+RETURNING = f" RETURNING {_COPY_COLUMNS}"
+FIND_COPIES_BETWEEN = f"SELECT {_COPY_COLUMNS} FROM messages WHERE id BETWEEN ? AND ?"
 READ_SHARES = "SELECT id, refs, size, row_sum FROM shares WHERE id BETWEEN ? AND ? ORDER BY id"
 READ_PACKED = "SELECT id, enqueued_ms, size, CAST(copies AS BLOB), row_sum FROM folded ORDER BY id"
 DELETE_SHARES = "DELETE FROM shares WHERE id BETWEEN ? AND ?"
@@ -192,6 +193,7 @@ INSERT_EXCEPTIONAL = Rows(
 )
 INSERT_HISTORIES = Rows("INSERT INTO histories(id, at_ms, ids, row_sum) VALUES ", "(?,?,?,?)")
 DELETE_IDS = Rows("DELETE FROM messages WHERE id IN (", "?", ")")
+FIND_COPIES = Rows(f"SELECT {_COPY_COLUMNS} FROM messages WHERE id IN (", "?", ")")
 DELETE_COPIES = Rows("DELETE FROM messages WHERE id IN (", "?", ")" + RETURNING)
 LOAD_BODIES = Rows(f"SELECT {_SMALL_COLUMNS} FROM messages WHERE id IN (", "?", ") ORDER BY id")
 LOAD_BODY_IDS = Rows("SELECT id FROM messages WHERE id IN (", "?", ") ORDER BY id")

@@ -36,11 +36,11 @@ from duobus.storage.interface import (
     Tombstone,
 )
 from duobus.storage.memory import copy_of_fragment, copy_of_source, find_fragment
+from duobus.storage.sqlite import copy_lookup, schema, shared_bodies
 from duobus.storage.sqlite import duplicate_ids as history_rows
 from duobus.storage.sqlite import log_space as log_room
 from duobus.storage.sqlite import packed_refs as packed
 from duobus.storage.sqlite import rows as table_rows
-from duobus.storage.sqlite import schema, shared_bodies
 from duobus.storage.sqlite import shared_bodies as bodies
 from duobus.storage.sqlite.file import (
     DAMAGED,
@@ -473,6 +473,21 @@ class SqliteStore(MessagingStore):
         """Return the caller's own copies of the rows of fragments and sources, by key."""
         fragments = {key: copy_of_fragment(row) for key, row in self._fragments.items()}
         return fragments, {key: copy_of_source(row) for key, row in self._sources.items()}
+
+    @property
+    def shared(self) -> Mapping[int, int]:
+        """``StoreContents.shared`` as it is now."""
+        return self._shared
+
+    def copies_in(self, spans: list[tuple[int, int, int]]) -> list[copy_lookup.CopyFound]:
+        """Return the copies in spans; see ``copy_lookup``."""
+        with self._operation("look for copies") as db:
+            return list(copy_lookup.copies_in(db, self._packed, spans))
+
+    def bodies_of(self, keys: list[tuple[int, int]]) -> Mapping[tuple[int, int], tuple[int, int]]:
+        """Return copies and bytes of bodies; see ``copy_lookup``."""
+        with self._operation("look for copies") as db:
+            return copy_lookup.bodies_of(db, self._packed, keys)
 
     def give_up(self, failure: str) -> None:
         """Close without writing anything; every call until ``open`` raises StoreFailed with these words."""

@@ -27,6 +27,8 @@ from duobus.storage.journal.format import (
 
 SIZE = 32_768
 HEADER = SegmentHeader(3, 7, SIZE, b"saltsalt")
+#: The columns behind the new messages of a commit that has none of them.
+TAIL = bytes.fromhex("90" * 7)
 
 
 def columns(batch: CommitBatch) -> list[object]:
@@ -100,6 +102,26 @@ def test_a_record_gives_back_every_column_of_its_commit() -> None:
     assert columns(batch_of(found.records[0])) == columns(full_batch())
     assert not found.is_followed
     assert found.end == RECORDS_AT + len(bytes_of(full_batch()))
+
+
+def test_a_body_that_copies_share_stands_in_the_record_once_and_comes_back_for_each_of_them() -> None:
+    batch, body, other = small_batch(5), b"b" * 1000, b"o" * 1000
+    batch.puts = [Put(key, 10, 1, [body, b"own", other], None, [-7, 8, -9]) for key in (2, 3, 4)]
+    # Of another fragment, in which a message has the same count.
+    batch.puts += [Put(key, 10, 1, [b"x" * 1000], None, [-7]) for key in (12, 13)]
+    assert 3_000 < len(body_of(batch)) < 3_300
+    assert columns(batch_of(CommitRecord(4, 5, body_of(batch)))) == columns(batch)
+
+
+@pytest.mark.parametrize("origin", [-7, 8])
+def test_a_copy_whose_body_is_nowhere_in_the_record_is_refused(origin: int) -> None:
+    batch, body = small_batch(5), b"body of copies"
+    batch.puts = [Put(2, 10, 1, [body, body], None, [-7, -7])]
+    read = body_of(batch)
+    assert read.count(body) == 1
+    put = journal_format._put(Put(2, 10, 1, [body], None, [origin]), [None])
+    with pytest.raises(JournalDamaged, match="without a payload"):
+        batch_of(CommitRecord(4, 5, read[: read.index(b"\x91\x98")] + journal_format._ENCODER.encode([put]) + TAIL))
 
 
 def test_the_bytes_of_a_record_and_of_a_segment_are_those_of_the_first_version() -> None:

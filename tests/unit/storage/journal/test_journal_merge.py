@@ -173,13 +173,6 @@ def test_what_the_store_has_is_removed_although_a_range_holds_new_messages_too()
     assert merged([first, second]).puts == []
 
 
-def test_copies_are_refused() -> None:
-    batch = CommitBatch(1, 5)
-    batch.puts = [Put(1, 1, 5, [b"a"], None, [-1])]
-    with pytest.raises(ValueError, match="copies"):
-        merged([batch])
-
-
 def test_a_range_that_was_removed_before_a_reserved_message_came_leaves_it_there() -> None:
     first, second, third = CommitBatch(1, 5), CommitBatch(2, 5), CommitBatch(3, 5)
     first.removed = [(1, 1, 9)]

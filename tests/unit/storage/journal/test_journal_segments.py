@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 from test_journal_format import small_batch
 
 from duobus.errors import StoreFailed
-from duobus.storage.journal import segments as segment_files
+from duobus.storage.journal import files as journal_files
 from duobus.storage.journal.format import HEADER_BYTES, HEADERS_AT
 from duobus.storage.journal.replay import Position, missing_commits
 from duobus.storage.journal.segments import Segments, files_of
@@ -66,9 +66,9 @@ def test_a_commit_is_one_write_and_one_sync_and_makes_no_file_longer(
 ) -> None:
     journal.append()
     calls: list[str] = []
-    pwritev, sync_data = os.pwritev, segment_files.sync_data
+    pwritev, sync_data = os.pwritev, journal_files.sync_data
     monkeypatch.setattr(os, "pwritev", lambda *given: (calls.append("write"), pwritev(*given))[1])
-    monkeypatch.setattr(segment_files, "sync_data", lambda fd: (calls.append("sync"), sync_data(fd))[1])
+    monkeypatch.setattr(journal_files, "sync_data", lambda fd: (calls.append("sync"), sync_data(fd))[1])
     sizes = [file.stat().st_size for file in files_of(journal.path)]
     for _ in range(3):
         journal.append()
@@ -127,15 +127,15 @@ def test_a_prepared_segment_is_the_next_one_and_holds_nothing(journal: Opened) -
 
 def test_the_headers_are_synced_one_after_the_other(journal: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int | str] = []
-    pwrite, sync_data = os.pwrite, segment_files.sync_data
+    pwritev, sync_data = os.pwritev, journal_files.sync_data
 
-    def write(fd: int, data: bytes, at: int) -> int:
-        if len(data) == HEADER_BYTES:
+    def write(fd: int, buffers: Sequence[bytes], at: int) -> int:
+        if [len(data) for data in buffers] == [HEADER_BYTES]:
             calls.append(at)
-        return pwrite(fd, data, at)
+        return pwritev(fd, buffers, at)
 
-    monkeypatch.setattr(os, "pwrite", write)
-    monkeypatch.setattr(segment_files, "sync_data", lambda fd: (calls.append("sync"), sync_data(fd))[1])
+    monkeypatch.setattr(os, "pwritev", write)
+    monkeypatch.setattr(journal_files, "sync_data", lambda fd: (calls.append("sync"), sync_data(fd))[1])
     journal.append(3 * SIZE)
     journal.append(3 * SIZE)
     assert calls == ["sync", HEADERS_AT[0], "sync", HEADERS_AT[1], "sync", "sync"]
@@ -170,6 +170,6 @@ def test_a_sync_that_fails_comes_out_of_the_append(journal: Opened, monkeypatch:
     def refuse(_fd: int) -> None:
         raise OSError("planted")
 
-    monkeypatch.setattr(segment_files, "sync_data", refuse)
+    monkeypatch.setattr(journal_files, "sync_data", refuse)
     with pytest.raises(OSError, match="planted"):
         journal.append()

@@ -28,10 +28,11 @@ from duobus.storage.interface import (
     Tombstone,
 )
 from duobus.storage.journal.backlog import AGE_MS
+from duobus.storage.journal.files import JournalFiles
 from duobus.storage.journal.mark import read_mark
 from duobus.storage.journal.segments import files_of
 from duobus.storage.journal.store import JournalStore, bring_left_over, store_in_file
-from duobus.storage.offline.maintenance import accept_loss, set_times_back
+from duobus.storage.offline.maintenance import accept_loss, set_times_back, write_back
 from duobus.storage.replacement import give_up
 from duobus.storage.sqlite.store import SqliteStore
 from kits.store_builders import FAST, Broker, payloads_of
@@ -306,6 +307,59 @@ def test_a_journal_file_that_is_removed_in_use_closes_the_store_and_loses_nothin
     assert found(data, source) == [b"a"]
 
 
+# -- a disk without room --------------------------------------------------------------------------------------------
+
+
+class Full(JournalFiles):
+    """A disk on which no file of the journal may become longer, from some length of all of them on."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def write(self, file: int, buffers: Sequence[bytes], offset: int) -> int:
+        longer = offset + sum(map(len, buffers)) - os.fstat(file).st_size
+        if longer > self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room -= max(0, longer)
+        return super().write(file, buffers, offset)
+
+
+@pytest.mark.parametrize("room", [0, SEGMENT - 1, SEGMENT + 19])
+def test_a_store_without_room_for_a_journal_does_without_one(data: Path, room: int) -> None:
+    store = JournalStore(
+        str(database(data)), 1, options=FAST, clock=CLOCK, brings_over=False, segment_bytes=SEGMENT, files=Full(room)
+    )
+    broker = Broker(store)
+    (source,) = broker.add()
+    broker.send(source, [b"a"])
+    store.bring_over_due()
+    if room < SEGMENT:
+        assert files_of(str(database(data))) == []
+        assert version_of(data) == FORMAT_VERSION
+    assert found(killed(data), source) == [b"a"]
+    store.close()
+
+
+def test_commits_go_on_where_there_is_no_room_for_another_segment_or_a_longer_one(data: Path) -> None:
+    store = JournalStore(
+        str(database(data)),
+        1,
+        options=FAST,
+        clock=CLOCK,
+        brings_over=False,
+        segment_bytes=SEGMENT,
+        files=Full(2 * SEGMENT),
+    )
+    broker = Broker(store)
+    (source,) = broker.add()
+    sent = [b"%02d" % number + bytes(size) for number, size in enumerate([9_000] * 20 + [3 * SEGMENT] + [9_000] * 3)]
+    for payload in sent:
+        broker.send(source, [payload])
+    assert len(files_of(str(database(data)))) <= 2
+    assert found(killed(data), source) == sent
+    store.close()
+
+
 # -- a disk that refuses --------------------------------------------------------------------------------------------
 
 
@@ -464,6 +518,27 @@ def test_what_is_left_of_a_journal_comes_over_without_a_server(broker: Broker, d
     bring_left_over(database(copy), 1)
     assert not files_of(str(database(copy)))
     assert version_of(copy) == FORMAT_VERSION
+
+
+def test_journals_are_written_back_for_a_version_that_knows_none(broker: Broker, data: Path) -> None:
+    (source,) = broker.add()
+    broker.send(source, [b"a"])
+    copy = killed(data)
+    with pytest.raises(StoreFailed, match="journal"):
+        SqliteStore(str(database(copy)), 1, must_exist=True).open()
+    assert write_back(copy) == {1: True}
+    assert write_back(copy) == {1: False}
+    assert version_of(copy) == FORMAT_VERSION
+    plain = SqliteStore(str(database(copy)), 1, must_exist=True, options=FAST)
+    plain.open()
+    assert payloads_of(plain.load(source.source_key, 1, 10)) == [b"a"]
+    plain.close()
+
+
+def test_a_store_that_is_in_use_is_not_written_back(broker: Broker, data: Path) -> None:
+    broker.add()
+    with pytest.raises(StoreFailed, match="another process"):
+        write_back(data)
 
 
 def test_a_drill_wraps_the_store_as_a_whole(broker: Broker, data: Path) -> None:

@@ -1,0 +1,43 @@
+"""Which commits wait in the journal, and which go to SQLite at once."""
+
+from __future__ import annotations
+
+from duobus.storage.interface import CommitBatch, Put
+from duobus.storage.journal.backlog import _COPY_BYTES, LargeCommits, measure
+
+LARGE = [bytes(1 << 10)] * 500
+
+
+def sent(payloads: list[bytes], removed: tuple[int, int] | None = None) -> CommitBatch:
+    """A commit of new messages, which removes a range of earlier ones."""
+    batch = CommitBatch(1, 1)
+    batch.puts = [Put(1, 1, 1, payloads)] if payloads else []
+    batch.removed = [(1, *removed)] if removed else []
+    return batch
+
+
+def test_large_commits_of_what_stays_go_to_sqlite_after_a_few() -> None:
+    large = LargeCommits()
+    assert [large.is_one(sent(LARGE)) for _ in range(8)].index(True) < 6
+
+
+def test_large_commits_of_what_is_removed_as_fast_wait_in_the_journal() -> None:
+    large = LargeCommits()
+    assert not any(large.is_one(sent(LARGE, (1, 500))) for _ in range(100))
+
+
+def test_a_purge_before_does_not_keep_large_commits_from_sqlite() -> None:
+    large = LargeCommits()
+    for _ in range(20):
+        large.is_one(sent([b"small"], (1, 1)))
+    large.is_one(sent([], (1, 1_000_000)))
+    assert [large.is_one(sent(LARGE)) for _ in range(8)].index(True) < 6
+
+
+def test_a_body_that_copies_share_is_measured_once() -> None:
+    batch, body = CommitBatch(1, 1), bytes(1000)
+    batch.puts = [Put(key, 1, 1, [body, b"own"], None, [-7, 8]) for key in (2, 3)]
+    alone = CommitBatch(1, 1)
+    alone.puts = [Put(1, 1, 1, [body, b"own", b"own", b""])]
+    (size, *rows), (expected, *numbers) = measure(batch), measure(alone)
+    assert (size - 4 * _COPY_BYTES, rows) == (expected, numbers)

@@ -63,9 +63,10 @@ class KeylessWatch:
         waits: dict[tuple[int, int], _Wait] = {}
         for broker in world.unit.brokers.values():
             loop = broker.commit_loop
-            for command in (*loop.pending, *loop.lines, *(loop.work or ())):
-                if isinstance(command, Run) and command.placement is not None:
-                    self._look(command, waits, now, until)
+            for commands in (loop.pending, loop.lines, loop.work):
+                for command in commands or ():
+                    if isinstance(command, Run) and command.placement is not None:
+                        self._look(command, waits, now, until)
         self._waits = waits
 
     def _look(self, run: Run, waits: dict[tuple[int, int], _Wait], now: float, until: float) -> None:

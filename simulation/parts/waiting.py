@@ -19,6 +19,7 @@ from duobus.gateway.amqp.links.outgoing_link import OutgoingLink
 from simulation.history import events as h
 
 if TYPE_CHECKING:
+    from duobus.fragment.fragment import Fragment
     from simulation.world.store_health import StoreHealth
     from simulation.world.world import World
 
@@ -80,22 +81,38 @@ class WaitWatch:
             return "has credit for a message that lies at it"
         if endpoint.is_removing:
             return self._removal_in_vain(endpoint)
-        if endpoint.available():
+        if _is_something_there(endpoint):
             return "has credit for a message that lies in a fragment"
         return None
 
     def _removal_in_vain(self, endpoint: OutgoingLink) -> str | None:
         source_no, sub_queue, receiver = endpoint.queue.source_no, endpoint._sub_queue, endpoint._receiver
-        available = in_use = 0
-        for broker in {handle.broker for handle in endpoint.queue.fragments}:
-            if self._health.sick_since(broker.store_id) is None:
-                present = (handle.fragment for handle in endpoint.queue.fragments if handle.broker is broker)
-                counts = (one.available(source_no, sub_queue) for one in present if one is not None)
-                available += sum(max(0, count) for count in counts)
-                continue
-            for command in broker.commit_loop.work or ():
-                if isinstance(command, TakeAndRemove) and command.receiver is receiver:
-                    in_use += command.credit
-        if available and endpoint.link.credit > in_use:
+        well = {
+            broker: self._health.sick_since(broker.store_id) is None
+            for broker in {handle.broker for handle in endpoint.queue.fragments}
+        }
+        if not any(
+            well[handle.broker] and _has_messages(handle.fragment, source_no, sub_queue)
+            for handle in endpoint.queue.fragments
+        ):
+            return None
+        in_use = sum(
+            command.credit
+            for broker, is_well in well.items()
+            if not is_well
+            for command in broker.commit_loop.work or ()
+            if isinstance(command, TakeAndRemove) and command.receiver is receiver
+        )
+        if endpoint.link.credit > in_use:
             return "has credit for a message that lies in a fragment of a store that is well"
         return None
+
+
+def _is_something_there(endpoint: OutgoingLink) -> bool:
+    """Whether a fragment could give a message to this link now; one is enough, so that no count is needed."""
+    source_no, sub_queue = endpoint.queue.source_no, endpoint._sub_queue
+    return any(_has_messages(handle.fragment, source_no, sub_queue) for handle in endpoint.queue.fragments)
+
+
+def _has_messages(fragment: Fragment | None, source_no: int, sub_queue: int) -> bool:
+    return fragment is not None and fragment.available(source_no, sub_queue) > 0

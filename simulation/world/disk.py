@@ -6,7 +6,7 @@ They differ by the operations that were not synced. What the contract of storage
 
 from __future__ import annotations
 
-import copy
+import pickle
 import random
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -150,7 +150,7 @@ class Disk:
 
     def _forget_unsynced(self) -> None:
         self._unsynced.clear()
-        self.seen = copy.deepcopy(self._durable)
+        self.seen = pickle.loads(pickle.dumps(self._durable))
 
 
 def find_fragment(state: DiskState, entity_id: int, fragment_no: int) -> int | None:

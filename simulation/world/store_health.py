@@ -55,7 +55,10 @@ class StoreHealth:
         if world.unit is None or not world.node.alive:
             return
         for number, broker in world.unit.brokers.items():
-            self._stores.setdefault(number, _Store()).look(broker, now)
+            store = self._stores.get(number)
+            if store is None:
+                store = self._stores[number] = _Store()
+            store.look(broker, now)
 
     def sick_since(self, store_id: int) -> float | None:
         """Since when a store is sick, or None: it is well."""

@@ -7,7 +7,7 @@ CrashingStore of its own.
 
 from __future__ import annotations
 
-import copy
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -268,7 +268,7 @@ class CrashingStore(DrawnFaults, MessagingStore):
                 raise StoreStale(f"fragment {fragment_key} is not at epoch {epoch}")
         examine(state, batch)
         # The broker may reuse its objects once commit has returned; the disk keeps its own.
-        kept = copy.deepcopy(batch)
+        kept: CommitBatch = pickle.loads(pickle.dumps(batch))
         self._perform(lambda target: apply_batch(target, kept))
         batch.shared = shared_bytes(state) if any(row[1] for row in state.sources.values()) else {}
 

@@ -123,7 +123,9 @@ class SimulatedTransport(asyncio.Transport):
         incoming.sink = self
         self._protocol: asyncio.BaseProtocol | None = None
         self._inbox: deque[tuple[int, bytes]] = deque()
-        self._outbox = bytearray()
+        #: What waits to be handed to the pipe, as it was written, and its bytes: large messages are not copied again.
+        self._outbox: deque[bytes] = deque()
+        self._outbox_size = 0
         self._high = _HIGH_WATER
         self._low = _HIGH_WATER // 4
         self._pump_due = self._flush_due = False
@@ -182,7 +184,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def _drop(self) -> None:
         self.gone = self._closing = self._finishing = True
-        self._outbox.clear()
+        self._forget_outbox()
         self._in.held -= sum(len(data) for _, data in self._inbox)
         self._inbox.clear()
 
@@ -277,9 +279,10 @@ class SimulatedTransport(asyncio.Transport):
         if self._reset_seen:
             self._fail(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
             return
-        self._outbox += data
+        self._outbox.append(bytes(data))
+        self._outbox_size += len(self._outbox[-1])
         self._flush()
-        if len(self._outbox) > self._high and not self._paused_protocol:
+        if self._outbox_size > self._high and not self._paused_protocol:
             self._paused_protocol = True
             self._protocol.pause_writing()  # type: ignore[union-attr]
 
@@ -297,11 +300,10 @@ class SimulatedTransport(asyncio.Transport):
         self._flush_due = False
         if self._finishing:
             return
-        size = min(self._out.room(), len(self._outbox))
+        size = min(self._out.room(), self._outbox_size)
         if size:
-            self._out.send(DATA, bytes(self._outbox[:size]))
-            del self._outbox[:size]
-        if self._paused_protocol and len(self._outbox) <= self._low:
+            self._out.send(DATA, self._take_outbox(size))
+        if self._paused_protocol and self._outbox_size <= self._low:
             self._paused_protocol = False
             self._protocol.resume_writing()  # type: ignore[union-attr]
         if not self._outbox:
@@ -310,9 +312,26 @@ class SimulatedTransport(asyncio.Transport):
             elif self._eof_written:
                 self._out.send(FIN)
 
+    def _take_outbox(self, size: int) -> bytes:
+        """Take so many bytes off, which wait here."""
+        self._outbox_size -= size
+        parts: list[bytes] = []
+        while size:
+            data = self._outbox.popleft()
+            if len(data) > size:
+                self._outbox.appendleft(data[size:])
+                data = data[:size]
+            parts.append(data)
+            size -= len(data)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _forget_outbox(self) -> None:
+        self._outbox.clear()
+        self._outbox_size = 0
+
     def get_write_buffer_size(self) -> int:
         """Return the bytes written but not yet taken over by the kernel."""
-        return len(self._outbox)
+        return self._outbox_size
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
         """Return (low, high) water marks in bytes."""
@@ -348,7 +367,7 @@ class SimulatedTransport(asyncio.Transport):
     def _fail(self, error: Exception | None) -> None:
         if not self._finishing:
             self._closing = True
-            self._outbox.clear()
+            self._forget_outbox()
             self._finish(error, RST)
 
     def _finish(self, error: Exception | None, kind: int = FIN) -> None:

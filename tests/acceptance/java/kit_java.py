@@ -18,8 +18,15 @@ REQUIRED = "DUOBUS_REQUIRE_JAVA"
 #: Downloads of the SDK and what it needs, 43 files, and the compilation.
 BUILD_LIMIT_S = 400.0
 
-#: Programs are too short for the optimizing compiler to pay: without it one takes less than half the processor time.
-JVM_OPTIONS = ("-XX:TieredStopAtLevel=1",)
+#: Programs are too short for the optimizing compiler to pay: without it one takes less than half the processor time. Nor
+#: do a collector with threads of its own, and a check of what a compiler of today has made.
+JVM_OPTIONS = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-Xshare:auto",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
+)
 #: A trust store without a password is read as one without certificates.
 STORE_PASSWORD = "changeit"
 STORE_LIMIT_S = 60.0

@@ -240,8 +240,12 @@ def test_the_cases_notice_an_alert_that_never_fires(tmp_path: Path, name: str) -
             if rule["alert"] == name:
                 rule["expr"] = "vector(1) == 2"
     (tmp_path / "alerts.yaml").write_text(yaml.safe_dump(changed))
-    cases = CASES.read_text().replace("../../../deploy/prometheus/alerts.yaml", "alerts.yaml")
-    (tmp_path / "cases.yaml").write_text(cases)
+    cases = yaml.safe_load(CASES.read_text())
+    cases["rule_files"] = ["alerts.yaml"]
+    # The cases that name the alert have to notice; all the others cost promtool a second of the processor.
+    cases["tests"] = [case for case in cases["tests"] if name in json.dumps(case)]
+    assert cases["tests"]
+    (tmp_path / "cases.yaml").write_text(yaml.safe_dump(cases))
     done = subprocess.run(
         ["promtool", "test", "rules", "cases.yaml"], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )

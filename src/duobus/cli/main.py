@@ -21,7 +21,7 @@ _COMMANDS = {
     "audit": ("duobus.cli.commands.audit:command", "Read who changed which entity or rule."),
     "backup": ("duobus.cli.commands.backup:command", "Copy everything that a server keeps, while it runs or not."),
     "cluster": (
-        "duobus.cli.cluster_commands:command",
+        "duobus.cli.watch.cluster:command",
         "Tell which server has which messaging store; move stores, drain servers.",
     ),
     "completion": ("duobus.cli.main:completion", "Print what makes a shell complete this command."),

@@ -269,24 +269,24 @@ def plan(table: Table) -> dict[int, str]:
         return {}
     knows_all = all(node.details is not None for node in table.nodes)
     fits = {store: _fitting(servers, where) for store, where in table.preferences.items()} if knows_all else {}
-    spread = _Spread(servers, len(table.leases), is_weighted=knows_all)
+    placement = _Placement(servers, len(table.leases), is_weighted=knows_all)
     free: list[int] = []
     for lease in sorted(table.leases, key=lambda lease: lease.store_id):
         choice = fits.get(lease.store_id)
         if lease.node_id not in servers or lease.is_over or (choice and lease.node_id not in choice):
             free.append(lease.store_id)
         elif choice:
-            spread.place(lease.store_id, lease.node_id)
+            placement.place(lease.store_id, lease.node_id)
         else:
-            spread.held[lease.node_id].append(lease.store_id)
+            placement.held[lease.node_id].append(lease.store_id)
     for store_id in free:
         if fits.get(store_id):
-            spread.place(store_id, spread.least(fits[store_id]))
-    spread.fill([store_id for store_id in free if not fits.get(store_id)])
-    return spread.plan
+            placement.place(store_id, placement.least(fits[store_id]))
+    placement.fill([store_id for store_id in free if not fits.get(store_id)])
+    return placement.plan
 
 
-class _Spread:
+class _Placement:
     """Spreads stores over servers.
 
     Attributes:

@@ -105,7 +105,7 @@ def _decoded(data: bytes, has_body: bool, needs_properties: bool) -> Peeked:
         elif section == 0x74 and needs_properties:
             application, at = _map(data, at)
         elif section in (0x71, 0x74, 0x78):
-            at = _passed_over(data, at, section)
+            at = _skipped(data, at, section)
         else:
             raise _Unusual
     if at != end or bool(parts) != has_body:
@@ -219,7 +219,7 @@ def _map(data: bytes, at: int) -> tuple[dict[bytes, Any], int]:
     return dict(zip(keys, values[1::2], strict=True)), at
 
 
-def _passed_over(data: bytes, at: int, section: int) -> int:
+def _skipped(data: bytes, at: int, section: int) -> int:
     """Where a section ends that nobody looks into."""
     if section != 0x74:
         return _map(data, at)[1]

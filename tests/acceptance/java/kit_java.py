@@ -18,8 +18,8 @@ REQUIRED = "DUOBUS_REQUIRE_JAVA"
 #: Downloads of the SDK and what it needs, 43 files, and the compilation.
 BUILD_LIMIT_S = 400.0
 
-#: Programs are too short for the optimizing compiler to pay: without it one takes less than half the processor time. Nor
-#: do a collector with threads of its own, and a check of what a compiler of today has made.
+#: Programs are too short for the optimizing compiler to pay: without it one takes less than half the processor time.
+#: Nor do a collector with threads of its own, and a check of what a compiler of today has made.
 JVM_OPTIONS = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",

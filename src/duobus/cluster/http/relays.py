@@ -181,13 +181,13 @@ class ClusterRelays:
                 )
         except (OSError, TimeoutError, ValueError) as error:
             raise _unreachable(address, error) from None
-        passed = ProxiedHandshake(request, reader, writer)
+        proxied = ProxiedHandshake(request, reader, writer)
         try:
-            return await passed.answer(((PROXIED, self._owners.node_id),))
+            return await proxied.answer(((PROXIED, self._owners.node_id),))
         except (OSError, TimeoutError, HeadTooLarge, asyncio.IncompleteReadError) as error:
             raise _unreachable(address, error) from None
         finally:
-            passed.close()
+            proxied.close()
 
     def _opened(self) -> ClientSession:
         if self._session is None:

@@ -512,7 +512,7 @@ class HeadMaker:
         if (
             (metadata is not None and type(metadata) is not ClaimMetadata)
             or message.state not in _PLAIN_STATES
-            or isinstance(message, QueuedCopy)
+            or type(message) is QueuedCopy
         ):
             return self.with_metadata(message, fragment_number, 0)
         kind = message.deliveries, message.state, None if metadata is None else metadata.deferred_in
@@ -570,7 +570,7 @@ class CopyHeadMaker(HeadMaker):
         # Of a copy that is no QueuedCopy both numbers are the same.
         numbers = [base | message.count for message in messages]
         origins = [
-            base | message.origin if isinstance(message, QueuedCopy) else base | message.count for message in messages
+            base | message.origin if type(message) is QueuedCopy else base | message.count for message in messages
         ]
         if self._locks:
             return [
@@ -593,7 +593,7 @@ def _annotations_of(
     annotations: dict[Any, Any] = {ENQUEUED_TIME: Timestamp(message.enqueued_ms), SEQUENCE_NUMBER: number}
     if metadata.enqueued_sequence_number is not None:
         annotations[ENQUEUE_SEQUENCE_NUMBER] = metadata.enqueued_sequence_number
-    elif isinstance(message, QueuedCopy) or sub_queue_of(message.state) != MAIN:
+    elif type(message) is QueuedCopy or sub_queue_of(message.state) != MAIN:
         # The topic has handed it on, or it was dead-lettered (Azure: AMQP protocol guide).
         annotations[ENQUEUE_SEQUENCE_NUMBER] = fragment_number << COUNT_BITS | _origin_of(message)
     if locked_until_ms:
@@ -624,7 +624,7 @@ def _timed(head: bytes, payload: bytes, enqueued_ms: int, ttl: int | None) -> tu
 
 
 def _origin_of(message: QueuedMessage) -> int:
-    return message.origin if isinstance(message, QueuedCopy) else message.count
+    return message.origin if type(message) is QueuedCopy else message.count
 
 
 def _wire_ttl(ttl_ms: int | None) -> int | None:

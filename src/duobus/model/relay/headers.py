@@ -21,18 +21,18 @@ USER_AGENT_HEADER: Final = "Relay-User-Agent"
 VIA: Final = "Via"
 
 #: The header, in lower case, by which servers of one catalog know what one of them has passed on.
-_PASSED_BY: Final = "x-duobus-passed-by"
+_PROXIED_BY: Final = "x-duobus-passed-by"
 #: Headers of one connection, which a relay does not hand on; those that begin with PROXY are more of them.
 HOP_BY_HOP: Final = frozenset(
     (
         *("connection", "content-length", "host", "te", "trailer", "transfer-encoding", "upgrade", "close"),
-        *("keep-alive", _PASSED_BY),
+        *("keep-alive", _PROXIED_BY),
     )
 )
 PROXY: Final = "proxy-"
 
 #: Headers of a WebSocket handshake that are never handed on: a relay negotiates no extension.
-NOT_OF_HANDSHAKE: Final = frozenset((TOKEN_HEADER.lower(), "sec-websocket-extensions", _PASSED_BY))
+NOT_OF_HANDSHAKE: Final = frozenset((TOKEN_HEADER.lower(), "sec-websocket-extensions", _PROXIED_BY))
 
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 #: Characters that no value may hold: the whole of C0 but the tab, and DEL (RFC 9110, 5.5).

@@ -33,8 +33,11 @@ class Visits(StatefulProcessor):
         self._handle = handle
         self._visit = handle.getValueState("visit", "began bigint, ended bigint, clicks bigint")
 
-    def handleInputRows(  # noqa: N802 - Spark's name
-        self, key: Any, rows: Iterator[pd.DataFrame], timer_values: Any
+    def handleInputRows(  # noqa: N802 - Spark's names, which it calls by
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
         """Add clicks to the visit; one that comes after the pause begins the next visit."""
         times = sorted(int(moment) for frame in rows for moment in frame["at_ms"])
@@ -49,12 +52,15 @@ class Visits(StatefulProcessor):
             self._visit.update(tuple(visit))
             self._handle.registerTimer(visit[1] + PAUSE_MS)
 
-    def handleExpiredTimer(  # noqa: N802 - Spark's name
-        self, key: Any, timer_values: Any, expired: Any
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: Any,  # noqa: N803
+        expiredTimerInfo: Any,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
         """End the visit, unless a click has come since the timer was set."""
         found = self._visit.get()
-        if found is not None and int(found[1]) + PAUSE_MS <= expired.getExpiryTimeInMs():
+        if found is not None and int(found[1]) + PAUSE_MS <= expiredTimerInfo.getExpiryTimeInMs():
             yield self._told(key, [int(number) for number in found])
             self._visit.clear()
 

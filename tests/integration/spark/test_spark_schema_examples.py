@@ -147,6 +147,10 @@ def test_clicks_become_visits_that_end_after_half_an_hour(
     path, checkpoint = str(tmp_path / "visits"), str(tmp_path / "checkpoint")
     began = datetime(2026, 11, 20, 8, tzinfo=UTC)
     provider = spark.conf.get("spark.sql.streaming.stateStore.providerClass")
+    # RocksDB's store needs the usual file system, which the session of these tests replaces by a quicker one.
+    usual = {"fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem", "fs.file.impl.disable.cache": "true"}
+    for name, value in usual.items():
+        spark.conf.set(name, value)
     try:
         # The click of another visitor, three days later, moves the watermark past the pause of the last visit.
         for clicks in ([("v1", 0), ("v2", 5), ("v1", 20), ("v1", 90)], [("v3", 4_320)]):
@@ -155,6 +159,8 @@ def test_clicks_become_visits_that_end_after_half_an_hour(
             module.start(spark, queue, path, checkpoint).awaitTermination()
     finally:
         spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
+        for name in usual:
+            spark.conf.unset(name)
     found = spark.read.parquet(path).selectExpr("visitor", "unix_seconds(began)", "unix_seconds(ended)", "clicks")
     start = began.timestamp()
     minutes = [(row[0], (row[1] - start) / 60, (row[2] - start) / 60, row[3]) for row in found.collect()]

@@ -356,11 +356,12 @@ class _Run:
         return sum(not (one.is_streaming and one.every_ms is not None and not self._once) for one in stages)
 
     def _worked(self, work: StageRun, stage: Stage) -> Outcome:
-        for attempt in range(self._pipeline.attempts):
-            outcome = work.run()
+        outcome = work.run()
+        for attempt in range(1, self._pipeline.attempts):
             if outcome.error is None or not outcome.may_pass or self._stopping.requested.is_set():
                 break
-            self._telling.failed(stage, attempt + 1, outcome.error)
+            self._telling.failed(stage, attempt, outcome.error)
+            outcome = work.run()
         if stage.sources:
             self._telling.count_waiting(stage)
         return outcome

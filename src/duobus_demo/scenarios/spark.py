@@ -213,7 +213,7 @@ class SparkScenario:
             "left": len(left),
             "left_behind": left,
             "missing": [message_id for difference in found.values() for message_id in difference.lost][:10],
-            "kills": sum(mark.what.startswith("killed") for mark in self._marks),
+            "pipeline_kills": sum(mark.what.startswith("killed") for mark in self._marks),
             "not_killed": [name for name in STAGES if name not in self._killed],
             "totals_wrong": _differences(due, spark_tables.totals(self._lake / "totals")),
             "alerts_wrong": _differences(alerts_of(due), {name: bodies[0] for name, bodies in alerts.items()})

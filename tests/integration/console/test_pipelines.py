@@ -82,6 +82,6 @@ async def test_what_a_stage_has_done_is_seen_without_loading_the_page_again(
         await expect(row).to_contain_text("failed")
         StateFolder(folder / "shop").stage("alert").tell({"state": "done", "batch": 1, "rows": 12})
         await expect(row).to_contain_text("done", timeout=20_000)
-        await expect(page.get_by_role("row", name="capture")).to_contain_text("3messages")
+        await expect(page.get_by_role("row", name="every 10 s")).to_contain_text("3messages")
     finally:
         await context.close()

@@ -356,15 +356,12 @@ class _Run:
         return sum(not (one.is_streaming and one.every_ms is not None and not self._once) for one in stages)
 
     def _worked(self, work: StageRun, stage: Stage) -> Outcome:
-        attempt = 0
-        while True:
-            attempt += 1
-            outcome = work.run()
+        outcome = work.run()
+        for attempt in range(1, self._pipeline.attempts):
             if outcome.error is None or not outcome.may_pass or self._stopping.requested.is_set():
                 break
             self._telling.failed(stage, attempt, outcome.error)
-            if attempt >= self._pipeline.attempts:
-                break
+            outcome = work.run()
         if stage.sources:
             self._telling.count_waiting(stage)
         return outcome

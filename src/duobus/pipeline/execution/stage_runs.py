@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.pipeline.document.model import STREAMING, Kind, Pipeline, Source, Stage
 from duobus.pipeline.execution.errors import StageError, told
-from duobus.pipeline.execution.tables import BatchWriter, columns_for, frame_of, replace
+from duobus.pipeline.execution.tables import BatchWriter, clear_empty_staging, columns_for, frame_of, replace
 from duobus.pipeline.execution.views import function_of, rows_of
 from duobus.pipeline.state_folder import StageState, StateFolder
 from duobus.pipeline.table_versions import version_of
@@ -159,6 +159,8 @@ class StageRun:
         settings["compression"] = table.compression
         if self._every_ms is not None:
             settings["every"] = f"{self._every_ms}ms"
+        if pipeline.writers_of(table.name) == (stage.name,):
+            clear_empty_staging(table.path)
         summary = capture.run(self._spark, settings)
         return Outcome(rows=summary["messages"], is_new=summary["messages"] > 0, summary=summary)
 

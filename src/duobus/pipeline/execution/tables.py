@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from duobus.pipeline.document.model import Kind, Pipeline, Stage, Table
 from duobus.pipeline.execution.errors import StageError, schema_faults
 from duobus.spark.jobs.capture import query_of
+from duobus.spark.jobs.staging_files import STAGING
 from duobus.spark.schema import DDL
 from duobus.spark.source.query_end import local_folder
 
@@ -118,6 +119,23 @@ def _present(spark: SparkSession, table: Table) -> list[tuple[str, str]]:
 def _is_whole(path: Path, folder: Path | None) -> bool:
     assert folder is not None
     return not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
+
+
+def clear_empty_staging(path: str) -> None:
+    """Remove folders of writes that were killed before they had a file, from which nobody can tell whose they are.
+
+    A capture removes the others itself, by the names of the batches in them.
+
+    Args:
+        path: Folder of a table that one stage alone writes, and that stage does not write now.
+    """
+    folder = local_folder(path)
+    if folder is None or not folder.is_dir():
+        return
+    for place in folder.iterdir():
+        is_staging = place.name.startswith(STAGING) and place.is_dir() and not place.is_symlink()
+        if is_staging and not any(one.is_file() for one in place.rglob("*")):
+            shutil.rmtree(place, ignore_errors=True)
 
 
 class BatchWriter:

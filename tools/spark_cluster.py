@@ -13,7 +13,6 @@ import re
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 import venv
@@ -33,11 +32,6 @@ PROGRAM = ROOT / "tools" / "spark_cluster_program.py"
 LIMIT_S = 180.0
 LOOPBACK = "127.0.0.1"
 MESSAGES = 2_000
-#: Libraries, in the folder of this interpreter's libraries, that an environment for executors needs beside Spark.
-PACKED = (
-    "azure", "certifi", "charset_normalizer*", "dateutil", "idna", "isodate", "msgspec", "numpy", "numpy.libs",
-    "pandas", "pyarrow", "pytz", "requests", "six.py", "typing_extensions.py", "tzdata", "urllib3",
-)  # fmt: skip
 
 
 class Process:
@@ -107,33 +101,6 @@ def packed(folder: Path) -> Path:
     return path
 
 
-def environment_of(folder: Path) -> Path:
-    """Unpack an environment with this project into ``env`` below a folder, and pack it: what venv-pack would make.
-
-    Its Python is a link to that of this machine. Spark is not in it: a cluster has its own.
-    """
-    made = folder / "env"
-    venv.create(made, with_pip=False, symlinks=True)
-    site = next((made / "lib").glob("python*/site-packages"))
-    for name in PACKED:
-        for source in sorted(HOME.parent.glob(name)):
-            (site / source.name).symlink_to(source)
-    for package in ("duobus", "pyspark_duobus"):
-        (site / package).symlink_to(ROOT / "src" / package)
-    path = folder / "env.tar.gz"
-    with tarfile.open(path, "w:gz", compresslevel=1) as archive:
-        for place in sorted(made.iterdir()):
-            if place.name != "lib":
-                archive.add(place, place.name)
-        for library in sorted(site.iterdir()):
-            archive.add(library.resolve(), str(site.relative_to(made) / library.name), filter=_without_bytecode)
-    return path
-
-
-def _without_bytecode(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    return None if member.name.endswith(("__pycache__", "/tests")) else member
-
-
 def send(server: ServerProcess, queue: str) -> None:
     """Put messages into a queue."""
     from azure.servicebus import ServiceBusClient, ServiceBusMessage
@@ -146,14 +113,11 @@ def send(server: ServerProcess, queue: str) -> None:
             sender.send_messages([ServiceBusMessage(f"message {number}") for number in range(first, first + 500)])
 
 
-def run(command: list[str], environment: dict[str, str], folder: Path | None = None) -> dict[str, Any]:
-    """Run a program, in a folder, and return the last line that it printed."""
+def run(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
+    """Run a program and return the last line that it printed."""
     started = time.monotonic()
     print(f"running {Path(command[0]).name} {Path(PROGRAM).name} ...", file=sys.stderr)
-    limit = 2 * LIMIT_S
-    done = subprocess.run(
-        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=limit, check=False
-    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
         told = "\n".join(line[:500] for line in done.stderr.splitlines() if not line.lstrip().startswith("at "))
@@ -186,26 +150,16 @@ def main() -> int:
         environment["PYSPARK_DRIVER_PYTHON"] = environment["PYSPARK_PYTHON"]
         told = {}
         if not options.no_cluster:
-            master = _cluster(stack, folder, environment)
-            told["py-files"] = _submit(master, ["--py-files", str(packed(folder))], environment, folder)
-            print(json.dumps(told), file=sys.stderr)
-            # The executors find the environment below their own folder, and the driver below the one it runs in.
-            archive = environment_of(folder)
-            packed_python = {
-                "PYSPARK_PYTHON": "./env/bin/python",
-                "PYSPARK_DRIVER_PYTHON": str(folder / "env/bin/python"),
-            }
-            told["archives"] = _submit(master, ["--archives", f"{archive}#env"], environment | packed_python, folder)
+            told["cluster"] = _cluster(stack, folder, environment)
             print(json.dumps(told), file=sys.stderr)
         if not options.no_connect:
             told["connect"] = _connect(stack, folder, environment)
         print(json.dumps(told, indent=2))
     good = all(found["messages"] == found["distinct"] == MESSAGES for found in told.values())
-    return 0 if good and all(len(found["executors"]) == 2 for name, found in told.items() if name != "connect") else 1
+    return 0 if good and ("cluster" not in told or len(told["cluster"]["executors"]) == 2) else 1
 
 
-def _cluster(stack: ExitStack, folder: Path, environment: dict[str, str]) -> str:
-    """Start a master with two workers; its address."""
+def _cluster(stack: ExitStack, folder: Path, environment: dict[str, str]) -> dict[str, Any]:
     spark_class = [str(HOME / "bin" / "spark-class")]
     package = "org.apache.spark.deploy"
     ports = ["--host", LOOPBACK, "--port", "0", "--webui-port", "0"]
@@ -217,15 +171,10 @@ def _cluster(stack: ExitStack, folder: Path, environment: dict[str, str]) -> str
         command = [*spark_class, f"{package}.worker.Worker", *ports, "--cores", "1", "--memory", "1g", master.address]
         told = r"Successfully registered with master (spark://\S+)"
         stack.enter_context(Process(folder, f"worker-{number}", command, told, environment))
-    return master.address
-
-
-def _submit(master: str, given: list[str], environment: dict[str, str], folder: Path) -> dict[str, Any]:
-    """Submit the program to a cluster."""
-    submit = [str(HOME / "bin" / "spark-submit"), "--master", master]
+    submit = [str(HOME / "bin" / "spark-submit"), "--master", master.address]
     conf = {"spark.executor.memory": "512m", "spark.driver.host": LOOPBACK, "spark.ui.enabled": "false"}
     words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
-    return run([*submit, *words, *given, str(PROGRAM), "orders"], environment, folder)
+    return run([*submit, *words, "--py-files", str(packed(folder)), str(PROGRAM), "orders"], environment)
 
 
 def _connect(stack: ExitStack, folder: Path, environment: dict[str, str]) -> dict[str, Any]:

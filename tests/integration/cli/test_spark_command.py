@@ -71,8 +71,8 @@ def no_spark(*_: object, **__: object) -> None:
 
 
 def test_a_wrong_option_is_told_before_spark_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "_ready", lambda needs_spark: None)
-    monkeypatch.setattr(cli, "_session", no_spark)
+    monkeypatch.setattr(cli, "demand_spark", lambda needs_spark: None)
+    monkeypatch.setattr(cli, "new_session", no_spark)
     result = CliRunner().invoke(main, [*CAPTURE, "--max-wait-time", "soon"])
     assert result.exit_code == 1
     assert result.output == (
@@ -81,8 +81,8 @@ def test_a_wrong_option_is_told_before_spark_is_started(monkeypatch: pytest.Monk
 
 
 def test_an_address_where_nobody_listens_is_told_before_spark_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "_ready", lambda needs_spark: None)
-    monkeypatch.setattr(cli, "_session", no_spark)
+    monkeypatch.setattr(cli, "demand_spark", lambda needs_spark: None)
+    monkeypatch.setattr(cli, "new_session", no_spark)
     monkeypatch.setattr("duobus.spark.connection.REACH_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -125,7 +125,12 @@ def test_a_drained_server_serves_clients_without_stores_until_the_drain_ends(lab
     labelled.terminate(2)
     labelled.start(2)
     labelled.await_ready(2)
-    found = [one for one in rows(labelled, "status") if one["server"] == target]
+    end = time.monotonic() + PATIENCE_S
+    found: list[dict[str, Any]] = []
+    while not found:
+        assert time.monotonic() < end, rows(labelled, "status")
+        # The server that is asked hears of the other's start with its next heartbeat.
+        found = [one for one in rows(labelled, "status") if one["server"] == target]
     assert [(one["state"], one["stores"]) for one in found] == [("drained", [])]
     rows(labelled, "drain", target, "--undo")
     labelled.await_served()

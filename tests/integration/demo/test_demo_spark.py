@@ -70,7 +70,7 @@ def test_without_java_the_part_says_what_to_install(monkeypatch):
 def test_the_pipeline_of_the_shop_comes_out_right_though_it_was_killed_in_each_stage(tmp_path, monkeypatch):
     for name, value in spark_environment(tmp_path).items():
         monkeypatch.setenv(name, value)
-    result = play_spark(tmp_path, Watcher(), Clock(), 220, total=600)
+    result = play_spark(tmp_path, Watcher(), Clock(), 600, total=600)
     gc.collect()
     assert PART.failures(result) == []
     assert result["acknowledged"] == result["sent"] > 0

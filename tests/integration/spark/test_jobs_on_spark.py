@@ -206,7 +206,7 @@ def test_a_job_runs_from_the_command_line_and_prints_its_summary(
         f'path = "{tmp_path / "captured"}"\nqueue = "another"\n'
     )
     # The session of these tests in the place of the command's own.
-    monkeypatch.setattr(cli, "_session", lambda *_: Borrowed(spark))
+    monkeypatch.setattr(cli, "new_session", lambda *_: Borrowed(spark))
     command = ["spark", "capture", "--config", str(file), "--queue", "capture-command", "--json"]
     done = CliRunner().invoke(main, [*command, "--checkpoint", str(tmp_path / "checkpoint")])
     assert done.exit_code == 0, done.output

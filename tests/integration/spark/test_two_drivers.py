@@ -15,6 +15,7 @@ from second_driver import wait_for
 from spark_bus import Bus
 
 from duobus.spark.jobs import capture
+from duobus.spark.jobs.lake.captured_columns import batch_name
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +72,7 @@ def _first(spark: Any, settings: dict[str, str], folder: Path) -> str:
         rows.count()
         (folder / "first-has-read").touch()
         wait_for(Path(checkpoint) / "commits" / str(batch))
-        capture.write_batch(rows, settings["path"], f"{capture.query_of(spark, checkpoint)}-{batch:08d}", "zstd")
+        capture.write_batch(rows, settings["path"], batch_name(capture.query_of(spark, checkpoint), batch), "zstd")
         rows.unpersist()
 
     options = {name: value for name, value in settings.items() if name not in ("path", "checkpoint")}

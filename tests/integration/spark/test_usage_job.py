@@ -191,7 +191,7 @@ def test_small_tables_of_this_machine_need_no_spark(tmp_path: Path, monkeypatch:
     def no_spark(*_: object) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr("duobus.cli.commands.spark._session", no_spark)
+    monkeypatch.setattr("duobus.cli.commands.spark.new_session", no_spark)
     monkeypatch.delenv("SPARK_MASTER", raising=False)
     command = [
         "spark",

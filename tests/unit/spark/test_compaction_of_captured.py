@@ -278,7 +278,7 @@ def test_the_command_compacts_without_spark(tmp_path: Path, monkeypatch: pytest.
     def no_spark(*_: object) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr(cli, "_session", no_spark)
+    monkeypatch.setattr(cli, "new_session", no_spark)
     command = ["spark", "compact", "--captured", str(tmp_path / "root"), "--finished-queries", QUERY, "--json"]
     done = CliRunner().invoke(main, [*command, "--quiet", "0s"])
     assert done.exit_code == 0, done.output

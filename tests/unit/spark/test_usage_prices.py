@@ -21,7 +21,9 @@ def prices(tmp_path: Path, text: str) -> Prices:
 
 def test_the_example_of_the_package_prices_every_kind() -> None:
     table = read_prices()
-    assert table.unpriced(set(KINDS)) == []
+    # Relays are told apart: Azure counts them by listener hours and messages of its own size.
+    assert table.unpriced({kind for kind in KINDS if not kind.startswith("relay-")}) == []
+    assert table.unpriced(set(KINDS)) == sorted(kind for kind in KINDS if kind.startswith("relay-"))
     assert table.cost("send", 1_000_000, 0) == Decimal("1.000000000")
     assert table.cost("settle", 1_000_000, 1 << 40) == 0
 

@@ -59,6 +59,24 @@ Example:
 """
 
 
+#: Command to lines of its example.
+_EXAMPLES: Final = {
+    "validate": ("duobus pipeline validate shop.toml",),
+    "plan": ("duobus pipeline plan shop.toml",),
+    "run": (
+        "duobus pipeline run shop.toml",
+        "duobus pipeline run --once shop.toml",
+    ),
+    "status": ("duobus pipeline status shop.toml --json",),
+    "stop": ("duobus pipeline stop shop.toml",),
+}
+
+
+def _example_of(name: str) -> str:
+    lines = "\n".join(f"  {line}" for line in _EXAMPLES[name])
+    return f"\n\b\nExample:\n{lines}\n"
+
+
 @click.group(name="pipeline", no_args_is_help=True, epilog=_EXAMPLE)
 def command() -> None:
     """Run a pipeline on Spark that one document declares: check, plan, run, watch and stop it."""
@@ -91,7 +109,7 @@ def _state_of(document: Path) -> Path:
         raise click.ClickException(str(error)) from None
 
 
-@command.command(name="validate")
+@command.command(name="validate", epilog=_example_of("validate"))
 @_DOCUMENT
 @_JSON
 def validate(document: Path, is_json: bool) -> None:
@@ -105,7 +123,7 @@ def validate(document: Path, is_json: bool) -> None:
         click.echo(f"{document}: the pipeline {pipeline.name!r} has {stages} and no fault.")
 
 
-@command.command(name="plan")
+@command.command(name="plan", epilog=_example_of("plan"))
 @_DOCUMENT
 @_JSON
 def plan(document: Path, is_json: bool) -> None:
@@ -121,7 +139,7 @@ def plan(document: Path, is_json: bool) -> None:
         printer.print({**row, "reads": ", ".join(row["reads"]), "before": ", ".join(row["before"])} for row in rows)
 
 
-@command.command(name="run")
+@command.command(name="run", epilog=_example_of("run"))
 @_DOCUMENT
 @click.option("--once", is_flag=True, help="Let each stage run once, whatever its trigger, and end.")
 @click.option(
@@ -133,7 +151,7 @@ def plan(document: Path, is_json: bool) -> None:
 @_JSON
 @click.option("--quiet", is_flag=True, help="Do not tell on standard error what the stages do.")
 def run(document: Path, once: bool, master: str | None, conf: tuple[str, ...], is_json: bool, quiet: bool) -> None:
-    """Run a pipeline until all of it is done, or until Ctrl-C or SIGTERM.
+    """Run a pipeline to its end, or until Ctrl-C.
 
     The same command goes on where the last run ended or was killed. Stages with a period run until the pipeline is
     stopped. The exit status is 1 when a stage has failed.
@@ -168,7 +186,7 @@ def run(document: Path, once: bool, master: str | None, conf: tuple[str, ...], i
         sys.exit(1)
 
 
-@command.command(name="status")
+@command.command(name="status", epilog=_example_of("status"))
 @_DOCUMENT_OR_STATE
 @_JSON
 def status(document: Path, is_json: bool) -> None:
@@ -188,13 +206,16 @@ def status(document: Path, is_json: bool) -> None:
         printer.print(found["stages"])
 
 
-@command.command(name="stop")
+@command.command(name="stop", epilog=_example_of("stop"))
 @_DOCUMENT_OR_STATE
 @click.option(
     "--wait", "wait_s", type=click.IntRange(0, 3600), default=60, show_default=True, help="Seconds to wait for its end."
 )
 def stop(document: Path, wait_s: int) -> None:
-    """Stop a pipeline that runs on this machine, in order: each stream after its present batch."""
+    """Stop a pipeline that runs on this machine.
+
+    Each stream ends after its present batch.
+    """
     state, clock = StateFolder(_state_of(document)), Clock()
     holder = state.holder()
     if holder is None:

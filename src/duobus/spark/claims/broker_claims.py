@@ -67,6 +67,7 @@ class BrokerClaims:
 
     Attributes:
         oldest_ms: When the first message of the latest claim was enqueued.
+        size: Bytes of the messages of the latest claim, as the broker keeps them.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class BrokerClaims:
         self._has_looked = False
         self._open: dict[tuple[str, str], None] = {}
         self.oldest_ms: int | None = None
+        self.size = 0
 
     # -- the operations -----------------------------------------------------------------------------------------
 
@@ -158,7 +160,7 @@ class BrokerClaims:
         Raises:
             Unsupported: An entity has no claims.
         """
-        self.oldest_ms = None
+        self.oldest_ms, self.size = None, 0
         found = self._left_behind(entities, name)
         if found[1] or limit < 1:
             return found
@@ -225,6 +227,7 @@ class BrokerClaims:
     def _note(self, claim: Claim, entity: str, taken: Taken) -> None:
         if taken.numbers:
             claim.setdefault(Key(entity), {}).update(taken.numbers)
+            self.size += taken.size
             if taken.oldest_ms is not None:
                 self.oldest_ms = min(taken.oldest_ms, self.oldest_ms or taken.oldest_ms)
 

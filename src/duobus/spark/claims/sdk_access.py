@@ -97,6 +97,7 @@ class SdkAccess:
         self._readers: dict[tuple[str, bool], Any] = {}
         self._held: dict[Key, dict[int, LockHandle]] = {}
         self._sizes: dict[int, int] = {}
+        self._broker_bytes = 0
         self._refusals = 0
         self._is_interrupted = False
         #: Receivers that still have credit: what arrives would be locked for nobody.
@@ -130,7 +131,7 @@ class SdkAccess:
         except Unsupported:
             self._at_broker.give_up()
             return self.receive(limit, wait_ms), 0
-        self.oldest_ms = self._at_broker.oldest_ms
+        self.oldest_ms, self._broker_bytes = self._at_broker.oldest_ms, self._at_broker.size
         return found
 
     def claimed(self, offset: ClaimOffset) -> Claim | None:
@@ -153,7 +154,7 @@ class SdkAccess:
     def receive(self, limit: int, wait_ms: int) -> Claim:
         """Receive and hold messages of all entities, in fair shares; see ``Access``."""
         self._held, self._sizes = {}, {}
-        self.oldest_ms = None
+        self.oldest_ms, self._broker_bytes = None, 0
         if limit < 1:
             return {}
         wait_s = wait_ms / 1000
@@ -343,9 +344,13 @@ class SdkAccess:
         return None
 
     def held(self) -> tuple[int, int]:
-        """How many messages this process holds under lock, and the bytes of their bodies."""
+        """How many messages this process holds under lock, and the bytes of their bodies.
+
+        Of what the broker has claimed nothing is locked, and the bytes are those of the messages as the broker keeps
+        them.
+        """
         numbers = [number for held in self._held.values() for number in held]
-        return len(numbers), sum(self._sizes.get(number, 0) for number in numbers)
+        return len(numbers), self._broker_bytes + sum(self._sizes.get(number, 0) for number in numbers)
 
     def held_until_ms(self) -> int | None:
         """See ``Access``; a message of a session has no lock of its own."""

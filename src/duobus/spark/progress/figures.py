@@ -24,7 +24,12 @@ SPARK_METRICS: Final = (
     MetricKind("duobus_spark_behind_latest", GAUGE, _SOURCE, "How much a stream is behind the newest message."),
     MetricKind("duobus_spark_oldest_age_seconds", GAUGE, _SOURCE, "Age of the oldest message of the last batch."),
     MetricKind("duobus_spark_claimed_messages", GAUGE, _SOURCE, "Messages that the last batch has claimed."),
-    MetricKind("duobus_spark_claimed_bytes", GAUGE, _SOURCE, "Bytes of the bodies that the last batch has claimed."),
+    MetricKind(
+        "duobus_spark_claimed_bytes",
+        GAUGE,
+        _SOURCE,
+        "Bytes that the last batch has claimed: of bodies, or of messages where the broker claims.",
+    ),
     MetricKind("duobus_spark_deferred_messages", GAUGE, _SOURCE, "Messages of earlier batches that are deferred."),
     MetricKind("duobus_spark_locks_held", GAUGE, _SOURCE, "Messages that a stream holds under lock."),
     MetricKind("duobus_spark_sent_rows", COUNTER, _QUERY, "Rows that a query has written."),

@@ -124,6 +124,8 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: dict[str, Any] | None = None
         #: Messages of the batch that was claimed last, and of all batches of this process.
         self._claimed = self._taken = 0
+        #: Messages of a batch that the broker has claimed, and so deferred, and that is not planned yet.
+        self._unplanned = 0
         self._backlog: Backlog | None = None
         self._ending = Ending(self.stop)
 
@@ -204,6 +206,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end, count = self._asked_again(claim_runner, start, most, wait_ms)
         self._claimed = count
         self._taken += count
+        self._unplanned = 0 if self._access.held()[0] else count
         if self._left is not None:
             self._left -= count
         elif self._began_ms is not None and (self._access.oldest_ms or 0) > self._began_ms:
@@ -217,7 +220,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         if self._backlog is None:
             self._backlog = Backlog(waiting_at(place_of(self._options)))
-        (locks, size), deferred = self._access.held(), self._claim_runner.unsettled()
+        (locks, size), deferred = self._access.held(), self._claim_runner.unsettled() + self._unplanned
         # Brokers count as active what is locked or deferred, too. What the stream has taken since an answer came is
         # subtracted, so that a figure which is a second old is right where nothing else is sent or received.
         ever = self._backlog.newest(self._found(), self._taken - locks - deferred)
@@ -284,6 +287,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _planned(self, start: dict[str, Any], end: dict[str, Any]) -> list[ClaimPartition]:
         plan = self._claims().plan(start, end)
         self._last = end
+        self._unplanned = 0
         if plan.claim and self._gave_up(end):
             self._dead_letter(plan.claim)
             return []

@@ -44,7 +44,7 @@ class Status:
             the newest one where nothing is claimed.
         oldest_age_ms: Age of the oldest message of the batch.
         claimed: Messages that the batch has claimed.
-        claimed_bytes: Bytes of their bodies.
+        claimed_bytes: Bytes of their bodies, or of the messages where the broker claims.
         deferred: Messages of earlier batches that are deferred and not removed yet.
         locks_held: Messages that the stream holds under lock.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
@@ -15,6 +14,7 @@ from duobus.console.events import Event, stream_events
 from duobus.console.formats import entity_url
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.observation.connections import entity_of, matching, received_from, summary_of, with_end
+from duobus.console.screens.live_part import live_part
 from duobus.console.visits import Redirect, Refusal, Screen, View, Visit, of_one_server
 
 screen: Final = Screen("connections", label="Connections", key="c", order=60)
@@ -30,9 +30,6 @@ _LOCKS_MAX: Final = 500
 _PROPOSED_MAX: Final = 500
 #: Time between two looks of a page that is open, in seconds; locks count down by themselves meanwhile.
 _LOOK_S: Final = 2.0
-#: The part of a page that is replaced, and where the page tells that the server does not answer.
-_LIVE: Final = "#connections-live"
-_FAILURE: Final = "#connections-failure"
 _UNKNOWN_REQUEST: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.BAD_REQUEST})
 
 
@@ -68,26 +65,8 @@ async def _list(visit: Visit) -> dict[str, Any]:
     }
 
 
-async def _changes(visit: Visit, template: str, look: Callable[[], Awaitable[dict[str, Any]]]) -> AsyncIterator[Event]:
-    """The live part of a page, whenever it has changed, and meanwhile that the server does not answer."""
-    shown: dict[str, str] = {}
-    while True:
-        try:
-            parts = {_LIVE: visit.render(template, await look()), _FAILURE: ""}
-        except Refusal as error:
-            # What the page shows has gone, and does not come back.
-            yield Event("failed", {"text": error.text})
-            return
-        except NamespaceError as error:
-            if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
-                raise
-            # The server may be on its way back from a restart.
-            parts = {_FAILURE: visit.render("parts/failure.html", {"failure": error})}
-        for target, text in parts.items():
-            if text != shown.get(target, ""):
-                yield Event("html", {"target": target, "html": text})
-        shown |= parts
-        await asyncio.sleep(_LOOK_S)
+def _changes(visit: Visit, template: str, look: Callable[[], Awaitable[dict[str, Any]]]) -> AsyncIterator[Event]:
+    return live_part(visit, template, look, screen="connections", pause_s=_LOOK_S)
 
 
 def _events_url(path: str, visit: Visit, *names: str) -> str:

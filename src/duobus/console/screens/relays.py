@@ -5,7 +5,6 @@ Relays are entities that only a duobus has. Numbers and listeners are those of t
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
@@ -21,6 +20,7 @@ from duobus.console.namespace.access_rules import AccessRules
 from duobus.console.namespace.failures import NamespaceError
 from duobus.console.screens.access import RELAY_PAGE, own_rule, shown_keys
 from duobus.console.screens.entities.fields import Difference, Field, merged, place_of, plain_sentence
+from duobus.console.screens.live_part import live_part
 from duobus.console.visits import Outcome, Redirect, Refusal, Screen, View, Visit, of_one_server
 from duobus.model.properties import Form
 from duobus.model.relay.description import ANY, HTTP, SENDERS, STATUSES, WEBSOCKET
@@ -32,9 +32,6 @@ _RELAYS: Final = "/$duobus/relays"
 _ROWS_MAX: Final = 100
 #: Time between two looks of a page that is open, in seconds.
 _LOOK_S: Final = 2.0
-#: The part of a page that is replaced, and where the page tells that the server does not answer.
-_LIVE: Final = "#relays-live"
-_FAILURE: Final = "#relays-failure"
 #: Longest of what a form may say was shown.
 _SHOWN_MAX: Final = 16 << 10
 _SENDER_LABELS: Final = {ANY: "WebSocket and HTTP", HTTP: "HTTP only", WEBSOCKET: "WebSocket only"}
@@ -137,26 +134,8 @@ def _query(**values: Any) -> str:
     return f"?{urlencode(kept)}" if kept else ""
 
 
-async def _changes(visit: Visit, template: str, look: Callable[[], Awaitable[dict[str, Any]]]) -> AsyncIterator[Event]:
-    """The live part of a page, whenever it has changed, and meanwhile that the server does not answer."""
-    shown: dict[str, str] = {}
-    while True:
-        try:
-            parts = {_LIVE: visit.render(template, await look()), _FAILURE: ""}
-        except Refusal as error:
-            # What the page shows has gone, and does not come back.
-            yield Event("failed", {"text": error.text})
-            return
-        except NamespaceError as error:
-            if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
-                raise
-            # The server may be on its way back from a restart.
-            parts = {_FAILURE: visit.render("parts/failure.html", {"failure": error})}
-        for target, text in parts.items():
-            if text != shown.get(target, ""):
-                yield Event("html", {"target": target, "html": text})
-        shown |= parts
-        await asyncio.sleep(_LOOK_S)
+def _changes(visit: Visit, template: str, look: Callable[[], Awaitable[dict[str, Any]]]) -> AsyncIterator[Event]:
+    return live_part(visit, template, look, screen="relays", pause_s=_LOOK_S)
 
 
 # -- one relay --------------------------------------------------------------------------------------------------

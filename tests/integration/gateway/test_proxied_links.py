@@ -26,6 +26,8 @@ DETACH_FORCED = "amqp:link:detach-forced"
 class Elsewhere:
     """Says of every entity of one server that another has it."""
 
+    knows_catalog = True
+
     def __init__(self, here: Server, owner: Server | None) -> None:
         self.node_id = "first"
         self.context = None
@@ -188,10 +190,39 @@ async def test_links_end_with_the_way_to_the_owner_and_can_be_attached_again() -
 
 
 @in_loop
-async def test_a_link_on_what_moves_is_told_to_come_again() -> None:
+async def test_a_link_on_what_moves_for_long_is_told_to_come_again() -> None:
     async with router() as room:
         room.elsewhere.answer = MOVING
         assert (await _refusal(room.client, "q"))[0] == DETACH_FORCED
+
+
+@in_loop
+async def test_a_link_on_what_moves_is_attached_when_that_has_an_owner_again() -> None:
+    async with router() as room:
+        owner, room.elsewhere.answer = room.elsewhere.answer, MOVING
+        looks = 0
+        where = room.elsewhere.where
+
+        def looked(namespace: str, key: str) -> str:
+            nonlocal looks
+            looks += 1
+            if looks == 3:
+                room.elsewhere.answer = owner
+            return where(namespace, key)
+
+        room.elsewhere.where = looked  # type: ignore[method-assign]
+        sender = await room.client.sender("q")
+        assert await room.client.send(sender, b"m") == ACCEPTED
+        assert looks > 3
+
+
+@in_loop
+async def test_while_the_catalog_is_away_nobody_says_that_an_entity_does_not_exist() -> None:
+    async with router() as room:
+        room.elsewhere.answer, room.elsewhere.knows_catalog = UNKNOWN, False
+        condition, text = await _refusal(room.client, "nowhere")
+        assert condition == "com.microsoft:server-busy"
+        assert "the catalog's database is not reached" in text
 
 
 @in_loop

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
+from hypothesis import settings
 
 #: Events of the interpreter that are refused, and the words for each. The pair of sockets with which asyncio wakes a
 #: loop is neither bound nor connected.
@@ -69,6 +70,10 @@ class Guard:
         if self.refused:
             pytest.fail(self.refused[0], pytrace=False)
 
+
+# How long an example takes, on a machine that does something else as well, proves nothing.
+settings.register_profile("unit", deadline=None)
+settings.load_profile("unit")
 
 GUARD: Final = Guard()
 sys.addaudithook(GUARD)

@@ -13,6 +13,7 @@ from typing import IO, Any, Final
 import pytest
 
 from duobus.testing import server as server_process
+from kits.few_reports import tell_less
 from kits.loggers import loggers_as_before
 from kits.order import place_of
 from kits.prompt_sdk import prompt_sdk
@@ -29,6 +30,7 @@ UNIT_TESTS: Final = TESTS / "unit"
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    tell_less(config)
     if part_of(config) == UNIT:
         os.nice(UNIT_NICE)
 

@@ -77,7 +77,9 @@ class HandingOut:
 
     @pytest.hookimpl
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        if self._is_all and exitstatus == pytest.ExitCode.OK:
+        option = self._session.config.getoption
+        is_less = any(option(name, None) for name in ("keyword", "markexpr", "ignore", "ignore_glob", "deselect"))
+        if self._is_all and not is_less and exitstatus == pytest.ExitCode.OK:
             write_durations(self._schedule.took, TESTS.parent / ".build" / "durations.tsv")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -44,6 +46,18 @@ def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyP
     result = CliRunner().invoke(main, REPLAY)
     assert result.exit_code == 1
     assert "pip install 'duobus[spark]'" in result.output
+
+
+def test_the_python_of_the_workers_is_that_of_the_command_where_nobody_has_named_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+    monkeypatch.setattr(cli, "_NEEDED", ())
+    monkeypatch.setattr(cli.shutil, "which", lambda _: "/usr/bin/java")
+    monkeypatch.setenv(names[0], "./env/bin/python")
+    monkeypatch.setenv(names[1], "")
+    cli.demand_spark(needs_spark=True)
+    assert [os.environ[name] for name in names] == ["./env/bin/python", sys.executable]
 
 
 def test_a_settings_file_that_is_no_toml_is_named(tmp_path: Path) -> None:

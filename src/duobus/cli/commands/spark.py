@@ -269,8 +269,11 @@ def demand_spark(*, needs_spark: bool) -> None:
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
         raise click.ClickException(_NO_JAVA)
-    # Without it Spark takes the first python3 on the PATH, which need not have what this one has.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Without it Spark takes the first python3 on the PATH, which need not have what this one has. Where the variables
+    # are set they stay, because the executors of a cluster may have their Python elsewhere.
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        if not os.environ.get(name):
+            os.environ[name] = sys.executable
 
 
 def new_session(master: str | None, conf: tuple[str, ...], aside: Aside | None = None) -> Any:

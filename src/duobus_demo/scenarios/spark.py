@@ -43,7 +43,7 @@ from duobus_demo.expectations.spark_plan import (
     replicas,
     totals_of,
 )
-from duobus_demo.pipeline_process import JVM_OPTIONS, PipelineProcess, quick_home, write_document
+from duobus_demo.pipeline_process import JVM_OPTIONS, PipelineProcess, write_document
 from duobus_demo.progress import Watcher
 from duobus_demo.registry import Scenario
 from duobus_demo.throughput_plot import Mark, Sample, draw
@@ -305,7 +305,6 @@ class SparkScenario:
         done = subprocess.run(
             [sys.executable, "-m", "duobus", "spark", "usage", *words],
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **quick_home(self._folder)},
             capture_output=True,
             text=True,
             timeout=_PRICE_S,

@@ -4,7 +4,7 @@
 
 Each worker of pytest-xdist imports every test. Without bytecode that takes three times as long, most of it for the
 statements of assert, which pytest rewrites; six workers that start together do the same work six times. Two processes
-that import half of the tests each, and run none, do it once. Beside them ``tools/spark_classes.py`` makes the archive.
+that import half of the tests each, and run none, do it once. Beside them ``kits.spark_classes`` makes the archive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def without_bytecode(tests: Path) -> list[Path]:
 
 def main() -> None:
     """Write what is missing if it is much. A test that cannot be imported is the business of the run behind this."""
-    classes = subprocess.Popen([sys.executable, str(ROOT / "tools" / "spark_classes.py")], cwd=ROOT)
+    classes = subprocess.Popen([sys.executable, "-m", "kits.spark_classes"], cwd=ROOT / "tests")
     if len(without_bytecode(TESTS)) > FEW:
         write()
     classes.wait()

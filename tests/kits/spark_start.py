@@ -7,7 +7,7 @@ installed package serves, which is the same code.
 
 A JVM of these tests lives for a minute at most. Verifying the classes of Spark again, and compiling methods for a long
 run, would take half of its processor time. Half of what remains is the reading of ten thousand classes, which the JVM
-takes from an archive of classes in memory instead once ``tools/spark_classes.py`` has made one; ``make test`` does so
+takes from an archive of classes in memory instead once ``kits.spark_classes`` has made one; ``make test`` does so
 first. The home has one place for ever, because an archive is good for the JARs of one place alone.
 """
 

@@ -29,6 +29,6 @@ def test_python_processes_of_spark_begin_with_what_they_need(spark: Any) -> None
 def test_the_jvm_begins_from_the_archive_of_classes(spark: Any) -> None:
     archive = class_archive()
     if archive is None or not archive.exists() or not archive.stat().st_size:
-        pytest.skip("python tools/spark_classes.py makes the archive, where the JVM can; make test begins with it")
+        pytest.skip("python -m kits.spark_classes makes the archive, where the JVM can; make test begins with it")
     process = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
     assert str(archive) in Path(f"/proc/{process}/maps").read_text()

@@ -1,6 +1,6 @@
 """Make the archive of classes from which the JVMs of the tests begin, where it is missing.
 
-    python tools/spark_classes.py
+    cd tests && python -m kits.spark_classes
 
 A JVM that starts a session of Spark reads ten thousand classes out of its JARs, for seconds of processor time; the
 tests start a dozen of them. From an archive of what one JVM has read the others need half of the time. ``make test``
@@ -20,7 +20,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+from kits.spark_start import OF_EACH_JVM, SESSION, class_archive, spark_environment
+
+#: Where the modules of the tests are found.
+TESTS: Final = Path(__file__).resolve().parents[1]
 #: Longest time for it, in seconds, on a machine that is busy.
 LIMIT_S: Final = 300.0
 
@@ -28,8 +31,6 @@ LIMIT_S: Final = 300.0
 def work(folder: Path) -> None:
     """Do in a session what the tests do."""
     from pyspark.sql import SparkSession
-
-    from kits.spark_start import SESSION
 
     builder: Any = SparkSession.builder.master("local[2]")
     for name, value in {**SESSION, "spark.sql.warehouse.dir": str(folder / "warehouse")}.items():
@@ -85,13 +86,13 @@ def new_format() -> Any:
         def schema(self) -> str:
             return "number int, text string"
 
-        def reader(self, **_: Any) -> Reader:
+        def reader(self, *_: Any, **__: Any) -> Reader:
             return Reader()
 
-        def writer(self, **_: Any) -> Writer:
+        def writer(self, *_: Any, **__: Any) -> Writer:
             return Writer()
 
-        def streamReader(self, **_: Any) -> Any:  # noqa: N802 - Spark's name
+        def streamReader(self, *_: Any, **__: Any) -> Any:  # noqa: N802 - Spark's name
             return stream_reader()
 
     return Format
@@ -131,23 +132,20 @@ def stream(spark: Any, folder: Path) -> None:
 
 def make(archive: Path) -> None:
     """Make it; where that fails, an empty file tells the next run not to try again."""
-    from kits.spark_start import OF_EACH_JVM, spark_environment
-
     archive.parent.mkdir(parents=True, exist_ok=True)
     fresh = archive.with_suffix(f".{os.getpid()}")
-    paths = [ROOT / "src", ROOT / "tests"]
     environment = {
         **os.environ,
         **spark_environment(),
         "SPARK_SUBMIT_OPTS": f"{OF_EACH_JVM} -XX:ArchiveClassesAtExit={fresh}",
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(map(str, paths)),
     }
     log = archive.with_suffix(".log")
     with tempfile.TemporaryDirectory() as folder, log.open("wb") as told, suppress(subprocess.TimeoutExpired):
         subprocess.run(
-            [sys.executable, __file__, folder],
+            [sys.executable, "-m", "kits.spark_classes", folder],
+            cwd=TESTS,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=told,
@@ -166,16 +164,17 @@ def main() -> None:
     if len(sys.argv) > 1:
         from pyspark import SparkContext
 
-        work(Path(sys.argv[1]))
-        # It is written when the JVM ends, and the driver is what the JVM waits for.
-        gateway: Any = SparkContext._gateway
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait()
+        try:
+            work(Path(sys.argv[1]))
+        finally:
+            # It is written when the JVM ends, and the driver is what the JVM waits for. An archive of less than all
+            # is still good for most.
+            gateway: Any = SparkContext._gateway
+            if gateway is not None:
+                gateway.shutdown()
+                gateway.proc.stdin.close()
+                gateway.proc.wait()
         return
-    sys.path.insert(0, str(ROOT / "tests"))
-    from kits.spark_start import class_archive
-
     archive = class_archive()
     if archive is not None and not archive.exists():
         make(archive)

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from kits.spark_start import OF_EACH_JVM, SESSION, class_archive, spark_environment
+from kits.spark_start import OF_A_DRIVER, SESSION, class_archive, spark_environment
 
 #: Where the modules of the tests are found.
 TESTS: Final = Path(__file__).resolve().parents[1]
@@ -137,7 +137,7 @@ def make(archive: Path) -> None:
     environment = {
         **os.environ,
         **spark_environment(),
-        "SPARK_SUBMIT_OPTS": f"{OF_EACH_JVM} -XX:ArchiveClassesAtExit={fresh}",
+        "SPARK_SUBMIT_OPTS": f"{OF_A_DRIVER} -XX:ArchiveClassesAtExit={fresh}",
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
     }

@@ -20,6 +20,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: What programs of Spark look for in its home, beside the archive.
@@ -60,7 +61,7 @@ def spark_home() -> Path | None:
         return None
     installed = Path(spark.origin).parent
     # Two environments of Python that share a clone have two homes.
-    home = ROOT / ".build" / "spark" / f"{version('pyspark')}-{abs(hash_of(installed)):08x}" / "home"
+    home = ROOT / ".build" / "spark" / f"{version('pyspark')}-{checksum_of(installed):08x}" / "home"
     home.mkdir(parents=True, exist_ok=True)
     for name in OF_THE_HOME:
         # Another process may be making it.
@@ -69,10 +70,8 @@ def spark_home() -> Path | None:
     return home
 
 
-def hash_of(path: Path) -> int:
-    """A number of a path, the same in each process."""
-    from zlib import crc32
-
+def checksum_of(path: Path) -> int:
+    """A number of a path, for names of files."""
     return crc32(str(path).encode())
 
 
@@ -88,7 +87,7 @@ def class_archive() -> Path | None:
     home, program = spark_home(), java()
     if home is None or program is None:
         return None
-    return home.parent / f"classes-{hash_of(program):08x}.jsa"
+    return home.parent / f"classes-{checksum_of(program):08x}.jsa"
 
 
 def spark_environment() -> dict[str, str]:
@@ -96,7 +95,9 @@ def spark_environment() -> dict[str, str]:
     home, archive = spark_home(), class_archive()
     if home is None:
         return {}
-    shared = f" -XX:SharedArchiveFile={archive}" if archive is not None and archive.exists() else ""
+    # An empty one says that it could not be made.
+    is_made = archive is not None and archive.exists() and archive.stat().st_size > 0
+    shared = f" -XX:SharedArchiveFile={archive}" if is_made else ""
     return {
         "SPARK_HOME": str(home),
         "SPARK_SUBMIT_OPTS": OF_A_DRIVER + shared,

@@ -61,7 +61,7 @@ def spark_home() -> Path | None:
         return None
     installed = Path(spark.origin).parent
     # Two environments of Python that share a clone have two homes.
-    home = ROOT / ".build" / "spark" / f"{version('pyspark')}-{checksum_of(installed):08x}" / "home"
+    home = ROOT / ".build" / "spark" / f"{version('pyspark')}-{checksum_of(str(installed)):08x}" / "home"
     home.mkdir(parents=True, exist_ok=True)
     for name in OF_THE_HOME:
         # Another process may be making it.
@@ -70,9 +70,9 @@ def spark_home() -> Path | None:
     return home
 
 
-def checksum_of(path: Path) -> int:
-    """A number of a path, for names of files."""
-    return crc32(str(path).encode())
+def checksum_of(text: str) -> int:
+    """A number of a text, for names of files."""
+    return crc32(text.encode())
 
 
 def java() -> Path | None:
@@ -87,7 +87,9 @@ def class_archive() -> Path | None:
     home, program = spark_home(), java()
     if home is None or program is None:
         return None
-    return home.parent / f"classes-{checksum_of(program):08x}.jsa"
+    # Another one when either is installed anew: the JVM compares times of files, too.
+    names = (f"{path} {path.stat().st_mtime_ns}" for path in (program, (home / "jars").resolve()))
+    return home.parent / f"classes-{checksum_of(' '.join(names)):08x}.jsa"
 
 
 def spark_environment() -> dict[str, str]:

@@ -306,8 +306,7 @@ def test_a_range_of_any_size_costs_no_more_than_what_is_known() -> None:
     pair.note_given(500, 3, 2)
     pair.client_settles(0, (1 << 31) - 1, ACCEPTED, settled=True)
     assert owner.said == [(True, 500, 501, ACCEPTED, True)]
-    assert not pair.given
-    assert not pair.taken
+    assert not pair._given
 
 
 def test_what_the_client_has_not_settled_waits_for_the_owner_s_word() -> None:

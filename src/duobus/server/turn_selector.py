@@ -70,14 +70,14 @@ class TurnLoop(asyncio.SelectorEventLoop):
         super().__init__(self._turn_selector)
 
     def call_soon(
-        self, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         """See ``AbstractEventLoop.call_soon``."""
         self._is_asked = True
         return super().call_soon(callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """See ``AbstractEventLoop.call_at``."""
         self._is_asked = True

@@ -219,9 +219,12 @@ class JournalStore(MessagingStore):
         """Append a record, durable on return, or have SQLite write the batch with all that waits."""
         journal = self._opened()
         try:
-            check_batch(batch, self._commit_no, self._fragments, self._sources)
+            is_next = batch.commit_no == self._commit_no + 1
             is_large = self._large.is_one(batch)
-            if batch.commit_no != self._commit_no + 1 or is_for_tables(batch):
+            if not is_large or self._backlog or not is_next:
+                # Else SQLite has all that came before, and checks.
+                check_batch(batch, self._commit_no, self._fragments, self._sources)
+            if not is_next or is_for_tables(batch):
                 self._commit_behind(batch)
             elif is_large or not self._append(journal, batch):
                 with self._turn:
@@ -253,8 +256,11 @@ class JournalStore(MessagingStore):
 
     def _sizes_anew(self) -> dict[int, int]:
         """Take what SQLite, which has everything, says of the sizes of topics; returns those that are others now."""
+        if not self._sizes.homes:
+            # No topic has copies here: nothing was counted, and a large commit should not look at every source.
+            return {}
         known, totals = self._sizes.totals, dict(self._sqlite.shared)
-        self._sizes = CopySizes(topic_keys_of(self._sources), totals, self)
+        self._sizes = CopySizes(self._sizes.homes, totals, self)
         return {key: size for key, size in totals.items() if size != known.get(key, 0)}
 
     def copies_in(self, spans: list[tuple[int, int, int]]) -> list[CopyFound]:
@@ -350,7 +356,7 @@ class JournalStore(MessagingStore):
 
     def _learn_rows(self) -> None:
         self._fragments, self._sources = self._sqlite.rows_known()
-        self._sizes_anew()
+        self._sizes = CopySizes(topic_keys_of(self._sources), self._sqlite.shared, self)
 
     # -- everything else is SQLite's ----------------------------------------------------------------------------
 

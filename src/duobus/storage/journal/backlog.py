@@ -24,7 +24,8 @@ _COPY_BYTES: Final = 128
 _LARGE_BYTES: Final = 128 << 10
 #: So many commits are "lately".
 _LATELY: Final = 16
-#: Of a long list of messages so many are looked at to tell how large all are.
+#: Of a long list of messages about so many are looked at to tell how large all are; the step is odd, so that it meets
+#: both of two sizes that take turns.
 _SAMPLE: Final = 16
 
 
@@ -149,7 +150,7 @@ def _estimate(batch: CommitBatch) -> tuple[int, int, int]:
         if number < 2 * _SAMPLE:
             size += sum(map(len, payloads))
         else:
-            some = payloads[:: number // _SAMPLE]
+            some = payloads[:: number // _SAMPLE | 1]
             size += number * sum(map(len, some)) // len(some)
     for _, first, last in batch.removed:
         gone += last - first + 1

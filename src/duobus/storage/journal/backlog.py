@@ -139,7 +139,7 @@ def measure(batch: CommitBatch) -> tuple[int, int, int]:
 
 
 def _estimate(batch: CommitBatch) -> tuple[int, int, int]:
-    """As ``measure``, but the bytes of long lists are told by a sample: this is asked of every commit, however large."""
+    """As ``measure``, but the bytes of long lists are told by a sample: every commit is asked, however large."""
     size, put, gone = _COMMIT_BYTES, 0, 0
     for one in batch.puts:
         payloads = one.payloads

@@ -169,6 +169,7 @@ class _Run:
             clock=self.clock,
             brings_over=False,
             segment_bytes=SEGMENT_BYTES,
+            first_bytes=SEGMENT_BYTES * 3 // 4,
             files=self.files,
         )
 

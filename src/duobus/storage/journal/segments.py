@@ -5,7 +5,8 @@
     release   ──────────SQLite synced commit 7 ─ segment 1 is free ─ prepare: begun anew as 3
 
 A segment is laid out with zeros, so that an append overwrites and a sync writes these bytes and nothing else
-(decision 0027). A segment is begun ahead of need, by ``prepare``, because that takes two syncs; ``append`` goes to one
+(decision 0027). The first file is short, each other one twice as long as the one before, and a file grows by as much
+whenever it is begun anew: a store that writes little lays out little. A segment is begun ahead of need, by ``prepare``, because that takes two syncs; ``append`` goes to one
 that is prepared, and where none is, prepares one itself if there may be one more.
 
 A journal whose segments are all full takes nothing: ``append`` says so, and its caller brings commits to SQLite. So it
@@ -39,6 +40,8 @@ from duobus.storage.journal.format import (
 
 #: A sixth of a second of traffic at 100,000 messages of 1 KiB a second. A larger commit makes its segment longer.
 SEGMENT_BYTES: Final = 16 << 20
+#: Of the first file: each store of a server writes it at each start, whether or not any message comes.
+FIRST_BYTES: Final = 1 << 20
 _PIECE: Final = 1 << 20
 
 
@@ -67,7 +70,8 @@ class Segments:
         store_id: Whose journal it is.
         salt: Draws the salt of a segment.
         number: Of its segments, at the most.
-        segment_bytes: Length of a file.
+        segment_bytes: Length of a file that has grown.
+        first_bytes: Length of the first one, if that is less.
         files: The disk.
     """
 
@@ -79,9 +83,11 @@ class Segments:
         number: int,
         *,
         segment_bytes: int = SEGMENT_BYTES,
+        first_bytes: int = FIRST_BYTES,
         files: JournalFiles = SYSTEM_FILES,
     ) -> None:
         self._path = path
+        self._first_bytes = min(first_bytes, segment_bytes)
         self._files = files
         self._store_id = store_id
         self._salt = salt
@@ -160,11 +166,19 @@ class Segments:
         with self._preparing:
             if self._prepared:
                 return True
-            segment = self._free.pop() if self._free else self._laid_out(self._segment_bytes)
-            if segment is None:
+            if self._free:
+                segment = self._grown(self._free.pop())
+            elif (laid_out := self._laid_out(min(self._first_bytes << self._number, self._segment_bytes))) is not None:
+                segment = laid_out
+            else:
                 return False
             self._prepared.append(self._begun(segment))
             return True
+
+    @property
+    def wants_segment(self) -> bool:
+        """Whether ``prepare`` has something to do."""
+        return not self._prepared and bool(self._free or self._segments_left)
 
     def demand_files(self) -> None:
         """Raise FileNotFoundError or OSError when a file with commits is not at its name any more."""
@@ -225,6 +239,19 @@ class Segments:
             self._segments_left = 0
             return None
         return _Segment(name, fd, length)
+
+    def _grown(self, segment: _Segment) -> _Segment:
+        """A segment that holds nothing any more, longer than it was, if there is room for that."""
+        size = min(2 * segment.size, self._segment_bytes)
+        if segment.size < size:
+            try:
+                self._lay_out(segment.fd, segment.size, size)
+                segment.size = size
+            except OSError as error:
+                if not is_no_room(error):
+                    raise
+                self._files.truncate(segment.fd, segment.size)
+        return segment
 
     def _lay_out(self, fd: int, start: int, end: int) -> None:
         while start < end:

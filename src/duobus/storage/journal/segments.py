@@ -6,8 +6,10 @@
 
 A segment is laid out with zeros, so that an append overwrites and a sync writes these bytes and nothing else
 (decision 0027). The first file is short, each other one twice as long as the one before, and a file grows by as much
-whenever it is begun anew: a store that writes little lays out little. A segment is begun ahead of need, by ``prepare``, because that takes two syncs; ``append`` goes to one
-that is prepared, and where none is, prepares one itself if there may be one more.
+whenever it is begun anew: a store that writes little lays out little.
+
+A segment is begun ahead of need, by ``prepare``, because that takes two syncs; ``append`` goes to one that is prepared,
+and where none is, prepares one itself if there may be one more.
 
 A journal whose segments are all full takes nothing: ``append`` says so, and its caller brings commits to SQLite. So it
 does where the disk has no room for another segment, or for none.

@@ -12,7 +12,8 @@ A segment is begun ahead of need, by ``prepare``, because that takes two syncs; 
 and where none is, prepares one itself if there may be one more.
 
 A journal whose segments are all full takes nothing: ``append`` says so, and its caller brings commits to SQLite. So it
-does where the disk has no room for another segment, or for none.
+does where the disk has no room for another segment, or for none. There is room when all that the journal could hold
+still has a place in the database and in its log afterwards: else a store that was killed could not be opened again.
 """
 
 from __future__ import annotations
@@ -169,7 +170,8 @@ class Segments:
             if self._prepared:
                 return True
             if self._free:
-                segment = self._grown(self._free.pop())
+                segment = self._grown(self._free[-1])
+                self._free.pop()
             elif (laid_out := self._laid_out(min(self._first_bytes << self._number, self._segment_bytes))) is not None:
                 segment = laid_out
             else:
@@ -207,22 +209,18 @@ class Segments:
             return self._used[-1]
         if not self.prepare():
             return None
-        segment = self._prepared.popleft()
-        if RECORDS_AT + length > segment.size:
-            try:
-                self._lay_out(segment.fd, segment.size, RECORDS_AT + length)
-            except OSError as error:
-                if not is_no_room(error):
-                    raise
-                self._files.truncate(segment.fd, segment.size)
-                self._prepared.appendleft(segment)
-                return None
-            segment.size = RECORDS_AT + length
+        segment = self._prepared[0]
+        missing = RECORDS_AT + length - segment.size
+        if missing > 0 and not self._is_longer(segment, missing):
+            return None
+        self._prepared.popleft()
         self._used.append(segment)
         return segment
 
     def _laid_out(self, length: int) -> _Segment | None:
         """A new file of zeros, which are on the disk, and its name, too; None: there may be no more, or is no room."""
+        if self._segments_left and not self._has_room(length):
+            self._segments_left = 0
         if not self._segments_left:
             return None
         name = f"{self._path}{SUFFIX}{self._number}"
@@ -242,18 +240,29 @@ class Segments:
             return None
         return _Segment(name, fd, length)
 
+    def _has_room(self, length: int) -> bool:
+        return self._files.free(self._path) - length >= 2 * (self.size + length)
+
     def _grown(self, segment: _Segment) -> _Segment:
         """A segment that holds nothing any more, longer than it was, if there is room for that."""
-        size = min(2 * segment.size, self._segment_bytes)
-        if segment.size < size:
-            try:
-                self._lay_out(segment.fd, segment.size, size)
-                segment.size = size
-            except OSError as error:
-                if not is_no_room(error):
-                    raise
-                self._files.truncate(segment.fd, segment.size)
+        missing = min(segment.size, self._segment_bytes - segment.size)
+        if missing > 0:
+            self._is_longer(segment, missing)
         return segment
+
+    def _is_longer(self, segment: _Segment, missing: int) -> bool:
+        """Make a segment so much longer; return whether there was room for that."""
+        if not self._has_room(missing):
+            return False
+        try:
+            self._lay_out(segment.fd, segment.size, segment.size + missing)
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+            self._files.truncate(segment.fd, segment.size)
+            return False
+        segment.size += missing
+        return True
 
     def _lay_out(self, fd: int, start: int, end: int) -> None:
         while start < end:

@@ -80,7 +80,6 @@ class JournaledStore(DrawnFaults, JournalStore):
             clock=clock,
             brings_over=False,
             segment_bytes=_SEGMENT_BYTES,
-            first_bytes=_SEGMENT_BYTES * 2 // 3,
             files=disk.files,
         )
         self._disk: JournalDisk = disk

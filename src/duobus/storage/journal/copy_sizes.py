@@ -64,19 +64,18 @@ class CopySizes:
         stored: Asked about copies that only SQLite knows.
 
     Attributes:
-        homes: As given.
         totals: The same, after all commits.
         brought_no: The last commit that SQLite has.
     """
 
-    __slots__ = ("_added", "_bodies", "_copies", "_gone", "_noted", "_stored", "brought_no", "homes", "totals")
+    __slots__ = ("_added", "_bodies", "_copies", "_gone", "_homes", "_noted", "_stored", "brought_no", "totals")
 
     def __init__(self, homes: Mapping[int, int], totals: Mapping[int, int], stored: StoredCopies) -> None:
         self.totals = dict(totals)
         self.brought_no = 0
         # Shared bodies that the commit adds which is being counted, less those that go with it.
         self._added = 0
-        self.homes = homes
+        self._homes = homes
         self._stored = stored
         #: New copies: bytes of its own body, or the body that it shares.
         self._copies: dict[_Copy, int | _Body] = {}
@@ -87,7 +86,7 @@ class CopySizes:
 
     def concerns(self, batch: CommitBatch) -> bool:
         """Whether a commit puts or removes copies."""
-        homes = self.homes
+        homes = self._homes
         return any(put.source_key in homes for put in batch.puts) or any(row[0] in homes for row in batch.removed)
 
     def note(self, batch: CommitBatch) -> int:
@@ -101,12 +100,12 @@ class CopySizes:
         self._added = 0
         changes: dict[int, int] = {}
         for put in batch.puts:
-            home = self.homes.get(put.source_key)
+            home = self._homes.get(put.source_key)
             if home:
                 changes[home] = changes.get(home, 0) + self._put(put, home, noted)
         unknown: list[_Span] = []
         for source_key, first, last in batch.removed:
-            home = self.homes.get(source_key)
+            home = self._homes.get(source_key)
             if home:
                 unknown += self._remove(source_key, first, last, home, changes, noted)
         if unknown:
@@ -192,7 +191,7 @@ class CopySizes:
                 self._gone.add(copy)
                 noted.gone.append(copy)
                 found.append(one)
-        homes = self.homes
+        homes = self._homes
         shared = {(homes[one.source_key], one.origin) for one in found if one.origin}
         for key, (refs, size) in self._stored.bodies_of([key for key in shared if key not in self._bodies]).items():
             self._bodies[key] = _Shared(refs, size, 0)

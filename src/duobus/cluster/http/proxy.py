@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Awaitable, Sequence
 from ssl import SSLCertVerificationError, SSLContext
@@ -20,6 +21,7 @@ from duobus.errors import ArgumentInvalid, ServiceBusError
 from duobus.gateway.rest.atom.paging import page_of
 from duobus.gateway.rest.atom.xml import documents
 from duobus.gateway.rest.keys.endpoint import entity_of
+from duobus.gateway.rest.operations.endpoint import DRILLS
 from duobus.gateway.rest.request_target import HOST, Target, parse_target
 from duobus.gateway.rest.runtime.routes import Call, call_of
 from duobus.gateway.tls import untrusted
@@ -42,6 +44,8 @@ _HOP: Final = frozenset(
 )
 #: First segments of what is this server's own, or of the whole namespace.
 _OWN: Final = ("$duobus", "$namespaceinfo", "$cbs")
+#: The number of a store in a path.
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _KINDS: Final = {"queues": QUEUE, "topics": TOPIC}
 #: How often a list is asked for anew when entities came, went or moved meanwhile.
 LIST_TRIES: Final = 3
@@ -80,6 +84,10 @@ class HttpOwnerDirectory(Protocol):
     def refresh(self) -> Awaitable[None]:
         """Read the catalog again."""
 
+    @property
+    def knows_catalog(self) -> bool:
+        """Whether the catalog's database is reached."""
+
 
 class HttpProxy:
     """Sends requests on, for one server."""
@@ -112,7 +120,7 @@ class HttpProxy:
         # The access rules of an entity are changed where the entity is.
         entity = entity_of(target)
         if target.lower[0] in _OWN and entity is None:
-            return None
+            return await self._drill(request, target)
         if target.lower[0] == LISTS:
             # Who is asked by another server tells what it has itself.
             return None if PROXIED in request.headers else await self._list(request, target)
@@ -122,16 +130,10 @@ class HttpProxy:
         address = await self._address(request, entity or target.lower)
         if address is None:
             return None
-        if not address or PROXIED in request.headers:
-            return _refusal(503, "The entity moves to another server. Please wait a second and try again.")
-        try:
-            return await self._send_on(request, address)
-        except ClientConnectorCertificateError as error:
-            found = error.certificate_error
-            text = untrusted(address, found) if isinstance(found, SSLCertVerificationError) else str(found)
-            return _refusal(503, f"The entity is served by another server, and {text}.")
-        except (ClientError, OSError, TimeoutError) as error:
-            return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
+        if address in ("", "?") or PROXIED in request.headers:
+            what = "is not known: the catalog is not reached" if address == "?" else "moves to another server"
+            return _refusal(503, f"The entity {what}. Please wait a second and try again.")
+        return await self._sent_on(request, address)
 
     def _whole_of(self, request: web.Request, target: Target) -> tuple[Call | None, ShardedQueueMap] | None:
         """What is asked of a sharded queue: something of its messages, or for its entry (None).
@@ -185,6 +187,29 @@ class HttpProxy:
                 answer.headers["Content-Type"] = found.headers["Content-Type"]
             return answer
 
+    async def _drill(self, request: web.Request, target: Target) -> web.StreamResponse | None:
+        """Have the owner of a store do a drill with it; None when this server is it, or something else is asked for."""
+        match request.method, *target.lower:
+            case "POST", "$duobus", "stores", number, drill if drill in DRILLS and _NUMBER.fullmatch(number):
+                address = self._owners.http_address_at(int(number))
+            case _:
+                return None
+        if not address:
+            return _refusal(503, f"Messaging store {number} moves between servers. Please wait a second and try again.")
+        if address == self._owners.own_http_address or PROXIED in request.headers:
+            return None
+        return await self._sent_on(request, address)
+
+    async def _sent_on(self, request: web.Request, address: str) -> web.StreamResponse:
+        try:
+            return await self._send_on(request, address)
+        except ClientConnectorCertificateError as error:
+            found = error.certificate_error
+            text = untrusted(address, found) if isinstance(found, SSLCertVerificationError) else str(found)
+            return _refusal(503, f"The entity is served by another server, and {text}.")
+        except (ClientError, OSError, TimeoutError) as error:
+            return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
+
     async def _address(self, request: web.Request, lower: tuple[str, ...]) -> str | None:
         namespace = self._authorizer.namespace_of(request.host).name
         find = self._owners.http_address_of
@@ -193,7 +218,7 @@ class HttpProxy:
             # It may have been created a moment ago, by another server.
             await self._owners.refresh()
             address = find(namespace, lower, may_be_new=request.method == "PUT")
-        return None if address == "?" else address
+        return None if address == "?" and self._owners.knows_catalog else address
 
     async def _list(self, request: web.Request, target: Target) -> web.Response | None:
         """One feed of what all servers have; None when this one says as much alone."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -302,7 +303,8 @@ def _given_back(client: ServiceBusClient, place: Place, offset: ClaimOffset) -> 
     if offset.stream is None or not is_duobus(place):
         return 0
     claims = BrokerClaims(
-        lambda key: open_receiver(client, key),
+        partial(open_receiver, client),
+        partial(open_receiver, client),
         lambda key, work: retried(key, work, Clock(), SESSION_TIMEOUT_S),
         Clock(),
     )

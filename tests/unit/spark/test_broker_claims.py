@@ -26,6 +26,13 @@ class Broker:
         self.claims: dict[tuple[str, str], list[int]] = {}
         self.asked: list[tuple[str, str, dict[str, Any]]] = []
         self.refuses: set[str] = set()
+        self.settling: list[str] = []
+
+    @contextmanager
+    def settler(self, key: Key) -> Iterator[Any]:
+        self.settling.append(key.entity)
+        with self.reader(key) as receiver:
+            yield receiver
 
     @contextmanager
     def reader(self, key: Key) -> Iterator[Any]:
@@ -51,13 +58,14 @@ class Broker:
                 self.next[entity] += number
         found = self.claims.get(name, [])
         if not found:
-            return {b"fragments": [], b"size": 0}
+            return {b"fragments": [], b"size": 0, b"available-count": self.waiting[entity]}
         part = {
             b"fragment": 2,
             b"numbers": pack_counts(found),
             b"delivery-counts": (3).to_bytes(4, "big") + len(found).to_bytes(4, "big"),
         }
-        return {b"fragments": [part], b"size": 10 * len(found), b"oldest-enqueued-time": 1_000 + found[0]}
+        told = {b"oldest-enqueued-time": 1_000 + found[0], b"available-count": self.waiting[entity]}
+        return {b"fragments": [part], b"size": 10 * len(found), **told}
 
     def list_claims(self, entity: str, body: dict[str, Any]) -> dict[bytes, Any]:
         prefix = body.get("prefix", "")
@@ -86,7 +94,7 @@ def clock() -> Any:
 
 
 def claims_of(broker: Broker) -> BrokerClaims:
-    return BrokerClaims(broker.reader, lambda _, work: work(), broker.clock)
+    return BrokerClaims(broker.reader, broker.settler, lambda _, work: work(), broker.clock)
 
 
 def named(part: int) -> str:
@@ -215,3 +223,21 @@ def test_an_answer_is_unpacked_fragment_by_fragment() -> None:
     taken = taken_of(answer)
     assert taken.numbers == {(1 << 48) + 4: 0, (1 << 48) + 5: 5, (1 << 48) + 9: 5, (3 << 48) + 1: 0}
     assert taken.fragments == (1, 3)
+
+
+def test_each_claim_tells_what_a_further_one_would_find(clock: Any) -> None:
+    broker = Broker(clock, orders=30, bills=3)
+    claims = claims_of(broker)
+    claims.claim(("orders", "bills"), named, 20, 0)
+    assert claims.available == {"orders": 13, "bills": 0}
+    assert taken_of({b"fragments": [], b"size": 0}).available is None
+
+
+def test_what_settles_is_asked_over_a_receiver_of_its_own(clock: Any) -> None:
+    """The batch before is settled while the next one is claimed, and a receiver is of one thread."""
+    broker = Broker(clock, orders=10)
+    claims = claims_of(broker)
+    claim, _ = claims.claim(("orders",), named, 4, 0)
+    assert broker.settling == []
+    claims.settle(claim, (named(0),))
+    assert (broker.settling, broker.claims) == (["orders"], {})

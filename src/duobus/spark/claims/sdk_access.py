@@ -20,7 +20,7 @@ from duobus.spark.connection import Place, counts_deferrals, new_client
 from duobus.spark.entities import look, open_receiver, peek, told
 from duobus.spark.errors import EntityError
 from duobus.spark.offsets import Claim, ClaimOffset, Key, by_fragment, deliveries_of, mark_of
-from duobus.spark.retry import pause, retried
+from duobus.spark.retry import Aside, pause, retried
 from duobus.spark.rows import size_of
 
 if TYPE_CHECKING:
@@ -103,7 +103,11 @@ class SdkAccess:
         #: Receivers that still have credit: what arrives would be locked for nobody.
         self._open_credit: set[Key] = set()
         self._at_broker = BrokerClaims(
-            self._reader, lambda key, work: retried(key, work, self._clock, claim_timeout_s), self._clock
+            self._reader,
+            # A receiver of its own: the batch before is settled by another thread than the one that claims.
+            partial(self._reader, removes=True),
+            lambda key, work: retried(key, work, self._clock, claim_timeout_s),
+            self._clock,
         )
 
     # -- claims by the broker -----------------------------------------------------------------------------------
@@ -141,6 +145,14 @@ class SdkAccess:
         except Unsupported:
             return None
 
+    @contextmanager
+    def beside(self, work: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
+        """See ``Access``; a context that is left by an error leaves the work to itself."""
+        # Both threads use the client, so it is there before.
+        self._settlers()
+        settling = Aside(work)
+        yield settling.result
+
     def settle(self, claim: Claim, ids: tuple[str, ...]) -> bool:
         """See ``Access``."""
         try:
@@ -155,6 +167,7 @@ class SdkAccess:
         """Receive and hold messages of all entities, in fair shares; see ``Access``."""
         self._held, self._sizes = {}, {}
         self.oldest_ms, self._broker_bytes = None, 0
+        self._at_broker.available.clear()
         if limit < 1:
             return {}
         wait_s = wait_ms / 1000
@@ -351,6 +364,11 @@ class SdkAccess:
         """
         numbers = [number for held in self._held.values() for number in held]
         return len(numbers), self._broker_bytes + sum(self._sizes.get(number, 0) for number in numbers)
+
+    def available(self) -> int | None:
+        """Messages that a further claim would have found, as the broker said with the latest one; None: unknown."""
+        found = self._at_broker.available
+        return sum(found[entity] for entity in self.entities) if set(self.entities) <= found.keys() else None
 
     def held_until_ms(self) -> int | None:
         """See ``Access``; a message of a session has no lock of its own."""

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 from duobus.gateway.amqp.management.claim_operations import pack_counts
 from duobus.spark.claims.broker_claims import MESSAGES_MAX, BrokerClaims, Unsupported, taken_of
@@ -27,6 +28,7 @@ class Broker:
         self.asked: list[tuple[str, str, dict[str, Any]]] = []
         self.refuses: set[str] = set()
         self.settling: list[str] = []
+        self.away: list[list[int]] = []
 
     @contextmanager
     def settler(self, key: Key) -> Iterator[Any]:
@@ -57,6 +59,8 @@ class Broker:
                 self.claims[name] = list(range(self.next[entity], self.next[entity] + number))
                 self.next[entity] += number
         found = self.claims.get(name, [])
+        if self.away and (away := self.away.pop(0)):
+            return {b"fragments": [], b"size": 0, b"unavailable": away}
         if not found:
             return {b"fragments": [], b"size": 0, b"available-count": self.waiting[entity]}
         part = {
@@ -241,3 +245,26 @@ def test_what_settles_is_asked_over_a_receiver_of_its_own(clock: Any) -> None:
     assert broker.settling == []
     claims.settle(claim, (named(0),))
     assert (broker.settling, broker.claims) == (["orders"], {})
+
+
+def test_what_a_fragment_has_that_is_away_is_waited_for_when_a_batch_is_found_again(clock: Any) -> None:
+    """It would be dropped from the batch, and a process that is killed before it settles would have it removed."""
+    broker = Broker(clock, orders=10)
+    claim, _ = claims_of(broker).claim(("orders",), named, 4, 0)
+    offset = ClaimOffset("here", 5, claim, stream="name", parts=1)
+    attempts: list[str] = []
+
+    def retried(_: Key, work: Any) -> Any:
+        while True:
+            try:
+                return work()
+            except ServiceBusServerBusyError as error:
+                attempts.append(str(error))
+
+    broker.away = [[2, 3], [2]]
+    claims = BrokerClaims(broker.reader, broker.settler, retried, broker.clock)
+    assert claims.claimed(offset, (named(0),)) == claim
+    assert len(attempts) == 2
+    assert "fragment 2 of 'orders' is away" in attempts[0]
+    broker.away = [[3]]
+    assert claims.claimed(offset, (named(0),)) == {}

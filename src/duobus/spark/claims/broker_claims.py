@@ -52,6 +52,7 @@ class Taken(NamedTuple):
         fragments: The fragments that they are in.
         oldest_ms: When the first was enqueued.
         available: Messages that a further claim would have found; None: the broker does not say so.
+        away: Fragments whose store is away, which may have more.
     """
 
     numbers: Numbers
@@ -59,6 +60,7 @@ class Taken(NamedTuple):
     fragments: tuple[int, ...]
     oldest_ms: int | None
     available: int | None = None
+    away: frozenset[int] = frozenset()
 
 
 class BrokerClaims:
@@ -247,14 +249,34 @@ class BrokerClaims:
     def claimed(self, offset: ClaimOffset, ids: tuple[str, ...]) -> Claim:
         """The messages that the entities of an offset have under its ids.
 
+        What a fragment has that is away is waited for: the batch would be read without it, and settled with it.
+
         Raises:
             Unsupported: An entity has no claims.
+            ServiceBusServerBusyError: A fragment is away for long.
         """
         claim: Claim = {}
         for entity in sorted({key.entity for key in offset.claim}):
+            fragments = {number >> COUNT_BITS for number in offset.claim[Key(entity)]}
             for claim_id in ids:
-                self._note(claim, entity, self._claim_of(entity, claim_id, 0, BYTES_MAX, 0, 0))
+                work = partial(self._whole_once, entity, claim_id, fragments)
+                self._note(claim, entity, self._retried(Key(entity), work))
         return claim
+
+    def _whole_once(self, entity: str, claim_id: str, fragments: set[int]) -> Taken:
+        """What a claim has in one entity, of these fragments for certain."""
+        from azure.servicebus.exceptions import ServiceBusServerBusyError
+
+        asked = {"claim_id": claim_id, "max_count": 0, "max_bytes": BYTES_MAX, "min_count": 0, "max_wait": 0}
+        answer = self._ask_once(entity, "claim", asked)
+        if answer is None:
+            raise Unsupported(entity)
+        taken = taken_of(answer)
+        if away := fragments & taken.away:
+            raise ServiceBusServerBusyError(
+                message=f"The fragment {min(away)} of '{entity}' is away, which has messages of the batch."
+            )
+        return taken
 
     def settle(self, claim: Claim, ids: tuple[str, ...]) -> None:
         """Remove the messages of a batch, by the ids of its claims.
@@ -349,4 +371,5 @@ def taken_of(answer: dict[bytes, Any]) -> Taken:
         tuple(fragments),
         None if oldest is None else int(oldest),
         None if available is None else int(available),
+        frozenset(map(int, answer.get(b"unavailable") or ())),
     )

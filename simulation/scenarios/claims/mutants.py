@@ -17,7 +17,6 @@ from duobus.fragment.source import Source
 from simulation.scenarios.claims.ledger import Ledger
 from simulation.scenarios.claims.scenario import World
 
-
 #: Of the loop, in which a commit begins.
 TURNS: Final = 10
 

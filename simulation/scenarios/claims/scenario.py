@@ -98,6 +98,7 @@ class World(BareUnit):
 
     @property
     def queue(self) -> Queue:
+        """The queue, in the present process."""
         return self.unit.namespace(NAMESPACE).queues[QUEUE]
 
     async def create(self) -> None:

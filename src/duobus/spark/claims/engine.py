@@ -132,6 +132,10 @@ class ClaimEngine:
         self._settled = max(self._settled, batch)
         self._planned = {other: claim for other, claim in self._planned.items() if other > batch}
 
+    def will_name(self, start: ClaimOffset) -> bool:
+        """Whether the offset of the batch after this one is the first that has a name."""
+        return start.stream is None and self._new_name is not None
+
     def claimed(self, start: ClaimOffset, received: Claim, until_ms: int | None = None, parts: int = 0) -> ClaimOffset:
         """Return the offset of a batch; nothing of it may be deferred by this process before Spark has written it down.
 
@@ -143,7 +147,8 @@ class ClaimEngine:
         """
         counted = self.counted if self.counted is not None else start.counted
         stream = start.stream
-        if stream is None and self._new_name is not None:
+        if self.will_name(start):
+            assert self._new_name is not None
             # From the next batch on: an id that no offset has made would be forgotten with this process.
             stream = self._new_name()
         self._held = ClaimOffset(self._at, start.batch + 1, received, counted, until_ms, stream, parts)

@@ -17,6 +17,9 @@ from duobus.spark.offsets import Claim, ClaimOffset, Key
 
 #: Half a second each (``Access.pause``) for the longest lock that there is, 300 s, and what clocks are wrong by.
 PAUSES_MAX: Final = 610
+#: Messages of the batch by which a stream gets its name, where the broker claims from the next one on: this process
+#: receives their bodies, and their locks have to last until Spark has written them down. One request defers so many.
+NAMING_BATCH_MAX: Final = 500
 
 _log = logging.getLogger("duobus.spark")
 
@@ -108,8 +111,10 @@ class ClaimRunner:
         """The offset of a new stream."""
         return self._engine.initial().to_json()
 
-    def latest(self, start_form: Any, limit: int, wait_ms: int) -> tuple[Any, int]:
+    def latest(self, start_form: Any, limit: int, wait_ms: int, *, is_only: bool = False) -> tuple[Any, int]:
         """Claim a batch; return its offset, or ``start`` if there is no message, and the number of claimed messages.
+
+        ``is_only``: no further batch follows in this run, so that this one has to take what there is.
 
         Nothing is deferred yet, unless by the broker under an id that this process or a later one asks for again: an
         offset that Spark does not write down must leave nothing behind.
@@ -121,6 +126,8 @@ class ClaimRunner:
             received, parts = self._claimed_next(start, due, limit, wait_ms)
         else:
             self._settle(due)
+            if not is_only and self._engine.will_name(start) and self._access.claims():
+                limit = min(limit, NAMING_BATCH_MAX)
             received = self._access.receive(limit, wait_ms)
         count = sum(len(numbers) for numbers in received.values())
         if not count:

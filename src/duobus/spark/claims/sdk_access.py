@@ -47,6 +47,9 @@ LOOKS_MAX: Final = 20
 #: Times that the SDK may try again when it removes: it takes a missing number for a passing fault.
 SETTLE_RETRIES: Final = 0
 
+#: What is seen of a message that is gone.
+LOST: Final = Seen(False, 0)
+
 _log = logging.getLogger("duobus.spark")
 
 
@@ -311,7 +314,18 @@ class SdkAccess:
             if members:
                 done[key] = members
         self._held = {}
-        return done, self._learned(done)
+        return self._looked_over(done), self._learned(done)
+
+    def _looked_over(self, done: Claim) -> Claim:
+        """What is deferred after all, where a look costs little: a task that finds another message fails the query."""
+        if not done or self._takes_sessions or counts_deferrals(self._place) is None:
+            return done
+        seen = self.seen(done)
+        found = {
+            key: {number: mark for number, mark in numbers.items() if seen[key].get(number, LOST).is_deferred}
+            for key, numbers in done.items()
+        }
+        return {key: numbers for key, numbers in found.items() if numbers}
 
     def _deferred(self, key: Key, numbers: list[int]) -> list[int]:
         done: list[int] = []

@@ -191,7 +191,8 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         most: int = options["maxMessagesPerTrigger"] * WHOLE_TIMES
         self._access.max_bytes = options["maxBytesPerTrigger"]
-        if isinstance(limit, ReadAllAvailable):
+        is_only = isinstance(limit, ReadAllAvailable)
+        if is_only:
             self._of_one_batch()
         elif isinstance(limit, ReadMaxRows):
             most = limit.max_rows
@@ -201,7 +202,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._began_ms is not None:
             wait_ms = min(wait_ms, AVAILABLE_NOW_WAIT_MS)
             most = most if self._left is None else max(0, min(most, self._left))
-        end, count = claim_runner.latest(start, most, wait_ms)
+        end, count = claim_runner.latest(start, most, wait_ms, is_only=is_only)
         if not count and most and self._began_ms is not None:
             end, count = self._asked_again(claim_runner, start, most, wait_ms)
         self._claimed = count

@@ -17,8 +17,8 @@ from duobus.fragment.source import Source
 from simulation.scenarios.claims.ledger import Ledger
 from simulation.scenarios.claims.scenario import World
 
-#: Of the loop, in which a commit begins.
-TURNS: Final = 10
+#: In which a commit begins, and does not end.
+BEGUN_S: Final = 0.001
 
 
 @contextmanager
@@ -117,8 +117,7 @@ def told_before_it_is_durable() -> Iterator[None]:
         if all(isinstance(one, ClaimMessages) for one in some):
             for one in some:
                 one.handle.submit(one)
-            for _ in range(TURNS):
-                await asyncio.sleep(0)
+            await asyncio.sleep(BEGUN_S)
             return
         await original(some)
 
@@ -139,6 +138,19 @@ def untold_removed() -> Iterator[None]:
 
 
 @contextmanager
+def came_back_taken_for_asked() -> Iterator[None]:
+    """A fragment that comes back while a claim is told counts as one that had nothing of it."""
+    original = entity_claims.claim
+
+    async def claim(handles: Any, *rest: Any) -> Any:
+        found = await original(handles, *rest)
+        return found._replace(away=[handle.number for handle in handles if not handle.online])
+
+    with mock.patch.object(entity_claims, "claim", claim):
+        yield
+
+
+@contextmanager
 def away_taken_for_gone() -> Iterator[None]:
     """A driver that was started again drops what a fragment has that is away, and settles it with the batch."""
     with mock.patch.object(World, "waits_for_away", False), mock.patch.object(Ledger, "missing"):
@@ -155,4 +167,5 @@ BUGS: Final[dict[str, Callable[[], Any]]] = {
     "claim-told-before-it-is-durable": told_before_it_is_durable,
     "untold-removed": untold_removed,
     "away-taken-for-gone": away_taken_for_gone,
+    "came-back-taken-for-asked": came_back_taken_for_asked,
 }

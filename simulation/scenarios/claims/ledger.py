@@ -59,13 +59,18 @@ class Ledger:
         if not before:
             # An id that has nothing claims anew.
             self._claims[claim_id], self._away[claim_id] = dict(told), set(away)
-        elif claim_id not in self._ending:
-            self._again(claim_id, before, told)
-            self._claims[claim_id] = before | told
+        else:
+            if claim_id not in self._ending:
+                self._again(claim_id, before, told, away)
+            self._claims[claim_id] = {**before, **told}
+            self._away[claim_id] |= away
         for number in told:
             self._with[number] = claim_id
 
-    def _again(self, claim_id: str, before: Told, told: Told) -> None:
+    def _again(self, claim_id: str, before: Told, told: Told, away: Set[int]) -> None:
+        if {number >> COUNT_BITS for number in before} <= away:
+            # No fragment that is there knows the claim, so it is made anew; what it had comes back when it is settled.
+            return
         for number, deliveries in told.items():
             if number not in before:
                 if number >> COUNT_BITS not in self._away[claim_id]:

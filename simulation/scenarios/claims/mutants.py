@@ -14,8 +14,8 @@ from duobus.fragment.claims import commands
 from duobus.fragment.claims.commands import ClaimMessages, ReleaseClaim, SettleClaim
 from duobus.fragment.message import DEFERRED, QueuedMessage, kind_of
 from duobus.fragment.source import Source
-from simulation.scenarios.claims.ledger import Ledger
-from simulation.scenarios.claims.scenario import World
+from simulation.scenarios.claims.history import ClaimHistory
+from simulation.scenarios.claims.scenario import ClaimWorld
 
 #: In which a commit begins, and does not end.
 BEGUN_S: Final = 0.001
@@ -153,7 +153,7 @@ def came_back_taken_for_asked() -> Iterator[None]:
 @contextmanager
 def away_taken_for_gone() -> Iterator[None]:
     """A driver that was started again drops what a fragment has that is away, and settles it with the batch."""
-    with mock.patch.object(World, "waits_for_away", False), mock.patch.object(Ledger, "missing"):
+    with mock.patch.object(ClaimWorld, "waits_for_away", False), mock.patch.object(ClaimHistory, "missing"):
         yield
 
 

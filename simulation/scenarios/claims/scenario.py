@@ -3,7 +3,7 @@
 The wire is left out. A stream is what ``duobus.spark`` is to the broker: a driver that claims under an id which its
 checkpoint has made, tasks that look at messages by their numbers, a sink that takes each batch once, and the settlement
 of a batch when it is committed. Drivers are killed alone or with the broker, and start again from their checkpoints.
-Stores fail, fragments move between them, messages expire. One seed is one run; ``ledger`` has what may be seen.
+Stores fail, fragments move between them, messages expire. One seed is one run; ``history`` has what may be seen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from duobus.model.batches import DeliveryBatch, Refusal, SendBatch
 from duobus.model.descriptions import QueueDescription
 from duobus.model.metadata import MessageMetadata
 from simulation.parts.bare_unit import BareUnit, Box
-from simulation.scenarios.claims.ledger import Ledger
+from simulation.scenarios.claims.history import ClaimHistory
 from simulation.world.disk import AMBIGUOUS, REFUSED, SLOW, SYNC_FAILED
 from simulation.world.loop import SimulationLoop
 
@@ -77,7 +77,7 @@ class Failed(Exception):
     """The broker has refused; whoever asked tries again later."""
 
 
-class World(BareUnit):
+class ClaimWorld(BareUnit):
     """The queue, the streams, and all others."""
 
     #: Whether a driver that was started again waits for fragments that are away and have messages of its batch.
@@ -86,7 +86,7 @@ class World(BareUnit):
     def __init__(self, seed: int, loop: SimulationLoop) -> None:
         super().__init__(seed, loop, STORES, {REFUSED: 0.02, AMBIGUOUS: 0.02, SYNC_FAILED: 0.01, SLOW: 0.02})
         self.random = random.Random(f"claims:{seed}")
-        self.ledger = Ledger()
+        self.history = ClaimHistory()
         self.streams = [Stream(name) for name in ("one", "two")]
         self.is_partitioned = seed % 2 == 0
         #: What some seeds have.
@@ -142,7 +142,7 @@ class World(BareUnit):
     def _ended(self, task: asyncio.Task[object]) -> None:
         self.work.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, ServiceBusError):
-            self.ledger.wrong.append(f"{type(error).__name__}: {error}")
+            self.history.wrong.append(f"{type(error).__name__}: {error}")
 
     async def _asked(self, request: Coroutine[Any, Any, Any]) -> Any:
         """Ask the broker; the request goes on when who asked is killed.
@@ -202,7 +202,7 @@ class World(BareUnit):
         claim_id = stream.claim_id(batch)
         claimed: Claimed = await self._asked(self.queue.claim(MAIN, claim_id, messages, SIZE_MAX))
         told = _told(claimed)
-        self.ledger.claimed(claim_id, told, set(claimed.away))
+        self.history.claimed(claim_id, told, set(claimed.away))
         return told
 
     async def _found_again(self, stream: Stream) -> Mapping[int, int]:
@@ -210,11 +210,11 @@ class World(BareUnit):
         claim_id = stream.claim_id(stream.batch)
         claimed: Claimed = await self._asked(self.queue.claim(MAIN, claim_id, 0, SIZE_MAX))
         told, written = _told(claimed), stream.written[stream.batch]
-        self.ledger.claimed(claim_id, told, set(claimed.away))
+        self.history.claimed(claim_id, told, set(claimed.away))
         if self.waits_for_away and {number >> COUNT_BITS for number in written} & set(claimed.away):
             raise Failed
         if claim_id not in stream.released:
-            self.ledger.missing(claim_id, written.keys() - told.keys())
+            self.history.missing(claim_id, written.keys() - told.keys())
         return {number: count for number, count in written.items() if number in told}
 
     async def _next(self, stream: Stream) -> Mapping[int, int]:
@@ -255,7 +255,7 @@ class World(BareUnit):
         page = [await self._asked(self.queue.peek(MAIN, number, 1)) for number in missing]
         if not claimed.away and all(handle.online for handle in self.queue.fragments):
             there = {handle.number << COUNT_BITS | message.count for some in page for handle, message in some}
-            self.ledger.missing(claim_id, set(missing) - there)
+            self.history.missing(claim_id, set(missing) - there)
         return False
 
     async def _settle(self, stream: Stream) -> None:
@@ -263,18 +263,18 @@ class World(BareUnit):
         fragments = {number >> COUNT_BITS for number in written}
         is_first = claim_id not in stream.attempts
         stream.attempts.add(claim_id)
-        self.ledger.ending(claim_id)
+        self.history.ending(claim_id)
         freed = await self._asked(self.queue.settle_claim(MAIN, claim_id, fragments))
         # What was released before its batch was read is no longer the claim's.
         told = {} if claim_id in stream.released else written
-        self.ledger.settled(claim_id, told, freed.done, is_first=is_first)
+        self.history.settled(claim_id, told, freed.done, is_first=is_first)
 
     async def _give_back(self, claim_id: str, attempts: set[str], *, is_counted: bool) -> None:
         is_first = claim_id not in attempts
         attempts.add(claim_id)
-        self.ledger.ending(claim_id)
+        self.history.ending(claim_id)
         freed = await self._asked(self.queue.release_claim(MAIN, claim_id, is_counted=is_counted))
-        self.ledger.released(claim_id, freed.done, is_first=is_first)
+        self.history.released(claim_id, freed.done, is_first=is_first)
 
     # -- all others ---------------------------------------------------------------------------------------------
 
@@ -288,16 +288,16 @@ class World(BareUnit):
             batch.atomic = True
             if self.expires and self.random.random() < 0.3:
                 batch.extra = {index: MessageMetadata(ttl_ms=self.random.choice((50, 500))) for index in range(number)}
-                self.ledger.expiring.update(uids)
-            self.ledger.doubtful.update(uids)
+                self.history.expiring.update(uids)
+            self.history.doubtful.update(uids)
             self.queue.send(batch)
             await box.event.wait()
             for item in box.ready:
                 assert isinstance(item, (Run, Refusal))
                 if item.error is None:
-                    self.ledger.accepted.update(uids)
+                    self.history.accepted.update(uids)
                 elif not isinstance(item.error, OperationTimeout):
-                    self.ledger.doubtful.difference_update(uids)
+                    self.history.doubtful.difference_update(uids)
             await asyncio.sleep(self.random.uniform(0.0, 0.15))
 
     async def _receive(self) -> None:
@@ -315,7 +315,7 @@ class World(BareUnit):
         batches = [item for item in box.ready if isinstance(item, DeliveryBatch) and item.messages]
         for item in batches:
             for message in item.messages:
-                self.ledger.received(item.fragment.number << COUNT_BITS | message.count)
+                self.history.received(item.fragment.number << COUNT_BITS | message.count)
             await self._settled(item, outcome)
         return sum(len(item.messages) for item in batches)
 
@@ -327,13 +327,13 @@ class World(BareUnit):
             item.fragment, self.queue.source_no, box, prefix=item.prefix, outcome=outcome, ranges=ranges
         )
         if outcome == COMPLETE:
-            self.ledger.maybe.update(messages)
+            self.history.maybe.update(messages)
         self.queue.settle(command)
         await box.event.wait()
         if command.error is None and not command.lost and outcome == COMPLETE:
             for number, uid in messages.items():
-                self.ledger.maybe.discard(number)
-                self.ledger.removed(number, uid)
+                self.history.maybe.discard(number)
+                self.history.removed(number, uid)
 
     async def _release_others(self) -> None:
         """Somebody claims under ids of his own, and gives back or settles."""
@@ -343,7 +343,7 @@ class World(BareUnit):
             claim_id = f"other/{self.others}"
             with suppress(Failed):
                 claimed: Claimed = await self._asked(self.queue.claim(MAIN, claim_id, 5, SIZE_MAX))
-                self.ledger.claimed(claim_id, _told(claimed), set(claimed.away))
+                self.history.claimed(claim_id, _told(claimed), set(claimed.away))
                 await self._moment()
                 await self._give_back(claim_id, set(), is_counted=self.random.random() < 0.5)
 
@@ -358,7 +358,7 @@ class World(BareUnit):
     async def _purge(self) -> None:
         while True:
             await asyncio.sleep(self.random.uniform(1.0, 4.0))
-            self.ledger.cleared = True
+            self.history.cleared = True
             with suppress(Failed):
                 await self._asked(self.queue.batch_delete(MAIN, 10, self.clock.now_ms()))
 
@@ -373,7 +373,7 @@ class World(BareUnit):
         self.start_drivers()
         await asyncio.gather(*self._drivers.values())
         for stream in self.streams:
-            self.ledger.handed_over(stream.sink.values())
+            self.history.handed_over(stream.sink.values())
         empty = 0
         while empty < EMPTY_ROUNDS:
             number = await self.take(COMPLETE, 50) + await self.take(COMPLETE, 50, DEAD_LETTER)
@@ -383,7 +383,7 @@ class World(BareUnit):
         claims = len(self.queue.claims(MAIN, "")[0])
         numbers = self.queue.numbers()[0]
         self.kill(power=False)
-        return self.ledger.finish(claims, self.rows(), numbers)
+        return self.history.finish(claims, self.rows(), numbers)
 
     async def _take_deferred(self) -> int:
         """Complete what receivers have deferred."""
@@ -417,7 +417,7 @@ def _uid_of(message: QueuedMessage) -> int:
 def run(seed: int) -> list[str]:
     """Run one seed; returns what is wrong with it, in words."""
     loop = SimulationLoop()
-    world = World(seed, loop)
+    world = ClaimWorld(seed, loop)
 
     async def whole() -> list[str]:
         await world.start()

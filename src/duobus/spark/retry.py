@@ -70,7 +70,7 @@ def pause(seconds: float) -> None:
     Event().wait(seconds)
 
 
-class Aside:
+class BackgroundWork:
     """Work that is under way in a thread of its own.
 
     The thread is a daemon: a process that has to end does not wait for a broker that does not answer.
@@ -85,7 +85,7 @@ class Aside:
         self._work = work
         self._result: Any = None
         self._error: Exception | None = None
-        self._thread = Thread(target=self._do, name="aside", daemon=True)
+        self._thread = Thread(target=self._do, name="background", daemon=True)
         self._thread.start()
 
     def _do(self) -> None:

@@ -27,12 +27,12 @@ class Broker:
         self.claims: dict[tuple[str, str], list[int]] = {}
         self.asked: list[tuple[str, str, dict[str, Any]]] = []
         self.refuses: set[str] = set()
-        self.settling: list[str] = []
+        self.settled_at: list[str] = []
         self.away: list[list[int]] = []
 
     @contextmanager
     def settler(self, key: Key) -> Iterator[Any]:
-        self.settling.append(key.entity)
+        self.settled_at.append(key.entity)
         with self.reader(key) as receiver:
             yield receiver
 
@@ -242,9 +242,9 @@ def test_what_settles_is_asked_over_a_receiver_of_its_own(clock: Any) -> None:
     broker = Broker(clock, orders=10)
     claims = claims_of(broker)
     claim, _ = claims.claim(("orders",), named, 4, 0)
-    assert broker.settling == []
+    assert broker.settled_at == []
     claims.settle(claim, (named(0),))
-    assert (broker.settling, broker.claims) == (["orders"], {})
+    assert (broker.settled_at, broker.claims) == (["orders"], {})
 
 
 def test_what_a_fragment_has_that_is_away_is_waited_for_when_a_batch_is_found_again(clock: Any) -> None:

@@ -18,7 +18,7 @@ from duobus.spark.claims.runner import ClaimPlan, ClaimRunner
 from duobus.spark.errors import CheckpointError
 from duobus.spark.offsets import ClaimOffset, Key, mark_of
 from duobus.spark.peek_decoder import DEFERRED_IN, Peeked
-from duobus.spark.retry import Aside
+from duobus.spark.retry import BackgroundWork
 
 
 def knowing() -> ClaimEngine:
@@ -393,9 +393,9 @@ def failing(*_: Any) -> bool:
 
 
 def test_work_aside_gives_its_result_or_its_error_to_who_waits_for_it() -> None:
-    assert Aside(lambda: 5).result() == 5
+    assert BackgroundWork(lambda: 5).result() == 5
     with pytest.raises(OSError, match="away"):
-        Aside(failing).result()
+        BackgroundWork(failing).result()
 
 
 def test_a_process_remembers_its_last_plans_and_forgets_older_ones() -> None:

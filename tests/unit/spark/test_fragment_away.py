@@ -182,7 +182,7 @@ def test_a_stream_from_the_latest_on_reads_all_of_a_fragment_that_was_away_when_
 def test_release_looks_for_a_batch_without_the_retries_of_the_sdk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The SDK tries three times more for a number that is missing, which took 12 s for each fragment of a settled batch."""
+    """The SDK tries three times more for a number that is missing, 12 s for each fragment."""
     (tmp_path / "offsets").mkdir()
     offset = ClaimOffset("localhost", 1, {Key("orders"): dict.fromkeys(FIRST, 0)}, 0)
     (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(offset.to_json())}\n")

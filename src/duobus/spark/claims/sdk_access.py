@@ -20,7 +20,7 @@ from duobus.spark.connection import Place, counts_deferrals, new_client
 from duobus.spark.entities import look, open_receiver, peek, told
 from duobus.spark.errors import EntityError
 from duobus.spark.offsets import Claim, ClaimOffset, Key, by_fragment, deliveries_of, mark_of
-from duobus.spark.retry import Aside, pause, retried
+from duobus.spark.retry import BackgroundWork, pause, retried
 from duobus.spark.rows import size_of
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ class SdkAccess:
         """See ``Access``; a context that is left by an error leaves the work to itself."""
         # Both threads use the client, so it is there before.
         self._settlers()
-        settling = Aside(work)
-        yield settling.result
+        settlement = BackgroundWork(work)
+        yield settlement.result
 
     def settle(self, claim: Claim, ids: tuple[str, ...]) -> bool:
         """See ``Access``."""

@@ -16,7 +16,7 @@ from duobus.broker.entities.queue import COUNT_BITS
 Told = Mapping[int, int]
 
 
-class Ledger:
+class ClaimHistory:
     """The books of one run; what is wrong is in ``wrong``, in words.
 
     Attributes:

@@ -94,9 +94,13 @@ class BackgroundWork:
         except Exception as error:  # noqa: BLE001 - raised in the thread that waits for the result
             self._error = error
 
+    def wait(self) -> None:
+        """Wait for the end of the work."""
+        self._thread.join()
+
     def result(self) -> Any:
         """Wait for the end of the work; return what it returned, or raise what it raised."""
-        self._thread.join()
+        self.wait()
         if self._error is not None:
             raise self._error
         return self._result

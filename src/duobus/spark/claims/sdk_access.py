@@ -150,11 +150,16 @@ class SdkAccess:
 
     @contextmanager
     def beside(self, work: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
-        """See ``Access``; a context that is left by an error leaves the work to itself."""
+        """See ``Access``; a process that has to end leaves the work to itself."""
         # Both threads use the client, so it is there before.
         self._settlers()
         settlement = BackgroundWork(work)
-        yield settlement.result
+        try:
+            yield settlement.result
+        except Exception:
+            # Whoever closes the connections now is the only one who uses them.
+            settlement.wait()
+            raise
 
     def settle(self, claim: Claim, ids: tuple[str, ...]) -> bool:
         """See ``Access``."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
-from collections import Counter
 from datetime import timedelta
 
 import pytest
-from azure.servicebus import ServiceBusMessage
 from kit_cluster import LOCK_S, Cluster, Traffic
-from kit_query import Query
 
 pytestmark = [
     pytest.mark.slow,
@@ -85,43 +81,3 @@ def test_nothing_acknowledged_is_lost_when_postgresql_crashes(cluster: Cluster) 
     print(f"sent {len(traffic.sent)}, received {len(traffic.received)}")
     assert traffic.lost == set()
     assert len(traffic.sent) > 50
-
-
-def test_what_streams_have_claimed_comes_out_once_while_the_owners_of_their_queues_are_killed(cluster: Cluster) -> None:
-    """SP2; DUOBUS_CLAIM_ROUNDS says how often each owner is killed, once by default."""
-    cluster.await_served()
-    names = [f"claimed{number}" for number in range(4)]
-    with cluster.admin(0) as admin:
-        for name in names:
-            admin.create_queue(name, max_delivery_count=1_000)
-    queries = [Query(cluster.address(0), name) for name in names]
-    sent: dict[str, list[str]] = {name: [] for name in names}
-    kills = 0
-    try:
-        for victim in [1, 2] * int(os.environ.get("DUOBUS_CLAIM_ROUNDS", "1")):
-            for name in names:
-                bodies = [f"{name}/{len(sent[name]) + number}" for number in range(150)]
-                with cluster.client(0) as client, client.get_queue_sender(name) as sender:
-                    sender.send_messages([ServiceBusMessage(body) for body in bodies])
-                sent[name] += bodies
-            progress = [len(query.sink) for query in queries]
-            # Nothing dies before its claims are under way.
-            while all(len(query.sink) == before for query, before in zip(queries, progress, strict=True)):
-                time.sleep(0.05)
-            cluster.kill(victim)
-            kills += 1
-            cluster.await_served(*(number for number in cluster.servers if number != victim))
-            cluster.start(victim)
-            cluster.await_ready(victim)
-            cluster.await_served()
-    finally:
-        for query in queries:
-            query.finish()
-    print(f"{kills} kills, {sum(query.starts for query in queries)} starts of queries")
-    for query in queries:
-        assert query.error is None, query.error
-        assert Counter(query.rows()) == Counter(sent[query.name])
-        assert query.claimed_by_broker > 0
-    with cluster.admin(0) as admin:
-        left = {name: admin.get_queue_runtime_properties(name).total_message_count for name in names}
-    assert left == dict.fromkeys(names, 0)

@@ -126,7 +126,7 @@ class ClaimRunner:
             received, parts = self._claimed_next(start, due, limit, wait_ms)
         else:
             self._settle(due)
-            if not is_only and self._engine.will_name(start) and self._access.claims():
+            if not is_only and self._engine.will_name(start):
                 limit = min(limit, NAMING_BATCH_MAX)
             received = self._access.receive(limit, wait_ms)
         count = sum(len(numbers) for numbers in received.values())

@@ -27,6 +27,7 @@ from simulation.mutants import servers as servers_mutants
 from simulation.mutants import topics as topics_mutants
 from simulation.scenarios import (
     catalogs,
+    claims,
     clocks,
     entity_life,
     fairness,
@@ -116,6 +117,11 @@ WORLDS: Final[Mapping[str, CampaignWorld]] = {
         "stores with a journal, power cuts, torn writes, damage",
         lambda seed: _words(journals.run(seed)),
         journals.BUGS,
+    ),
+    "claims": CampaignWorld(
+        "streams that claim messages of a queue, beside receivers, moves and purges",
+        lambda seed: _words(claims.run(seed)),
+        claims.BUGS,
     ),
     "sick-disk": CampaignWorld("stores that are late", lambda seed: _words(slow_disk.run(seed)[0]), slow_disk.BUGS),
     "fair": CampaignWorld("neighbours in one store", lambda seed: _words(fairness.run(seed).wrong), fairness.BUGS),

@@ -16,28 +16,23 @@ from duobus.broker import (
     COMPLETE,
     DEAD_LETTER,
     MAIN,
-    MessageBroker,
     Run,
-    ScaleUnit,
     SettleBatch,
     Subscription,
     Topic,
 )
-from duobus.clock import BrokerTime
 from duobus.codec import application_properties_section
 from duobus.codec.sections import application_properties
 from duobus.errors import OperationTimeout, ServiceBusError
-from duobus.model.batches import DeliveryBatch, Mailbox, Refusal, SendBatch
+from duobus.model.batches import DeliveryBatch, Refusal, SendBatch
 from duobus.model.descriptions import RuleDescription, SubscriptionDescription, TopicDescription
 from duobus.model.overlay import Overlay
-from duobus.storage.catalog.memory import MemoryCatalog
 from simulation.checkers.fanout import ACCEPTED, REFUSED, FanoutHistory, Published, check_fanout
-from simulation.world.clock import SeededEntropy, SimulatedClock
+from simulation.parts.bare_unit import BareUnit, Box
 from simulation.world.disk import AMBIGUOUS as AMBIGUOUS_FAULT
 from simulation.world.disk import REFUSED as REFUSED_FAULT
 from simulation.world.disk import SLOW, SYNC_FAILED
 from simulation.world.loop import SimulationLoop
-from simulation.world.stores import CrashingStore, Disk, DiskFaults, SimulatedWriter
 
 NAMESPACE: Final = "sim"
 TOPIC: Final = "t"
@@ -80,82 +75,18 @@ def expected(number: int, *, has_rule: bool) -> frozenset[tuple[str, str]]:
     return frozenset(copies)
 
 
-class _Box(Mailbox):
-    """Wakes whoever waits for it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.event = asyncio.Event()
-
-    def wake(self) -> None:
-        self.event.set()
-
-
-class _World:
-    """Disks and a catalog that outlive the processes, and the process of the moment."""
+class _World(BareUnit):
+    """The topic, and who uses it."""
 
     def __init__(self, seed: int, loop: SimulationLoop) -> None:
-        self.seed = seed
-        self.loop = loop
+        super().__init__(
+            seed, loop, STORES, {REFUSED_FAULT: 0.02, AMBIGUOUS_FAULT: 0.02, SYNC_FAILED: 0.01, SLOW: 0.02}
+        )
         self.random = random.Random(f"topics:{seed}")
-        self.clock = SimulatedClock(loop)
-        self.catalog = MemoryCatalog()
-        chances = {REFUSED_FAULT: 0.02, AMBIGUOUS_FAULT: 0.02, SYNC_FAILED: 0.01, SLOW: 0.02}
-        self.disks = {
-            number: Disk(f"{seed}:{number}", DiskFaults(dict(chances), slow_s=(0.1, 0.5)))
-            for number in range(1, STORES + 1)
-        }
         self.history = FanoutHistory()
         self.has_rule = False
         self.versions: list[bool] = [False]
         self.next = 0
-        self.lives = 0
-        self._tasks: list[asyncio.Task[None]] = []
-        self.unit: ScaleUnit
-        self._writers: list[SimulatedWriter] = []
-
-    # -- processes ----------------------------------------------------------------------------------------------
-
-    async def start(self) -> None:
-        """A new process over what the disks hold."""
-        self.lives += 1
-        entropy = SeededEntropy(f"{self.seed}:{self.lives}")
-        self.unit = ScaleUnit(self.catalog, lambda *_: None, None, entropy.uuid)
-        time = BrokerTime(self.clock)
-        self._writers = []
-        for number, disk in self.disks.items():
-            store = CrashingStore(disk)
-            writer = SimulatedWriter(self.loop, store, random.Random(f"{self.seed}:{self.lives}:{number}"))
-            self._writers.append(writer)
-            broker = MessageBroker(number, store, writer, time=time, entropy=entropy, watcher=self.unit)
-            self.unit.brokers[number] = broker
-        await self.unit.start(self.catalog.read())
-
-    def kill(self, *, power: bool) -> None:
-        """The process ends between two instructions, or the machine does."""
-        for task in self._tasks:
-            task.cancel()
-        self._tasks = []
-        for writer in self._writers:
-            writer.kill()
-        for broker in self.unit.brokers.values():
-            # Nothing that it has still on the loop finds it alive.
-            broker.lifecycle.life += 1
-            broker.lifecycle.state = "closed"
-            broker.commit_loop.timers.clear()
-            broker.lifecycle.watchdog.end()
-            reopening = getattr(broker.lifecycle, "_reopening", None)
-            if reopening is not None:
-                reopening.cancel()
-        self.unit.idle_watch.stop()
-        # What it was deleting beside everything else ends with it.
-        for task in list(self.unit._deletions):
-            task.cancel()
-        for disk in self.disks.values():
-            if power:
-                disk.power_cut()
-            else:
-                disk.kill()
 
     @property
     def topic(self) -> Topic | None:
@@ -182,10 +113,10 @@ class _World:
 
     # -- work ---------------------------------------------------------------------------------------------------
 
-    def work(self) -> None:
+    def begin(self) -> None:
         """Publishers, receivers and somebody who changes a rule, until the process ends."""
         work: list[Callable[[], object]] = [self._publish, self._publish, self._publish, self._receive, self._change]
-        self._tasks = [asyncio.get_running_loop().create_task(one()) for one in work]  # type: ignore[arg-type]
+        self.work = {asyncio.get_running_loop().create_task(one()) for one in work}  # type: ignore[arg-type]
 
     async def _publish(self) -> None:
         while self.next < MESSAGES:
@@ -194,7 +125,7 @@ class _World:
             number = self.random.choice((1, 1, 2, 4))
             numbers = list(range(self.next, self.next + number))
             self.next += number
-            box = _Box()
+            box = Box()
             batch = SendBatch(0, [_message(one) for one in numbers], True, box)
             batch.atomic = self.random.random() < 0.5
             published = [Published(one, len(self.versions) - 1) for one in numbers]
@@ -241,7 +172,7 @@ class _World:
 
     async def _take(self, subscription: Subscription, name: str, *, completes: bool) -> int:
         """Receive what there is for a moment, and settle it."""
-        box = _Box()
+        box = Box()
         receiver = subscription.open_receiver(MAIN, box, removing=False)
         receiver.request(20)
         receiver.close()
@@ -293,15 +224,14 @@ def run(seed: int) -> list[str]:
         await world.start()
         await world.create()
         for _ in range(LIVES):
-            world.work()
+            world.begin()
             await asyncio.sleep(world.random.uniform(0.3, 1.0) * LIFE_S)
             world.kill(power=world.random.random() < 0.5)
             await world.start()
             # A rule that the catalog has is in force, whatever became of the answer.
             world.has_rule = bool(world.subscription("changing").about.rules)
             world.versions.append(world.has_rule)
-        for disk in world.disks.values():
-            disk.faults.calm()
+        world.calm()
         # Stores are reopened within a few seconds.
         await asyncio.sleep(30)
         # Locks of lives before have no meaning any more; those of this one have none yet.
@@ -314,8 +244,7 @@ def run(seed: int) -> list[str]:
         loop.close()
     world.history.versions = world.versions
     problems = check_fanout(world.history, expected)
-    for disk in world.disks.values():
-        rows = sum(len(found) for found in disk.seen.messages.values())
-        if rows:
-            problems.append(f"a store has {rows} rows after everything was completed")
+    rows = world.rows()
+    if rows:
+        problems.append(f"the stores have {rows} rows after everything was completed")
     return problems

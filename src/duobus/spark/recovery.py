@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -188,9 +190,10 @@ def release(
     is_committed = which in batches_in(folder / "commits")
     done = doubtful = 0
     demand_reachable(place)
-    with new_client(place) as client:
+    # Looked up without retries of the SDK, which takes a missing number for a passing fault; ``retried`` has its own.
+    with new_client(place) as client, new_client(replace(place, retries=0)) as looking:
         for offset in claims_in(folder / "offsets" / str(which)):
-            ours, others = _ours(client, place, offset)
+            ours, others = _ours(looking, place, offset)
             doubtful += others
             for key, members in ours.items():
                 how = "remove" if is_committed and action != REPORT else action
@@ -302,7 +305,8 @@ def _given_back(client: ServiceBusClient, place: Place, offset: ClaimOffset) -> 
     if offset.stream is None or not is_duobus(place):
         return 0
     claims = BrokerClaims(
-        lambda key: open_receiver(client, key),
+        partial(open_receiver, client),
+        partial(open_receiver, client),
         lambda key, work: retried(key, work, Clock(), SESSION_TIMEOUT_S),
         Clock(),
     )

@@ -1,4 +1,4 @@
-"""Repeat work after errors that pass by themselves, in processes that may wait.
+"""Repeat work after errors that pass by themselves, in processes that may wait; and do work at the same time as other.
 
 Such an error comes from a broker that restarts, or from a session that another receiver holds.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from threading import Event
+from threading import Event, Thread
 from typing import Any, Final
 
 from duobus.clock import Clock
@@ -68,6 +68,42 @@ def retried(key: Key, work: Callable[[], Any], clock: Clock, session_timeout_s: 
 def pause(seconds: float) -> None:
     """Wait, in a process that has nothing else to do."""
     Event().wait(seconds)
+
+
+class BackgroundWork:
+    """Work that is under way in a thread of its own.
+
+    The thread is a daemon: a process that has to end does not wait for a broker that does not answer.
+
+    Args:
+        work: The work.
+    """
+
+    __slots__ = ("_error", "_result", "_thread", "_work")
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+        self._result: Any = None
+        self._error: Exception | None = None
+        self._thread = Thread(target=self._do, name="background", daemon=True)
+        self._thread.start()
+
+    def _do(self) -> None:
+        try:
+            self._result = self._work()
+        except Exception as error:  # noqa: BLE001 - raised in the thread that waits for the result
+            self._error = error
+
+    def wait(self) -> None:
+        """Wait for the end of the work."""
+        self._thread.join()
+
+    def result(self) -> Any:
+        """Wait for the end of the work; return what it returned, or raise what it raised."""
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 # Not more than so many messages a second.

@@ -40,7 +40,7 @@ def test_a_claim_hides_messages_from_all_others_until_it_is_settled(bus: Bus, ra
     queue = bus.queue(kind)
     filled(raw, queue, 20)
     status, _, answer = ask(raw, queue, "claim", claim_id="c", max_count=12)
-    assert (status, answer["message-count"]) == (200, 12)
+    assert (status, answer["message-count"], answer["available-count"]) == (200, 12, 8)
     assert ask(raw, queue, "claim", claim_id="c", max_count=20)[2] == answer
     status, _, peeked = management(raw, queue, "peek-message", {"from-sequence-number": 0, "message-count": Int(50)})
     assert (status, len(peeked["messages"])) == (200, 20)

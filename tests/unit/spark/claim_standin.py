@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from duobus.spark.claims.engine import ClaimEngine, Seen, ids_of
@@ -136,6 +137,8 @@ class StandInAccess:
         self.queue = queue
         self.owner = owner
         self.steps = steps
+        #: Another one in each process.
+        self.settles_last = bool(steps.done % 2)
 
     def receive(self, limit: int, wait_ms: int) -> Claim:
         self.steps.step()
@@ -202,6 +205,15 @@ class StandInAccess:
             self.queue.settle(claim_id)
         self.steps.step()
         return True
+
+    @contextmanager
+    def beside(self, work: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
+        """The work is done first, or last: whatever a thread does in between is one of both to the broker."""
+        if self.settles_last:
+            yield work
+        else:
+            done = work()
+            yield lambda: done
 
     def planned(self) -> None:
         pass

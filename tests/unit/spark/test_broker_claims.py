@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 from duobus.gateway.amqp.management.claim_operations import pack_counts
 from duobus.spark.claims.broker_claims import MESSAGES_MAX, BrokerClaims, Unsupported, taken_of
@@ -26,6 +27,14 @@ class Broker:
         self.claims: dict[tuple[str, str], list[int]] = {}
         self.asked: list[tuple[str, str, dict[str, Any]]] = []
         self.refuses: set[str] = set()
+        self.settled_at: list[str] = []
+        self.away: list[list[int]] = []
+
+    @contextmanager
+    def settler(self, key: Key) -> Iterator[Any]:
+        self.settled_at.append(key.entity)
+        with self.reader(key) as receiver:
+            yield receiver
 
     @contextmanager
     def reader(self, key: Key) -> Iterator[Any]:
@@ -50,14 +59,17 @@ class Broker:
                 self.claims[name] = list(range(self.next[entity], self.next[entity] + number))
                 self.next[entity] += number
         found = self.claims.get(name, [])
+        if self.away and (away := self.away.pop(0)):
+            return {b"fragments": [], b"size": 0, b"unavailable": away}
         if not found:
-            return {b"fragments": [], b"size": 0}
+            return {b"fragments": [], b"size": 0, b"available-count": self.waiting[entity]}
         part = {
             b"fragment": 2,
             b"numbers": pack_counts(found),
             b"delivery-counts": (3).to_bytes(4, "big") + len(found).to_bytes(4, "big"),
         }
-        return {b"fragments": [part], b"size": 10 * len(found), b"oldest-enqueued-time": 1_000 + found[0]}
+        told = {b"oldest-enqueued-time": 1_000 + found[0], b"available-count": self.waiting[entity]}
+        return {b"fragments": [part], b"size": 10 * len(found), **told}
 
     def list_claims(self, entity: str, body: dict[str, Any]) -> dict[bytes, Any]:
         prefix = body.get("prefix", "")
@@ -86,7 +98,7 @@ def clock() -> Any:
 
 
 def claims_of(broker: Broker) -> BrokerClaims:
-    return BrokerClaims(broker.reader, lambda _, work: work(), broker.clock)
+    return BrokerClaims(broker.reader, broker.settler, lambda _, work: work(), broker.clock)
 
 
 def named(part: int) -> str:
@@ -215,3 +227,44 @@ def test_an_answer_is_unpacked_fragment_by_fragment() -> None:
     taken = taken_of(answer)
     assert taken.numbers == {(1 << 48) + 4: 0, (1 << 48) + 5: 5, (1 << 48) + 9: 5, (3 << 48) + 1: 0}
     assert taken.fragments == (1, 3)
+
+
+def test_each_claim_tells_what_a_further_one_would_find(clock: Any) -> None:
+    broker = Broker(clock, orders=30, bills=3)
+    claims = claims_of(broker)
+    claims.claim(("orders", "bills"), named, 20, 0)
+    assert claims.available == {"orders": 13, "bills": 0}
+    assert taken_of({b"fragments": [], b"size": 0}).available is None
+
+
+def test_what_settles_is_asked_over_a_receiver_of_its_own(clock: Any) -> None:
+    """The batch before is settled while the next one is claimed, and a receiver is of one thread."""
+    broker = Broker(clock, orders=10)
+    claims = claims_of(broker)
+    claim, _ = claims.claim(("orders",), named, 4, 0)
+    assert broker.settled_at == []
+    claims.settle(claim, (named(0),))
+    assert (broker.settled_at, broker.claims) == (["orders"], {})
+
+
+def test_what_a_fragment_has_that_is_away_is_waited_for_when_a_batch_is_found_again(clock: Any) -> None:
+    """It would be dropped from the batch, and a process that is killed before it settles would have it removed."""
+    broker = Broker(clock, orders=10)
+    claim, _ = claims_of(broker).claim(("orders",), named, 4, 0)
+    offset = ClaimOffset("here", 5, claim, stream="name", parts=1)
+    attempts: list[str] = []
+
+    def retried(_: Key, work: Any) -> Any:
+        while True:
+            try:
+                return work()
+            except ServiceBusServerBusyError as error:
+                attempts.append(str(error))
+
+    broker.away = [[2, 3], [2]]
+    claims = BrokerClaims(broker.reader, broker.settler, retried, broker.clock)
+    assert claims.claimed(offset, (named(0),)) == claim
+    assert len(attempts) == 2
+    assert "fragment 2 of 'orders' is away" in attempts[0]
+    broker.away = [[3]]
+    assert claims.claimed(offset, (named(0),)) == {}

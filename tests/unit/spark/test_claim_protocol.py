@@ -18,6 +18,7 @@ from duobus.spark.claims.runner import ClaimPlan, ClaimRunner
 from duobus.spark.errors import CheckpointError
 from duobus.spark.offsets import ClaimOffset, Key, mark_of
 from duobus.spark.peek_decoder import DEFERRED_IN, Peeked
+from duobus.spark.retry import BackgroundWork
 
 
 def knowing() -> ClaimEngine:
@@ -351,6 +352,50 @@ def test_an_offset_says_by_how_much_a_deferral_counts_as_soon_as_that_is_known(c
     third, _ = claim_runner.latest(second, 2, 0)
     assert ClaimOffset.from_json(third).counted == int(counts)
     assert ClaimOffset.from_json(third).batch == 3
+
+
+@pytest.mark.parametrize("settles_last", [False, True])
+def test_a_batch_is_settled_while_the_next_one_is_claimed(settles_last: bool) -> None:
+    queue = StandIn(12, claims=True)
+    access = StandInAccess(queue, "one", Steps())
+    access.settles_last = settles_last
+    claim_runner = ClaimRunner(claiming(), access)
+    offsets = [claim_runner.initial()]
+    for _ in range(3):
+        end, count = claim_runner.latest(offsets[-1], 4, 0)
+        assert count == 4
+        claim_runner.plan(offsets[-1], end)
+        offsets.append(end)
+    assert claim_runner.latest(offsets[-1], 4, 0) == (offsets[-1], 0)
+    assert queue.left() == 0
+
+
+def test_a_batch_that_could_not_be_settled_is_settled_at_the_next_call_and_the_new_claim_told_again() -> None:
+    queue = StandIn(12, claims=True)
+    access = StandInAccess(queue, "one", Steps())
+    claim_runner = ClaimRunner(claiming(), access)
+    first, _ = claim_runner.latest(claim_runner.initial(), 4, 0)
+    claim_runner.plan(claim_runner.initial(), first)
+    second, _ = claim_runner.latest(first, 4, 0)
+    claim_runner.plan(first, second)
+    settled, access.settle = access.settle, failing  # type: ignore[method-assign, assignment]
+    with pytest.raises(OSError, match="away"):
+        claim_runner.latest(second, 4, 0)
+    access.settle = settled  # type: ignore[method-assign]
+    third, count = claim_runner.latest(second, 4, 0)
+    assert (count, queue.left()) == (4, 4)
+    assert list(ClaimOffset.from_json(third).claim[QUEUE]) == [9, 10, 11, 12]
+
+
+def failing(*_: Any) -> bool:
+    """The broker does not answer."""
+    raise OSError("away")
+
+
+def test_work_aside_gives_its_result_or_its_error_to_who_waits_for_it() -> None:
+    assert BackgroundWork(lambda: 5).result() == 5
+    with pytest.raises(OSError, match="away"):
+        BackgroundWork(failing).result()
 
 
 def test_a_process_remembers_its_last_plans_and_forgets_older_ones() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +13,9 @@ import pytest
 from azure.servicebus.exceptions import MessageNotFoundError, ServiceBusServerBusyError
 from pyspark.sql.types import StructType  # type: ignore[attr-defined]
 
+from duobus.spark import recovery
 from duobus.spark.entities import demand_there, look, peek
-from duobus.spark.offsets import COUNT_BITS, BrowseOffset
+from duobus.spark.offsets import COUNT_BITS, BrowseOffset, ClaimOffset, Key
 from duobus.spark.source.browse_stream import BrowseStreamReader
 from duobus.spark.source.peek_pages import page_of
 from duobus.spark.source.ranges import Range, messages_of
@@ -173,3 +177,19 @@ def test_a_stream_from_the_latest_on_reads_all_of_a_fragment_that_was_away_when_
     stream.found.append(SECOND[-1] + 1)
     seen, _ = stream.all_from(begin)
     assert sorted(seen) == [*FIRST, SECOND[-1] + 1]
+
+
+def test_release_looks_for_a_batch_without_the_retries_of_the_sdk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK tries three times more for a number that is missing, 12 s for each fragment."""
+    (tmp_path / "offsets").mkdir()
+    offset = ClaimOffset("localhost", 1, {Key("orders"): dict.fromkeys(FIRST, 0)}, 0)
+    (tmp_path / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(offset.to_json())}\n")
+    monkeypatch.setattr(recovery, "demand_reachable", lambda _: None)
+    monkeypatch.setattr(recovery, "new_client", lambda place: nullcontext(place))
+    looked: list[int] = []
+    monkeypatch.setattr(recovery, "_ours", lambda client, *_: (looked.append(client.retries), ({}, 0))[1])
+    text = "Endpoint=sb://localhost;SharedAccessKeyName=k;SharedAccessKey=s"
+    found = recovery.release(tmp_path, {"connectionString": text}, action="report")
+    assert (found["messages"], looked) == (0, [0])

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from claim_standin import LOCK_MS, QUEUE, StandIn, StandInAccess, Steps
 
-from duobus.spark.claims.engine import ClaimEngine
+from duobus.spark.claims.engine import ClaimEngine, Seen
 from duobus.spark.claims.lock_handles import LockHandle
-from duobus.spark.claims.runner import ClaimRunner
+from duobus.spark.claims.runner import NAMING_BATCH_MAX, ClaimRunner
 from duobus.spark.claims.sdk_access import SdkAccess
 from duobus.spark.connection import Place
+from duobus.spark.errors import DataLoss
 from duobus.spark.offsets import Claim, ClaimOffset, Key
 from duobus.spark.source import partition_reader as tasks
 from kits.hand_time import HandTime
@@ -88,6 +89,54 @@ def test_the_sdk_access_tells_that_it_was_interrupted() -> None:
     assert access.may_still_defer()
     assert access.defer({}) == ({}, None)
     assert not access.may_still_defer()
+
+
+class Willing:
+    """A receiver whose requests to settle succeed."""
+
+    def _settle_message_via_mgmt_link(self, how: str, tokens: list[Any]) -> None:
+        assert (how, len(tokens)) == ("defered", 3)
+
+    def close(self) -> None:
+        pass
+
+
+def test_what_the_broker_says_it_has_deferred_is_looked_over_before_tasks_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A lock that ended all the same, or a message that is gone, would fail the task and with it the query."""
+    clock, key = HandTime(), Key("orders")
+    access = SdkAccess(Place("connectionString", "Endpoint=sb://localhost"), ("orders",), clock=clock)
+    until_ms = clock.now_ms() + 60_000
+    access._held = {key: {number: LockHandle(number, 0, "token", until_ms, 0, 1) for number in (1, 2, 3)}}
+    access._receivers = {key: Willing()}
+    monkeypatch.setattr(access, "seen", lambda _: {key: {1: Seen(True, 0), 2: Seen(False, 1)}})
+    monkeypatch.setattr(access, "_learned", lambda _: 0)
+    assert access.defer({key: dict.fromkeys((1, 2, 3), 0)}) == ({key: {1: 0}}, 0)
+
+
+@pytest.mark.parametrize(("is_only", "most"), [(False, NAMING_BATCH_MAX), (True, 2_000)])
+def test_the_batch_by_which_a_stream_gets_its_name_is_small_unless_it_is_the_only_one(is_only: bool, most: int) -> None:
+    queue = StandIn(2_000, claims=True)
+    engine = ClaimEngine("here", ("orders",), counted=0, new_name=lambda: "name")
+    claim_runner = ClaimRunner(engine, StandInAccess(queue, "first", Steps()))
+    end, count = claim_runner.latest(claim_runner.initial(), 10_000, 0, is_only=is_only)
+    assert count == most
+    if not is_only:
+        claim_runner.plan(claim_runner.initial(), end)
+        assert claim_runner.latest(end, 10_000, 0)[1] == 1_500
+
+
+def test_an_error_says_which_messages_are_still_there_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = HandTime()
+    monkeypatch.setattr(tasks, "pause", lambda _: clock.advance(60_000))
+    active = SimpleNamespace(sequence_number=5, state=SimpleNamespace(name="ACTIVE"), delivery_count=1)
+    monkeypatch.setattr(tasks, "_with_receiver", lambda *_: [active])
+    reading: Any = SimpleNamespace(fails_on_loss=True)
+    with pytest.raises(DataLoss) as told:
+        tasks._waited_for(reading, Key("orders"), [5, 6], clock)
+    assert "(5 active, delivered 1 times; 6 gone)" in str(told.value)
+    assert "1 of them are in the queue and lost nothing: start the query again" in str(told.value)
 
 
 def test_a_task_that_was_stopped_for_long_looks_again_before_it_tells_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ class Claimed(NamedTuple):
 
     Attributes:
         parts: Of the fragments that have messages of it.
-        away: Numbers of the fragments whose store is away; they may have more.
+        away: Numbers of the fragments whose store was away; they may have more.
     """
 
     parts: list[ClaimPart]
@@ -114,9 +114,12 @@ async def claim(
         await _done([_command(handle, source_no, sub_queue, claim_id, nothing) for handle in online])
     else:
         await _claim_new(online, source_no, sub_queue, claim_id, ClaimBudget(messages, size))
-    parts = [_part(handle, source_no, sub_queue, claim_id) for handle in online if handle.online]
+    there = [handle for handle in online if handle.online]
+    parts = [_part(handle, source_no, sub_queue, claim_id) for handle in there]
+    # One that came back meanwhile was not asked, so it counts as away.
+    told = {handle.number for handle in there}
     return Claimed(
-        [part for part in parts if part is not None], [handle.number for handle in handles if not handle.online]
+        [part for part in parts if part is not None], [handle.number for handle in handles if handle.number not in told]
     )
 
 

@@ -33,6 +33,8 @@ THREADS_MAX: Final = 16
 _RUN: Final = struct.Struct(">QI")
 _REPEATED: Final = struct.Struct(">II")
 _NOT_IMPLEMENTED: Final = 501
+#: The operation that settles, which may be asked for while another request is under way.
+SETTLE: Final = "settle-claim"
 
 _log = logging.getLogger("duobus.spark")
 
@@ -49,12 +51,16 @@ class Taken(NamedTuple):
         size: Bytes of all messages.
         fragments: The fragments that they are in.
         oldest_ms: When the first was enqueued.
+        available: Messages that a further claim would have found; None: the broker does not say so.
+        away: Fragments whose store is away, which may have more.
     """
 
     numbers: Numbers
     size: int
     fragments: tuple[int, ...]
     oldest_ms: int | None
+    available: int | None = None
+    away: frozenset[int] = frozenset()
 
 
 class BrokerClaims:
@@ -62,21 +68,25 @@ class BrokerClaims:
 
     Args:
         reader: Opens a receiver of an entity, to send requests with.
+        settler: Likewise, for requests that settle: they may be sent by another thread than the others.
         retried: Does work of an entity again after errors that pass.
         clock: Time.
 
     Attributes:
         oldest_ms: When the first message of the latest claim was enqueued.
         size: Bytes of the messages of the latest claim, as the broker keeps them.
+        available: Messages of each entity that a further claim would have found, as the broker said last.
     """
 
     def __init__(
         self,
         reader: Callable[[Key], AbstractContextManager[Any]],
+        settler: Callable[[Key], AbstractContextManager[Any]],
         retried: Callable[[Key, Callable[[], Any]], Any],
         clock: Clock,
     ) -> None:
         self._reader = reader
+        self._settler = settler
         self._retried = retried
         self._clock = clock
         self._is_there: bool | None = None
@@ -84,6 +94,7 @@ class BrokerClaims:
         self._open: dict[tuple[str, str], None] = {}
         self.oldest_ms: int | None = None
         self.size = 0
+        self.available: dict[str, int] = {}
 
     # -- the operations -----------------------------------------------------------------------------------------
 
@@ -101,7 +112,8 @@ class BrokerClaims:
 
     def _ask_once(self, entity: str, operation: str, members: Mapping[str, Any]) -> Any:
         request = {name.replace("_", "-"): value for name, value in members.items()}
-        with self._reader(Key(entity)) as receiver:
+        opened = self._settler if operation == SETTLE else self._reader
+        with opened(Key(entity)) as receiver:
             receiver._check_live()
             return receiver._mgmt_request_response_with_retry(
                 f"duobus:{operation}".encode(), request, partial(_answered, operation)
@@ -114,7 +126,10 @@ class BrokerClaims:
         answer = self._ask(
             entity, "claim", claim_id=claim_id, max_count=limit, max_bytes=size, min_count=least, max_wait=wait_ms
         )
-        return taken_of(answer)
+        taken = taken_of(answer)
+        if taken.available is not None:
+            self.available[entity] = taken.available
+        return taken
 
     # -- the steps of a stream ----------------------------------------------------------------------------------
 
@@ -234,14 +249,34 @@ class BrokerClaims:
     def claimed(self, offset: ClaimOffset, ids: tuple[str, ...]) -> Claim:
         """The messages that the entities of an offset have under its ids.
 
+        What a fragment has that is away is waited for: the batch would be read without it, and settled with it.
+
         Raises:
             Unsupported: An entity has no claims.
+            ServiceBusServerBusyError: A fragment is away for long.
         """
         claim: Claim = {}
         for entity in sorted({key.entity for key in offset.claim}):
+            fragments = {number >> COUNT_BITS for number in offset.claim[Key(entity)]}
             for claim_id in ids:
-                self._note(claim, entity, self._claim_of(entity, claim_id, 0, BYTES_MAX, 0, 0))
+                work = partial(self._whole_once, entity, claim_id, fragments)
+                self._note(claim, entity, self._retried(Key(entity), work))
         return claim
+
+    def _whole_once(self, entity: str, claim_id: str, fragments: set[int]) -> Taken:
+        """What a claim has in one entity, of these fragments for certain."""
+        from azure.servicebus.exceptions import ServiceBusServerBusyError
+
+        asked = {"claim_id": claim_id, "max_count": 0, "max_bytes": BYTES_MAX, "min_count": 0, "max_wait": 0}
+        answer = self._ask_once(entity, "claim", asked)
+        if answer is None:
+            raise Unsupported(entity)
+        taken = taken_of(answer)
+        if away := fragments & taken.away:
+            raise ServiceBusServerBusyError(
+                message=f"The fragment {min(away)} of '{entity}' is away, which has messages of the batch."
+            )
+        return taken
 
     def settle(self, claim: Claim, ids: tuple[str, ...]) -> None:
         """Remove the messages of a batch, by the ids of its claims.
@@ -252,7 +287,7 @@ class BrokerClaims:
         for key, numbers in claim.items():
             fragments = sorted({number >> COUNT_BITS for number in numbers})
             for claim_id in ids:
-                self._ask(key.entity, "settle-claim", claim_id=claim_id, fragments=fragments)
+                self._ask(key.entity, SETTLE, claim_id=claim_id, fragments=fragments)
 
     def free_all(self, entities: Iterable[str], prefix: str) -> int:
         """Give back all claims whose ids begin with a prefix, which no task has read; return how many messages it were.
@@ -329,5 +364,12 @@ def taken_of(answer: dict[bytes, Any]) -> Taken:
         runs = (range(base + first, base + first + length) for first, length in _RUN.iter_unpack(part[b"numbers"]))
         counts = (repeat(count, times) for count, times in _REPEATED.iter_unpack(part[b"delivery-counts"]))
         numbers.update(zip(chain.from_iterable(runs), chain.from_iterable(counts), strict=True))
-    oldest = answer.get(b"oldest-enqueued-time")
-    return Taken(numbers, int(answer[b"size"]), tuple(fragments), None if oldest is None else int(oldest))
+    oldest, available = answer.get(b"oldest-enqueued-time"), answer.get(b"available-count")
+    return Taken(
+        numbers,
+        int(answer[b"size"]),
+        tuple(fragments),
+        None if oldest is None else int(oldest),
+        None if available is None else int(available),
+        frozenset(map(int, answer.get(b"unavailable") or ())),
+    )

@@ -13,7 +13,6 @@ The engine belongs to one process, the source runner. After a restart the engine
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -53,11 +52,6 @@ class Due(NamedTuple):
     ids: tuple[str, ...] = ()
 
 
-def text_of(offset: ClaimOffset) -> str:
-    """The text by which offsets are compared."""
-    return json.dumps(offset.to_json(), separators=(",", ":"))
-
-
 class ClaimEngine:
     """The claims of a source runner, and the state of each.
 
@@ -84,7 +78,7 @@ class ClaimEngine:
         self._settled = 0
         self._held: ClaimOffset | None = None
         self._planned: dict[int, Claim] = {}
-        self._plans: dict[str, Any] = {}
+        self._plans: list[tuple[ClaimOffset, Any]] = []
         self._new_name = new_name
         self.counted = counted
 
@@ -138,6 +132,10 @@ class ClaimEngine:
         self._settled = max(self._settled, batch)
         self._planned = {other: claim for other, claim in self._planned.items() if other > batch}
 
+    def will_name(self, start: ClaimOffset) -> bool:
+        """Whether the offset of the batch after this one is the first that has a name."""
+        return start.stream is None and self._new_name is not None
+
     def claimed(self, start: ClaimOffset, received: Claim, until_ms: int | None = None, parts: int = 0) -> ClaimOffset:
         """Return the offset of a batch; nothing of it may be deferred by this process before Spark has written it down.
 
@@ -149,7 +147,8 @@ class ClaimEngine:
         """
         counted = self.counted if self.counted is not None else start.counted
         stream = start.stream
-        if stream is None and self._new_name is not None:
+        if self.will_name(start):
+            assert self._new_name is not None
             # From the next batch on: an id that no offset has made would be forgotten with this process.
             stream = self._new_name()
         self._held = ClaimOffset(self._at, start.batch + 1, received, counted, until_ms, stream, parts)
@@ -157,18 +156,17 @@ class ClaimEngine:
 
     def plan_of(self, end: ClaimOffset) -> Any:
         """The plan that was made in this process for exactly this batch, or None."""
-        return self._plans.get(text_of(end))
+        return next((plan for planned, plan in self._plans if planned == end), None)
 
     def holds(self, end: ClaimOffset) -> bool:
         """Whether this process received the messages of the batch and may still hold their locks."""
-        return self._held is not None and text_of(self._held) == text_of(end)
+        return self._held is not None and self._held == end
 
     def planned(self, end: ClaimOffset, deferred: Claim, plan: Any) -> None:
         """Remember which messages of a batch are deferred and go to tasks, and the plan for the tasks."""
         self._planned[end.batch] = deferred
-        self._plans[text_of(end)] = plan
-        while len(self._plans) > REMEMBERED:
-            del self._plans[next(iter(self._plans))]
+        self._plans = [(other, kept) for other, kept in self._plans if other != end][1 - REMEMBERED :]
+        self._plans.append((end, plan))
         self._held = None
 
     def unsettled(self) -> int:

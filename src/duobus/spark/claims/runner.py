@@ -7,7 +7,9 @@ can replace the ``Access`` and end the process between any two steps.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from duobus.spark.claims.engine import ClaimEngine, Due, Seen
@@ -15,6 +17,9 @@ from duobus.spark.offsets import Claim, ClaimOffset, Key
 
 #: Half a second each (``Access.pause``) for the longest lock that there is, 300 s, and what clocks are wrong by.
 PAUSES_MAX: Final = 610
+#: Messages of the batch by which a stream gets its name, where the broker claims from the next one on: this process
+#: receives their bodies, and their locks have to last until Spark has written them down. One request defers so many.
+NAMING_BATCH_MAX: Final = 500
 
 _log = logging.getLogger("duobus.spark")
 
@@ -68,6 +73,12 @@ class Access(Protocol):
     def settle(self, claim: Claim, ids: tuple[str, ...]) -> bool:
         """Remove the messages of claims at the broker; those that are gone are ignored. False as for ``claimed``."""
 
+    def beside(self, work: Callable[[], bool]) -> AbstractContextManager[Callable[[], bool]]:
+        """Do work with ``settle`` at the same time as what is done in the context, where that is ``claim``.
+
+        The context gives a function that waits for the work, and returns or raises what the work did.
+        """
+
     def planned(self) -> None:
         """The messages that were claimed go to tasks: they are not given back any more."""
 
@@ -100,24 +111,40 @@ class ClaimRunner:
         """The offset of a new stream."""
         return self._engine.initial().to_json()
 
-    def latest(self, start_form: Any, limit: int, wait_ms: int) -> tuple[Any, int]:
+    def latest(self, start_form: Any, limit: int, wait_ms: int, *, is_only: bool = False) -> tuple[Any, int]:
         """Claim a batch; return its offset, or ``start`` if there is no message, and the number of claimed messages.
+
+        ``is_only``: no further batch follows in this run, so that this one has to take what there is.
 
         Nothing is deferred yet, unless by the broker under an id that this process or a later one asks for again: an
         offset that Spark does not write down must leave nothing behind.
         """
         start = self._engine.read(start_form)
-        self._settle(self._engine.due(start))
+        due = self._engine.due(start)
         parts = 0
         if start.stream is not None and self._access.claims():
-            received, parts = self._access.claim(start, start.batch + 1, limit, wait_ms)
+            received, parts = self._claimed_next(start, due, limit, wait_ms)
         else:
+            self._settle(due)
+            if not is_only and self._engine.will_name(start):
+                limit = min(limit, NAMING_BATCH_MAX)
             received = self._access.receive(limit, wait_ms)
         count = sum(len(numbers) for numbers in received.values())
         if not count:
             return start_form, 0
         until_ms = None if parts else self._access.held_until_ms()
         return self._engine.claimed(start, received, until_ms, parts).to_json(), count
+
+    def _claimed_next(self, start: ClaimOffset, due: Due | None, limit: int, wait_ms: int) -> tuple[Claim, int]:
+        """Claim the next batch while the one before is settled: neither has to know of the other, and both wait."""
+        if due is None or not due.ids:
+            self._settle(due)
+            return self._access.claim(start, start.batch + 1, limit, wait_ms)
+        with self._access.beside(partial(self._is_settled_by_ids, due)) as is_settled:
+            claimed = self._access.claim(start, start.batch + 1, limit, wait_ms)
+            if not is_settled():
+                self._settle_by_numbers(due)
+        return claimed
 
     def plan(self, start_form: Any, end_form: Any) -> ClaimPlan:
         """Fix the messages of a batch, once and for all; after a restart find them again."""
@@ -213,12 +240,18 @@ class ClaimRunner:
             _log.warning("settling failed; it is done with the next batch", exc_info=True)
 
     def _settle(self, due: Due | None) -> None:
-        if due is None:
-            return
+        if due is not None and not self._is_settled_by_ids(due):
+            self._settle_by_numbers(due)
+
+    def _is_settled_by_ids(self, due: Due) -> bool:
         claim = due.claim
         if claim and due.ids and self._access.claims() and self._access.settle(claim, due.ids):
             self._engine.settled(due.batch)
-            return
+            return True
+        return False
+
+    def _settle_by_numbers(self, due: Due) -> None:
+        claim = due.claim
         if not due.is_certain and claim:
             # Whose they are is told by the offset that they come from, without what the next batch keeps.
             claim = self._engine.ours(ClaimOffset("", due.batch, claim), self._access.seen(claim))

@@ -20,7 +20,7 @@ from duobus.spark.connection import Place, counts_deferrals, new_client
 from duobus.spark.entities import look, open_receiver, peek, told
 from duobus.spark.errors import EntityError
 from duobus.spark.offsets import Claim, ClaimOffset, Key, by_fragment, deliveries_of, mark_of
-from duobus.spark.retry import pause, retried
+from duobus.spark.retry import BackgroundWork, pause, retried
 from duobus.spark.rows import size_of
 
 if TYPE_CHECKING:
@@ -46,6 +46,9 @@ SIZE_GUESS: Final = 4_096
 LOOKS_MAX: Final = 20
 #: Times that the SDK may try again when it removes: it takes a missing number for a passing fault.
 SETTLE_RETRIES: Final = 0
+
+#: What is seen of a message that is gone.
+LOST: Final = Seen(False, 0)
 
 _log = logging.getLogger("duobus.spark")
 
@@ -103,7 +106,11 @@ class SdkAccess:
         #: Receivers that still have credit: what arrives would be locked for nobody.
         self._open_credit: set[Key] = set()
         self._at_broker = BrokerClaims(
-            self._reader, lambda key, work: retried(key, work, self._clock, claim_timeout_s), self._clock
+            self._reader,
+            # A receiver of its own: the batch before is settled by another thread than the one that claims.
+            partial(self._reader, removes=True),
+            lambda key, work: retried(key, work, self._clock, claim_timeout_s),
+            self._clock,
         )
 
     # -- claims by the broker -----------------------------------------------------------------------------------
@@ -141,6 +148,19 @@ class SdkAccess:
         except Unsupported:
             return None
 
+    @contextmanager
+    def beside(self, work: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
+        """See ``Access``; a process that has to end leaves the work to itself."""
+        # Both threads use the client, so it is there before.
+        self._settlers()
+        settlement = BackgroundWork(work)
+        try:
+            yield settlement.result
+        except Exception:
+            # Whoever closes the connections now is the only one who uses them.
+            settlement.wait()
+            raise
+
     def settle(self, claim: Claim, ids: tuple[str, ...]) -> bool:
         """See ``Access``."""
         try:
@@ -155,6 +175,7 @@ class SdkAccess:
         """Receive and hold messages of all entities, in fair shares; see ``Access``."""
         self._held, self._sizes = {}, {}
         self.oldest_ms, self._broker_bytes = None, 0
+        self._at_broker.available.clear()
         if limit < 1:
             return {}
         wait_s = wait_ms / 1000
@@ -298,7 +319,18 @@ class SdkAccess:
             if members:
                 done[key] = members
         self._held = {}
-        return done, self._learned(done)
+        return self._looked_over(done), self._learned(done)
+
+    def _looked_over(self, done: Claim) -> Claim:
+        """What is deferred after all, where a look costs little: a task that finds another message fails the query."""
+        if not done or self._takes_sessions or counts_deferrals(self._place) is None:
+            return done
+        seen = self.seen(done)
+        found = {
+            key: {number: mark for number, mark in numbers.items() if seen[key].get(number, LOST).is_deferred}
+            for key, numbers in done.items()
+        }
+        return {key: numbers for key, numbers in found.items() if numbers}
 
     def _deferred(self, key: Key, numbers: list[int]) -> list[int]:
         done: list[int] = []
@@ -351,6 +383,11 @@ class SdkAccess:
         """
         numbers = [number for held in self._held.values() for number in held]
         return len(numbers), self._broker_bytes + sum(self._sizes.get(number, 0) for number in numbers)
+
+    def available(self) -> int | None:
+        """Messages that a further claim would have found, as the broker said with the latest one; None: unknown."""
+        found = self._at_broker.available
+        return sum(found[entity] for entity in self.entities) if set(self.entities) <= found.keys() else None
 
     def held_until_ms(self) -> int | None:
         """See ``Access``; a message of a session has no lock of its own."""

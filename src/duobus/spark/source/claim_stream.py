@@ -191,7 +191,8 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         most: int = options["maxMessagesPerTrigger"] * WHOLE_TIMES
         self._access.max_bytes = options["maxBytesPerTrigger"]
-        if isinstance(limit, ReadAllAvailable):
+        is_only = isinstance(limit, ReadAllAvailable)
+        if is_only:
             self._of_one_batch()
         elif isinstance(limit, ReadMaxRows):
             most = limit.max_rows
@@ -201,7 +202,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._began_ms is not None:
             wait_ms = min(wait_ms, AVAILABLE_NOW_WAIT_MS)
             most = most if self._left is None else max(0, min(most, self._left))
-        end, count = claim_runner.latest(start, most, wait_ms)
+        end, count = claim_runner.latest(start, most, wait_ms, is_only=is_only)
         if not count and most and self._began_ms is not None:
             end, count = self._asked_again(claim_runner, start, most, wait_ms)
         self._claimed = count
@@ -218,13 +219,11 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The figures of the stream, in the place of an offset; Spark hands them on and never reads them."""
         if self._access is None or self._claim_runner is None:
             return None
-        if self._backlog is None:
-            self._backlog = Backlog(waiting_at(place_of(self._options)))
         (locks, size), deferred = self._access.held(), self._claim_runner.unsettled() + self._unplanned
-        # Brokers count as active what is locked or deferred, too. What the stream has taken since an answer came is
-        # subtracted, so that a figure which is a second old is right where nothing else is sent or received.
-        ever = self._backlog.newest(self._found(), self._taken - locks - deferred)
-        waiting = None if ever is None else max(0, ever - self._taken)
+        # A broker that claims tells it with each claim, so that nothing else has to be asked.
+        waiting = self._access.available()
+        if waiting is None:
+            waiting = self._waiting(self._taken - locks - deferred)
         oldest_ms = self._access.oldest_ms
         return Status(
             description_of(self._options),
@@ -236,6 +235,15 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             deferred=deferred,
             locks_held=locks,
         ).to_json()
+
+    def _waiting(self, added: int) -> int | None:
+        """How much waits by the counts of the broker, if they are known."""
+        if self._backlog is None:
+            self._backlog = Backlog(waiting_at(place_of(self._options)))
+        # Brokers count as active what is locked or deferred, too. What the stream has taken since an answer came is
+        # subtracted, so that a figure which is a second old is right where nothing else is sent or received.
+        ever = self._backlog.newest(self._found(), added)
+        return None if ever is None else max(0, ever - self._taken)
 
     def _found(self) -> tuple[str, ...]:
         """The entities that are read now."""

@@ -136,7 +136,7 @@ def _waited_for(reading: Reading, key: Key, numbers: list[int], clock: Clock) ->
             (found if is_deferred(message) else others)[message.sequence_number] = message
         missing = [number for number, message in found.items() if message is None]
         if missing and is_last:
-            _tell_loss(reading, key, [_described(number, others.get(number)) for number in missing])
+            _tell_loss(reading, key, {number: others.get(number) for number in missing})
             break
     return found
 
@@ -149,12 +149,19 @@ def _described(number: int, message: Any) -> str:
     return f"{number} {state}, delivered {message.delivery_count} times".lower()
 
 
-def _tell_loss(reading: Reading, key: Key, missing: list[str]) -> None:
-    some = "; ".join(missing[:_LISTED]) + ("; ..." if len(missing) > _LISTED else "")
+def _tell_loss(reading: Reading, key: Key, missing: dict[int, Any]) -> None:
+    told = [_described(number, message) for number, message in list(missing.items())[:_LISTED]]
+    some = "; ".join(told) + ("; ..." if len(missing) > _LISTED else "")
+    there = sum(message is not None for message in missing.values())
     text = (
         f"{len(missing)} claimed messages of '{key.entity}' are gone, or not deferred any more ({some}): somebody "
         "received them by number, or another query uses this checkpoint. failOnDataLoss=false goes on without them."
     )
+    if there:
+        text += (
+            f" {there} of them are in the queue and lost nothing: start the query again, which leaves them to a later "
+            "batch."
+        )
     if reading.fails_on_loss:
         raise DataLoss(text)
     _log.warning("%s", text)

@@ -58,7 +58,7 @@ async def claim(node: ManagementNode, body: dict[Any, Any]) -> Answer:
     number = sum(len(part.counts) for part in claimed.parts)
     # Their bodies are read, and metered, by whoever has the numbers.
     node.peer.meter(queue, RECEIVE, number, 0, 1, sub_queue)
-    return 200, _told(claimed, number)
+    return 200, _told(claimed, number) | {"available-count": queue.waiting(sub_queue)}
 
 
 async def _wait(node: ManagementNode, least: int, wait_ms: int) -> None:

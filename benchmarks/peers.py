@@ -197,7 +197,7 @@ class DuobusPeer(Peer):
         postgres: bool = False,
         ephemeral: bool = False,
         tls: bool = False,
-        journal: bool = False,
+        journal: bool = True,
     ) -> None:
         super().__init__(f"duobus-{name}")
         self._has_journal = journal
@@ -226,7 +226,7 @@ class DuobusPeer(Peer):
         files = ["--data", str(folder / "data"), "--config", str(config), "--ready-file", str(ready)]
         options = ["--port", "0", "--http-port", "0", "--emulator", *self._store_options(folder)]
         options += ["--ephemeral"] if self._is_ephemeral else []
-        options += ["--journal"] if self._has_journal else []
+        options += [] if self._has_journal else ["--no-journal"]
         options += ["--tls-self-signed", "--tls-port", "0"] if self._is_tls else []
         with (folder / "log").open("wb") as log:
             started = perf_counter()

@@ -8,7 +8,7 @@
     python benchmarks/run.py --configurations plain,consoles --rounds 9      three open consoles, and none
     python benchmarks/run.py --configurations plain,tls --workloads C1x1      over TLS, and without
     python benchmarks/run.py --configurations plain,ephemeral --workloads D   in memory, and on disk
-    python benchmarks/run.py --configurations plain,journal       with a journal before each store, and without
+    python benchmarks/run.py --configurations plain,without-journal       stores with a journal, and without
     python benchmarks/run.py --workloads SDK1,M1000    the official SDK, and 1,000 senders on 1,000 queues
     python benchmarks/run.py --peer rabbitmq     the same rounds with RabbitMQ among them, and the ratios to it
     python benchmarks/run.py --peer artemis --peer rabbitmq       the same with both peers
@@ -62,7 +62,7 @@ class Configuration(NamedTuple):
     is_in_postgres: bool = False
     is_ephemeral: bool = False
     is_over_tls: bool = False
-    has_journal: bool = False
+    has_journal: bool = True
 
 
 CONFIGURATIONS: Final[dict[str, Configuration]] = {
@@ -70,7 +70,7 @@ CONFIGURATIONS: Final[dict[str, Configuration]] = {
     "consoles": Configuration(),
     "ephemeral": Configuration(is_ephemeral=True),
     "tls": Configuration(is_over_tls=True),
-    "journal": Configuration(has_journal=True),
+    "without-journal": Configuration(has_journal=False),
     "parted": Configuration(stores=4, is_partitioned=True),
     "compiled": Configuration(is_compiled=True),
     "compiled-parted": Configuration(stores=4, is_partitioned=True, is_compiled=True),

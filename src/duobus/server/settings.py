@@ -133,7 +133,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls_key: Path | None = None
     emulator: bool = False
     ephemeral: bool = False
-    journal: bool = False
+    journal: bool = True
     ready_file: Path | None = None
     log_format: str = "text"
     log_file: Path | None = None
@@ -200,11 +200,6 @@ def load_settings(options: Settings) -> Settings:
         )
     if options.ephemeral:
         warnings.append("--ephemeral: messages and entities are kept in memory and gone when the server stops.")
-    if options.journal:
-        warnings.append(
-            "--journal is being tried: earlier versions cannot open a store that was not stopped in order. Leave it out"
-            " where messages matter."
-        )
     if options.allow_drills:
         warnings.append("--allow-drills: whoever may manage the namespace can make messaging stores fail and stall.")
     if any(place.is_unsafe for place in options.places):

@@ -108,10 +108,10 @@ def _memory(memory: int | None, incoming: int | None) -> tuple[int, int]:
 @click.option("--ephemeral", is_flag=True, help="Keep everything in memory.")
 @click.option(
     "--journal/--no-journal",
-    default=False,
+    default=True,
     show_default=True,
     envvar="DUOBUS_JOURNAL",
-    help="Write commits to a journal beside each store's file first. Being tried; not for messages that matter.",
+    help="Write commits to a journal beside each store's file first.",
 )
 @click.option(
     "--memory",

@@ -1,1 +1,1 @@
-"""The journal of a store in a file: commits as synced appends (decision 0059), by ``duobus serve --journal``."""
+"""The journal of a store in a file: commits as synced appends (decision 0059)."""

@@ -502,7 +502,7 @@ def store_in_file(
     """Return the store of a file, not open.
 
     A store that was not closed in order may have a journal although ``has_journal`` does not ask for one: that store
-    has the journal for one more life.
+    has the journal for one more life, until a close has brought everything over.
     """
     if has_journal or files_of(str(path.resolve())):
         return JournalStore(str(path), store_id, must_exist=must_exist, clock=clock)

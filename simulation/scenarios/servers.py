@@ -161,7 +161,6 @@ class SimulatedServerProcess:
         self.unit = unit = _WatchedClusterUnit(world.catalog, _ignored, Quotas(), entropy.uuid, time)
         unit.world = world
         unit.namespace(NAMESPACE)
-        unit.sharded_entities.is_wanted = world.is_spreading
         unit.directory = Directory(world.catalog.read())
         rules = NamespaceRules(NAMESPACE, world.catalog.read().namespaces[0].rules, [world.HOST])
         metering = MeteringCounts("sim")
@@ -180,6 +179,7 @@ class SimulatedServerProcess:
             context=None,
             thread=lambda _loop, name: self._link(name),
         )
+        unit.sharded_entities.is_understood = lambda: world.is_spreading
         world.hosts[me.node_id] = self
         amqp.router_of = partial(ClusterRouter, owners=cluster)
         open_cluster_forwarding(amqp, unit, cluster, self.clock)

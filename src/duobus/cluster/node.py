@@ -25,7 +25,7 @@ from duobus.errors import ArgumentInvalid, EntityNotFound, ServerBusy, ServiceBu
 from duobus.model.address import sharded_queue_of
 from duobus.model.descriptions import QUEUE
 from duobus.storage.catalog.interface import Catalog
-from duobus.storage.catalog.leases import LeaseTable, NodeEntry
+from duobus.storage.catalog.leases import PLACEMENT, LeaseTable, NodeEntry
 from duobus.storage.catalog_rows import LIVE, StoreRow
 from duobus.storage.writers import StoppableWriter, StoreWriter, Writer
 from duobus.telemetry.logs import Log
@@ -121,6 +121,7 @@ class ClusterNode:
         self._processor_seconds = processor_seconds
         # When the load was taken last, and what had been used by then.
         self._load_from = (clock.monotonic_ms(), processor_seconds())
+        unit.sharded_entities.is_understood = self._all_lay_over_stores
 
     # -- start and stop -----------------------------------------------------------------------------------------
 
@@ -154,6 +155,11 @@ class ClusterNode:
         for thread, used in ((self._leases_thread, self._table), (self._catalog_thread, self._reader)):
             thread.submit(used.close, lambda _result, _error: None)
             await self._loop.run_in_executor(None, thread.stop)
+
+    def _all_lay_over_stores(self) -> bool:
+        """Whether no server is of a version that lays partitioned entities into one store."""
+        nodes = self.ownership.nodes.values()
+        return all(node.details is not None and node.details.placement >= PLACEMENT for node in nodes)
 
     def _call(self, call: Callable[[], T]) -> asyncio.Future[T]:
         return _submit(self._loop, self._leases_thread, call)

@@ -30,7 +30,7 @@ async def _sharded_queue(hall: Hall, **properties: Any) -> tuple[Owner, Owner]:
     await first.adopt(1)
     await second.adopt(2)
     for owner in (first, second):
-        owner.unit.sharded_entities.is_wanted = True
+        owner.unit.sharded_entities.is_understood = lambda: True
         owner.unit.namespace("n")
     creator = _creator(first, second)
     await creator.unit.create_queue("n", QueueDescription(name="q", enable_partitioning=True, **properties))
@@ -177,7 +177,7 @@ async def test_what_needs_all_in_one_place_is_not_spread(hall: Hall) -> None:
     for other in ({"requires_session": True}, {"requires_duplicate_detection": True}, {"auto_delete_on_idle_ms": 1}):
         assert not takes(QueueDescription(name="r", enable_partitioning=True, **other))
     assert not takes(QueueDescription(name="r"))
-    first.unit.sharded_entities.is_wanted = False
+    first.unit.sharded_entities.is_understood = lambda: False
     assert not takes(QueueDescription(name="r", enable_partitioning=True))
 
 

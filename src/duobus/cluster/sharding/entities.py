@@ -8,6 +8,7 @@ again, and whatever a server leaves half done when it dies, the next owner of th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +18,7 @@ from duobus.broker.entities.bulk_creation import differences
 from duobus.broker.entities.destination import check_targets
 from duobus.broker.entities.queue import Queue
 from duobus.broker.fragment_handle import FragmentHandle
-from duobus.cluster.shards import SHARDED, SHARDED_NAME_MAX, assign_shards
+from duobus.cluster.shards import SHARDED, assign_shards
 from duobus.errors import (
     EntityAlreadyExists,
     NotImplementedYet,
@@ -96,30 +97,23 @@ class ShardedQueues:
     """The sharded queues, and their shards in the stores of this server.
 
     Attributes:
-        is_wanted: Partitioned queues that are created from now on are spread.
+        is_understood: Whether every server that is alive knows all that a sharded queue can have (decision 0066). As
+            long as one does not, a partitioned queue is laid into one store.
     """
 
     def __init__(self, unit: ClusteredScaleUnit) -> None:
-        self.is_wanted = False
+        self.is_understood: Callable[[], bool] = lambda: False
         self._unit = unit
 
     # -- what clients ask for -----------------------------------------------------------------------------------
 
     def takes(self, about: QueueDescription) -> bool:
-        """Whether a new queue is to be spread; what has properties that need all of it in one place is not."""
+        """Whether a new queue is to be laid over all stores."""
         return (
-            self.is_wanted
-            and about.enable_partitioning
+            about.enable_partitioning
             and len(self._unit.directory.contents.stores) > 1
-            and len(about.name) <= SHARDED_NAME_MAX
-            and not (
-                about.requires_session
-                or about.requires_duplicate_detection
-                or about.auto_delete_on_idle_ms
-                or about.authorization_rules
-                or about.forward_to
-                or about.forward_dead_lettered_messages_to
-            )
+            and not about.auto_delete_on_idle_ms
+            and self.is_understood()
         )
 
     async def create(self, home: Namespace, about: QueueDescription) -> Queue:

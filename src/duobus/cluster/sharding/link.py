@@ -19,9 +19,9 @@ from duobus.cluster.shards import ShardedQueueMap
 from duobus.errors import DetachForced, NotAllowed, NotImplementedYet, ServerBusy, ServiceBusError
 from duobus.gateway.amqp.links.counting_link import TELLS
 from duobus.gateway.amqp.links.link import about_entity, summarize_attach
-from duobus.gateway.amqp.links.session_link import wanted_session
+from duobus.gateway.amqp.links.session_link import needs_session, wanted_session
 from duobus.model.address import Address, not_found
-from duobus.model.descriptions import QUEUE
+from duobus.model.descriptions import QUEUE, QueueDescription
 
 if TYPE_CHECKING:
     from duobus.cluster.owners import OwnerDirectory
@@ -44,17 +44,21 @@ ROUTING: Final = frozenset(
 )
 
 
-def demand_ordinary(link: Link) -> None:
+def demand_ordinary(link: Link, about: QueueDescription, sub_queue: int) -> None:
     """Refuse a link that wants something which is not offered over several shards.
 
     Raises:
-        NotAllowed: A session, or to send on to another entity.
+        NotAllowed: A session of what has none, or none of what requires one; or to send on to another entity.
         NotImplementedYet: To browse.
     """
     remote = link.remote
     source: Any = None if remote is None else remote.source
-    if wanted_session(getattr(source, "filter", None))[0]:
-        raise NotAllowed("The entity does not require sessions, so no session can be accepted from it.")
+    is_session = wanted_session(getattr(source, "filter", None))[0]
+    if is_session:
+        what = "The entity does" if not sub_queue else "Dead-letter queues do"
+        raise NotAllowed(f"{what} not require sessions, so no session can be accepted from it.")
+    if link.is_sender and about.requires_session and not sub_queue:
+        raise needs_session(QUEUE, about.name)
     if getattr(source, "distribution_mode", None) == "copy":
         raise NotImplementedYet("Browsing by a link is not offered. Use peek-message of $management.")
     if remote is not None and any(str(key) == TRANSFER_DESTINATION for key in remote.properties or ()):
@@ -93,6 +97,19 @@ class ShardLink(ProxiedLink):
         self.unanswered -= 1
         if isinstance(state, Rejected) and state.error is not None:
             self.is_busy = self.is_busy or str(state.error.condition) == ServerBusy.condition
+
+    def does(self, coordinator: object) -> bool:
+        """Whether this is the coordinator of its owner."""
+        return self._upstream is not None and self._upstream.coordinator is coordinator
+
+    def take(self, event: Transfers) -> None:
+        """Pass one delivery of a transaction on."""
+        self._in_state(event)
+
+    def _note_sent(self, session: ProxiedSession, owner_id: int, event: Transfers) -> None:
+        """See ProxiedLink: its answer is waited for, as that of every other delivery."""
+        session.sent[owner_id] = (event.first_delivery_id, len(event.payloads[0]), self)
+        self.unanswered += 1
 
     @property
     def pending(self) -> int:
@@ -167,27 +184,17 @@ class ShardLink(ProxiedLink):
         self._write()
 
 
-class ShardedLink(ProxiedLink):
-    """The client's end; see ShardedSender and ShardedReceiver.
+class ShardedEndpoint(ProxiedLink):
+    """The client's end of a link that the owners of several shards answer.
 
     Attributes:
         peer, owners: As in ProxiedLink.
         sharded_queue: The queue.
-        branches: By shard; those without an owner are missing.
-        is_over: The client's link has ended.
+        connect: Gives the connection to a server.
+        is_over: The client's link has ended, or is another endpoint's.
     """
 
-    __slots__ = (
-        "_address",
-        "_attempts",
-        "_connect",
-        "_since_ms",
-        "branches",
-        "is_over",
-        "owners",
-        "peer",
-        "sharded_queue",
-    )
+    __slots__ = ("_address", "_names", "connect", "is_over", "owners", "peer", "sharded_queue")
 
     def __init__(
         self,
@@ -202,14 +209,10 @@ class ShardedLink(ProxiedLink):
         self.peer = peer
         self.owners = owners
         self.sharded_queue = sharded_queue
-        self.branches: dict[int, ShardLink] = {}
+        self.connect = connect
         self.is_over = False
         self._address = address
-        self._connect = connect
-        self._attempts = 0
-        self._since_ms = -1
-
-    # -- shard links -----------------------------------------------------------------------------------------------
+        self._names = 0
 
     def address_of(self, index: int) -> str:
         """The address of a shard, or of the same sub-queue of it."""
@@ -218,8 +221,59 @@ class ShardedLink(ProxiedLink):
 
     def next_name(self) -> str:
         """A name that no other link of the client's connection has."""
-        self._attempts += 1
-        return f"{self._prefix.hex()}-{self._attempts}"
+        self._names += 1
+        return f"{self._prefix.hex()}-{self._names}"
+
+    def is_renewed(self) -> bool:
+        """Whether the queue is gone, or another one of its name is there."""
+        sharded_queue = self.owners.sharded_queue_of(self.peer.namespace or "", self._address.key)
+        return sharded_queue is None or sharded_queue.row.entity_id != self.sharded_queue.row.entity_id
+
+    def start(self) -> None:
+        """Look for the owners."""
+        raise NotImplementedError
+
+    def tick(self, monotonic_ms: int) -> None:
+        """Follow the shards to their owners; called about twice a second."""
+
+    def _end_with(self, error: ServiceBusError) -> None:
+        described = self.peer.error(error, self._address.path)
+        self._end(described.condition, described.description, described.info)
+
+    def _end(self, condition: Any = None, text: str | None = None, info: Any = None) -> None:
+        if condition is None:
+            self._close()
+            return
+        if self._is_accepted:
+            self.link.detach(condition, text, info)
+        else:
+            self.link.refuse(condition, text, info)
+        self.peer.drop_endpoint(self.link)
+        self.peer.write_soon()
+
+    def close(self) -> None:
+        """The client has detached, or is gone."""
+        self._close()
+
+    def _close(self) -> None:
+        raise NotImplementedError
+
+
+class ShardedLink(ShardedEndpoint):
+    """The client's end; see ShardedSender and ShardedReceiver.
+
+    Attributes:
+        branches: By shard; those without an owner are missing.
+    """
+
+    __slots__ = ("_since_ms", "branches")
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.branches: dict[int, ShardLink] = {}
+        self._since_ms = -1
+
+    # -- shard links -----------------------------------------------------------------------------------------------
 
     def parts(self) -> Sequence[ProxiedLink]:
         """See ProxiedLink."""
@@ -240,7 +294,7 @@ class ShardedLink(ProxiedLink):
             shard_link = None
         if shard_link is None and ":" in address and not self.is_over:
             shard_link = self.branches[index] = self.shard_link_of(index, address)
-            self._connect(address).attach(shard_link)
+            self.connect(address).attach(shard_link)
 
     def shard_link_of(self, index: int, address: str) -> ShardLink:
         """A shard link to the owner of a shard."""
@@ -251,8 +305,7 @@ class ShardedLink(ProxiedLink):
         if self.is_over:
             return
         self._since_ms = monotonic_ms if self._since_ms < 0 else self._since_ms
-        sharded_queue = self.owners.sharded_queue_of(self.peer.namespace or "", self._address.key)
-        if sharded_queue is None or sharded_queue.row.entity_id != self.sharded_queue.row.entity_id:
+        if self.is_renewed():
             self._end_with(not_found(f"sb://{self.peer.namespace}/{self._address.path}"))
             return
         for index in range(len(self.sharded_queue.shares)):
@@ -296,25 +349,6 @@ class ShardedLink(ProxiedLink):
         else:
             self.shard_gone()
             self.peer.write_soon()
-
-    def _end_with(self, error: ServiceBusError) -> None:
-        described = self.peer.error(error, self._address.path)
-        self._end(described.condition, described.description, described.info)
-
-    def _end(self, condition: Any = None, text: str | None = None, info: Any = None) -> None:
-        if condition is None:
-            self._close()
-            return
-        if self._is_accepted:
-            self.link.detach(condition, text, info)
-        else:
-            self.link.refuse(condition, text, info)
-        self.peer.drop_endpoint(self.link)
-        self.peer.write_soon()
-
-    def close(self) -> None:
-        """The client has detached, or is gone."""
-        self._close()
 
     def _close(self) -> None:
         self.is_over = True

@@ -12,8 +12,11 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import Link
-from duobus.broker import COUNT_BITS
+from duobus.broker import COUNT_BITS, string_key
 from duobus.cluster.proxy.link import ProxiedLink
+from duobus.cluster.sharding import claims
+from duobus.cluster.sharding.placing import ANY, shard_of, the_one
+from duobus.cluster.sharding.sessions import ShardSessionLink
 from duobus.cluster.sharding.shard_management import Reply, ShardManagement, ShardManagementLink
 from duobus.cluster.shards import ShardedQueueMap
 from duobus.codec import Array, Int, Symbol, Timestamp, build_message, decode
@@ -32,13 +35,14 @@ from duobus.gateway.amqp.links.link import about_entity, summarize_attach
 from duobus.gateway.amqp.management.node import (
     PEEK_BYTES_MAX,
     PEEK_MESSAGES_MAX,
+    SESSIONS_PAGE_MAX,
+    TELL_NUMBER,
     TIMEOUT_DEFAULT_MS,
     TIMEOUT_MAX_MS,
     tokens_of,
 )
 from duobus.gateway.amqp.management.request_node import REQUEST_BYTES_MAX, ReplyLink, Request, RequestLink, RequestNode
 from duobus.gateway.amqp.management.scheduling import numbers_of
-from duobus.gateway.amqp.mapping import take_apart
 from duobus.model.address import Address, not_found
 from duobus.model.descriptions import QUEUE
 
@@ -46,6 +50,18 @@ if TYPE_CHECKING:
     from duobus.cluster.owners import OwnerDirectory
     from duobus.cluster.proxy.upstream import UpstreamConnection
     from duobus.gateway.amqp.peer import Peer
+
+
+class _Answered(Exception):
+    """An owner has refused; its answer is the client's.
+
+    Attributes:
+        rest: The answer, from its application properties on.
+    """
+
+    def __init__(self, rest: bytes) -> None:
+        super().__init__()
+        self.rest = rest
 
 
 class ShardedManagementNode(RequestNode):
@@ -148,7 +164,12 @@ class ShardedManagementNode(RequestNode):
         return (await self._ask(index, request, link, body))[1]
 
     async def _ask(self, index: int, request: Request, link: Link, body: dict[Any, Any]) -> Reply:
-        rest = build_message(None, request.properties, body_value=body)
+        properties = request.properties
+        held = self._held(request)
+        if held is not None and held.uplink is not None:
+            # The owner knows the link by another name.
+            properties = {**properties, "associated-link-name": held.uplink.name}
+        rest = build_message(None, properties, body_value=body)
         return await self._node(index, link).ask(rest)
 
     def _node(self, index: int, link: Link) -> ShardManagement:
@@ -217,9 +238,71 @@ class ShardedManagementNode(RequestNode):
         until = [ends[position] for position in sorted(ends)]
         return _ok({"expirations": Array(Timestamp, until)} if until else None)
 
-    async def _of_sessions(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
-        """A sharded queue has no sessions; any owner says so."""
-        return await self._of_one(self._next(), request, link, body)
+    async def _of_session(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
+        """What is about one session: at the shard of its id, where this connection holds it."""
+        held = self._held(request)
+        session_id = body.get("session-id")
+        if held is not None and session_id is None:
+            session_id = held.session_id
+        if not isinstance(session_id, str):
+            # Any owner says what is wrong with it.
+            return await self._of_one(self._next(), request, link, body)
+        index = self._sharded_queue.of_key(string_key(session_id))
+        return await self._of_one(index, request, link, {**body, "session-id": session_id})
+
+    def _held(self, request: Request) -> ShardSessionLink | None:
+        """The link on which the client holds a session, as the request names it; None when it names none."""
+        name = request.text("associated-link-name")
+        if name is None:
+            return None
+        return next(
+            (
+                endpoint
+                for one, endpoint in self.peer.endpoints()
+                if one.name == name
+                and isinstance(endpoint, ShardSessionLink)
+                and endpoint.segments == self._address.segments()
+            ),
+            None,
+        )
+
+    async def _sessions(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
+        """Ids of sessions, from one shard after the other."""
+        skip, top = integer_of(body, "skip", 0), integer_of(body, "top", SESSIONS_PAGE_MAX)
+        if skip < 0 or top < 1:
+            raise ArgumentInvalid("'skip' must be at least 0, 'top' at least 1.")
+        page: list[Any] = []
+        before, top = skip, min(top, SESSIONS_PAGE_MAX)
+        for index in range(len(self._sharded_queue.shares)):
+            asked = {**body, "skip": Int(before), "top": Int(top - len(page)), TELL_NUMBER: True}
+            properties, rest = await self._ask(index, request, link, asked)
+            if properties.get("statusCode") != 200:
+                return rest
+            answer = _body_of(rest)
+            page += _items(answer.get("sessions-ids"))
+            if len(page) >= top:
+                break
+            before = max(0, before - int(answer.get(TELL_NUMBER) or 0))
+        if not page:
+            return _nothing("com.microsoft:session-not-found")
+        return _ok({"skip": Int(skip + len(page)), "sessions-ids": Array(str, page)})
+
+    async def _claims(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
+        """What concerns claims: each is made of those of all shards under its id."""
+
+        async def ask(index: int, asked: dict[Any, Any]) -> dict[Any, Any]:
+            properties, rest = await self._ask(index, request, link, asked)
+            if properties.get("statusCode") == 503:
+                raise StoreUnavailable(str(properties.get("statusDescription")))
+            if properties.get("statusCode") != 200:
+                raise _Answered(rest)
+            return _body_of(rest)
+
+        shards = [[slot.fragment_no for slot in share.slots] for share in self._sharded_queue.shares]
+        try:
+            return _ok(await _CLAIMS[request.text("operation") or ""](ask, shards, body))
+        except _Answered as refused:
+            return refused.rest
 
     async def _by_number(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
         """Receive deferred messages, or cancel scheduled ones."""
@@ -246,15 +329,9 @@ class ShardedManagementNode(RequestNode):
         wanted: set[int] = set()
         for entry in entries if isinstance(entries, list) else ():
             message = entry.get("message") if isinstance(entry, dict) else None
-            key = take_apart(message).key if isinstance(message, bytes) else None
-            wanted.add(-1 if key is None else self._sharded_queue.of_key(key))
-        if len(wanted) > 1:
-            raise ArgumentInvalid(
-                "The messages of this request have partition keys that belong to different fragments of a partitioned "
-                "entity. Schedule them singly, or those of one key at a time."
-            )
-        index = wanted.pop() if wanted else -1
-        return await self._of_one(self._next() if index < 0 else index, request, link, body)
+            wanted.add(shard_of(self._sharded_queue, message) if isinstance(message, bytes) else ANY)
+        index = the_one(wanted, "request")
+        return await self._of_one(self._next() if index == ANY else index, request, link, body)
 
     async def _peek(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
         """Messages in order of sequence number, from one shard after the other; one that is away is passed over."""
@@ -265,7 +342,7 @@ class ShardedManagementNode(RequestNode):
         messages: list[Any] = []
         size = 0
         away: StoreUnavailable | None = None
-        for index in self._to_look_at(first):
+        for index in self._to_look_at(first, body):
             asked = {**body, "message-count": Int(limit - len(messages))}
             try:
                 properties, rest = await self._ask(index, request, link, asked)
@@ -286,10 +363,15 @@ class ShardedManagementNode(RequestNode):
             raise away
         return _ok({"messages": messages}) if messages else _nothing()
 
-    def _to_look_at(self, first: int) -> list[int]:
+    def _to_look_at(self, first: int, body: dict[Any, Any]) -> list[int]:
         """The shards that may have something from a sequence number on."""
         least = first >> COUNT_BITS
-        return [i for i, share in enumerate(self._sharded_queue.shares) if share.slots[-1].fragment_no >= least]
+        found = [i for i, share in enumerate(self._sharded_queue.shares) if share.slots[-1].fragment_no >= least]
+        session_id = body.get("session-id")
+        if isinstance(session_id, str) and self._sharded_queue.about.requires_session:
+            index = self._sharded_queue.of_key(string_key(session_id))
+            return [index] if index in found else []
+        return found
 
     async def _each(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
         """Delete messages: from one shard after the other, so many in all."""
@@ -324,11 +406,18 @@ _OPERATIONS: Final[dict[str, _Operation]] = {
     "com.microsoft:peek-message": ShardedManagementNode._peek,
     "com.microsoft:batch-delete-messages": ShardedManagementNode._each,
     "duobus:purge-messages": ShardedManagementNode._each,
-    "com.microsoft:renew-session-lock": ShardedManagementNode._of_sessions,
-    "com.microsoft:get-session-state": ShardedManagementNode._of_sessions,
-    "com.microsoft:set-session-state": ShardedManagementNode._of_sessions,
-    "com.microsoft:get-message-sessions": ShardedManagementNode._of_sessions,
+    "com.microsoft:renew-session-lock": ShardedManagementNode._of_session,
+    "com.microsoft:get-session-state": ShardedManagementNode._of_session,
+    "com.microsoft:set-session-state": ShardedManagementNode._of_session,
+    "com.microsoft:get-message-sessions": ShardedManagementNode._sessions,
 }
+_CLAIMS: Final = {
+    "duobus:claim": claims.claim,
+    "duobus:settle-claim": claims.free,
+    "duobus:release-claim": claims.free,
+    "duobus:list-claims": claims.list_claims,
+}
+_OPERATIONS.update(dict.fromkeys(_CLAIMS, ShardedManagementNode._claims))
 
 
 def _ok(body: Any) -> bytes:

@@ -22,7 +22,7 @@ from duobus.gateway.amqp.arguments import map_of
 from duobus.gateway.amqp.entity_status import demand_receiving, demand_sending
 from duobus.gateway.amqp.links.counting_link import CountingLink, wants_telling
 from duobus.gateway.amqp.links.link import ADDRESS_MAX, about_entity, demand_one_entity, is_short, summarize_attach
-from duobus.gateway.amqp.links.session_link import attach_session, wanted_session
+from duobus.gateway.amqp.links.session_link import attach_session, needs_session, wanted_session
 from duobus.gateway.amqp.links.via_link import ViaLink
 from duobus.gateway.amqp.management.cbs_node import CBS, CbsNode
 from duobus.gateway.amqp.management.node import ManagementNode
@@ -228,11 +228,7 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
         what = "The entity does" if not address.sub_queue else "Dead-letter queues do"
         raise NotAllowed(f"{what} not require sessions, so no session can be accepted from it.")
     if requires_session and not is_session:
-        raise NotAllowed(
-            "It is not possible for an entity that requires sessions to create a non-sessionful message receiver. "
-            f"Attach to the {queue.kind} '{queue.path}' with the filter com.microsoft:session-filter, which names a "
-            "session or is null for the next available."
-        )
+        raise needs_session(queue.kind, queue.path)
     if getattr(source, "distribution_mode", None) == "copy":
         raise NotImplementedYet("Browsing by a link is not offered. Use peek-message of $management.")
     is_removing = _remote(link).snd_settle_mode == SETTLED

@@ -316,6 +316,10 @@ class ClusterNode:
         """See HttpOwnerDirectory."""
         return self.ownership.me.http_address
 
+    def http_addresses(self) -> Sequence[str]:
+        """See HttpOwnerDirectory."""
+        return sorted({node.http_address for node in self.ownership.nodes.values()} | {self.own_http_address})
+
     def http_address_at(self, store_id: int) -> str:
         """See HttpOwnerDirectory."""
         address = self._http_address(store_id)

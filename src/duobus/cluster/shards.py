@@ -67,6 +67,10 @@ class ShardedQueueMap:
         """How many slots, and so fragments, there are."""
         return len(self._by_slot)
 
+    def at_slot(self, slot: int) -> int:
+        """The shard that has a slot."""
+        return self._by_slot[slot]
+
     def of_key(self, key: bytes) -> int:
         """The shard in which messages with this key belong."""
         return self._by_slot[slot_of(key, len(self._by_slot))]

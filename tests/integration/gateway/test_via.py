@@ -279,9 +279,6 @@ class Elsewhere:
     def knows(self, namespace: str, path: str) -> bool:
         return path == "far"
 
-    def is_sharded(self, namespace: str, path: str) -> bool:
-        return path == "spread"
-
     async def refresh(self) -> None:
         return
 

@@ -7,7 +7,7 @@ however long the list. What a server tells of its entities, counts and sizes, on
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from html import unescape
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -20,6 +20,10 @@ LISTS: Final = "$resources"
 _ENTRY: Final = re.compile(r"<entry .*?</entry>", re.DOTALL)
 _TITLE: Final = re.compile(r'<title type="text">(.*?)</title>', re.DOTALL)
 _PAGING: Final = ("$skip", "$top")
+
+
+#: Gives the entry of an entity, by its lower-case path, with the numbers that one server does not know.
+Sum = Callable[[str, str], Awaitable[str]]
 
 
 class Listed(NamedTuple):
@@ -63,11 +67,16 @@ class ListPage:
         """Whether something on it has no server at the moment."""
         return any(not part.address for part in self.parts)
 
-    def assemble(self, title: str, url: str, texts: Sequence[str], now_ms: int) -> str | None:
-        """The feed, of what the servers told of their parts; None when one of the entities is missing."""
+    async def assemble(self, title: str, url: str, texts: Sequence[str], now_ms: int, summed: Sum) -> str | None:
+        """The feed, of what the servers told of their parts; None when one of the entities is missing.
+
+        ``summed``: completes an entry.
+        """
         entries = {title_of(entry): entry for text in texts for entry in _ENTRY.findall(text)}
         if any(path.lower() not in entries for path in self.paths):
             return None
+        for path in self.paths:
+            entries[path.lower()] = await summed(path.lower(), entries[path.lower()])
         return documents.feed(
             title,
             [entries[path.lower()] for path in self.paths],

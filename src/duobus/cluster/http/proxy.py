@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from ssl import SSLCertVerificationError, SSLContext
 from typing import Any, Final, Protocol
+from urllib.parse import quote
 
 from aiohttp import ClientConnectorCertificateError, ClientError, ClientSession, ClientTimeout, TCPConnector, web
 from yarl import URL
 
 from duobus.auth.authorizer import Authorizer
 from duobus.clock import Clock
+from duobus.cluster.http.dead_letters import ShardedDeadLetters
 from duobus.cluster.http.lists import LISTS, Listed, ListPage, PageSegment, query_of
-from duobus.cluster.http.shards import HttpShardRouter
+from duobus.cluster.http.shards import HttpShardRouter, query_text, summed
 from duobus.cluster.shards import ShardedQueueMap
 from duobus.errors import ArgumentInvalid, ServiceBusError
 from duobus.gateway.rest.atom.paging import page_of
 from duobus.gateway.rest.atom.xml import documents
+from duobus.gateway.rest.authorization import Guard
+from duobus.gateway.rest.dead_letters.endpoint import ORDER_BYTES_MAX, is_dead_letter_request
 from duobus.gateway.rest.keys.endpoint import entity_of
+from duobus.gateway.rest.request_bodies import BodyBudget, read_body
 from duobus.gateway.rest.request_target import HOST, Target, parse_target
 from duobus.gateway.rest.runtime.routes import Call, call_of
 from duobus.gateway.tls import untrusted
@@ -42,6 +49,8 @@ _HOP: Final = frozenset(
 )
 #: First segments of what is this server's own, or of the whole namespace.
 _OWN: Final = ("$duobus", "$namespaceinfo", "$cbs")
+#: Address of the list of fragments.
+FRAGMENTS: Final = ("$duobus", "fragments")
 _KINDS: Final = {"queues": QUEUE, "topics": TOPIC}
 #: How often a list is asked for anew when entities came, went or moved meanwhile.
 LIST_TRIES: Final = 3
@@ -73,6 +82,9 @@ class HttpOwnerDirectory(Protocol):
     def http_address_at(self, store_id: int) -> str:
         """Address of the server that has a store, this one too; empty while it moves."""
 
+    def http_addresses(self) -> Sequence[str]:
+        """Addresses of all servers that are alive, this one too."""
+
     @property
     def is_member(self) -> bool:
         """Whether this server can reach what it shares with the others."""
@@ -90,6 +102,9 @@ class HttpProxy:
         self._clock = clock
         self._session: ClientSession | None = None
         self._shard_router = HttpShardRouter()
+        self._guard = Guard(authorizer, clock)
+        # What bodies take of memory that are taken apart here.
+        self._room = BodyBudget()
 
     @property
     def is_member(self) -> bool:
@@ -111,11 +126,17 @@ class HttpProxy:
             return None
         # The access rules of an entity are changed where the entity is.
         entity = entity_of(target)
+        if request.method == "GET" and target.lower == FRAGMENTS and PROXIED not in request.headers:
+            return await self._fragments(request)
         if target.lower[0] in _OWN and entity is None:
             return None
         if target.lower[0] == LISTS:
             # Who is asked by another server tells what it has itself.
             return None if PROXIED in request.headers else await self._list(request, target)
+        if PROXIED not in request.headers and is_dead_letter_request(request.method, target):
+            found = self._sharded_at(request, "/".join(target.segments[:-1]))
+            if found is not None:
+                return await self._of_dead_letters(request, target, found)
         whole = None if PROXIED in request.headers or entity else self._whole_of(request, target)
         if whole is not None:
             return await self._of_shards(request, target, *whole)
@@ -140,26 +161,36 @@ class HttpProxy:
         """
         try:
             call = call_of(request.method, target)
-            key = "/".join(target.lower) if call is None else parse_address(call.entity).key
         except ServiceBusError:
             return None
         if call is None and request.method != "GET":
             return None
-        sharded = self._owners.sharded_queue_of(self._authorizer.namespace_of(request.host).name, key)
+        sharded = self._sharded_at(request, "/".join(target.lower) if call is None else call.entity)
         return None if sharded is None else (call, sharded)
+
+    def _sharded_at(self, request: web.Request, path: str) -> ShardedQueueMap | None:
+        """The sharded queue that an address is in."""
+        try:
+            key = parse_address(path).key
+        except ServiceBusError:
+            return None
+        return self._owners.sharded_queue_of(self._authorizer.namespace_of(request.host).name, key)
 
     async def _of_shards(
         self, request: web.Request, target: Target, call: Call | None, sharded: ShardedQueueMap
     ) -> web.StreamResponse:
         """The answer of a share; or, where nothing is asked of messages, the entry of all of them."""
 
-        async def send(index: int, path: str) -> web.Response | None:
+        async def send(index: int, path: str, body: bytes | None) -> web.Response | None:
             address = self._owners.http_address_at(sharded.store_of(index))
-            return None if not address else await self._whole(request, address, path)
+            return None if not address else await self._whole(request, address, path, body)
+
+        async def read(limit: int) -> bytes:
+            return await self._body(request, target, limit)
 
         try:
             if call is not None:
-                return await self._shard_router.answer(call, request, target, sharded, send)
+                return await self._shard_router.answer(call, request, target, sharded, send, read)
             own = await self._whole(request, self._owners.own_http_address, request.raw_path)
             return await self._shard_router.entry(own, target, sharded, send)
         except ServiceBusError as error:
@@ -167,17 +198,63 @@ class HttpProxy:
         except (ClientError, OSError, TimeoutError) as error:
             return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
 
-    async def _whole(self, request: web.Request, address: str, path: str) -> web.Response:
-        """Another server's answer, as a whole."""
+    async def _of_dead_letters(self, request: web.Request, target: Target, sharded: ShardedQueueMap) -> web.Response:
+        """What the shards say to work on the messages of all of them."""
+
+        async def send(index: int, path: str, body: bytes) -> web.Response | None:
+            address = self._owners.http_address_at(sharded.store_of(index))
+            return None if not address else await self._whole(request, address, path, body)
+
+        rest = tuple(target.segments[sharded.row.path.count("/") + 1 : -1])
+        try:
+            body = await self._body(request, target, ORDER_BYTES_MAX)
+            return await ShardedDeadLetters(sharded, rest, send).answer(body)
+        except ServiceBusError as error:
+            return _refusal(error.http_status, str(error))
+        except (ClientError, OSError, TimeoutError) as error:
+            return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
+
+    async def _body(self, request: web.Request, target: Target, limit: int) -> bytes:
+        """The body of a request, of somebody who has a good token; what it may do there the owner says.
+
+        Raises:
+            ServiceBusError: It is too large, or the token is not good, or there is no room.
+        """
+        self._guard.demand(request, target, self._authorizer.namespace_of(request.host), None)
+        body = await read_body(request, limit, self._room)
+        # It lives as long as the request, whose connection is one of a bounded number.
+        self._room.give(len(body))
+        return body
+
+    async def _fragments(self, request: web.Request) -> web.Response:
+        """The list of fragments of all servers."""
+        addresses = self._owners.http_addresses()
+        answers = await asyncio.gather(
+            *(self._whole(request, address, request.raw_path) for address in addresses), return_exceptions=True
+        )
+        found = [answer for answer in answers if isinstance(answer, web.Response)]
+        rows: list[dict[str, Any]] = []
+        for answer in found:
+            if answer.status == 200:
+                rows += json.loads(answer.body if isinstance(answer.body, bytes) else b"[]")
+        refused = [answer for answer in found if answer.status not in (200, 404)] or found
+        if refused and not any(answer.status == 200 for answer in found):
+            return refused[0]
+        if not found:
+            return _refusal(503, "No server of the cluster can be reached. Try again.")
+        rows.sort(key=lambda row: (row["entity"].lower(), row["fragment"]))
+        return web.json_response(rows)
+
+    async def _whole(self, request: web.Request, address: str, path: str, body: bytes | None = None) -> web.Response:
+        """Another server's answer, as a whole; ``body``: in place of the request's own."""
         async with self._opened().request(
             request.method,
             self._url(address, path),
-            headers=self._headers(request),
-            data=request.content if request.can_read_body else None,
+            headers=self._headers(request, keeps_length=body is None),
+            data=body if body is not None else request.content if request.can_read_body else None,
             allow_redirects=False,
         ) as found:
-            body = await found.read()
-            answer = web.Response(status=found.status, reason=found.reason, body=body)
+            answer = web.Response(status=found.status, reason=found.reason, body=await found.read())
             for name, value in found.headers.items():
                 if name.lower() not in _HOP and name.lower() not in ("content-length", "content-type"):
                     answer.headers.add(name, value)
@@ -227,8 +304,25 @@ class HttpProxy:
             return refused
         url = f"{'https' if request.secure else 'http'}://{request.host}/{'/'.join(target.segments)}"
         texts = [answer.text or "" for answer in answers]
-        feed = page.assemble(target.lower[1].title(), url, texts, self._clock.now_ms())
+        sums = partial(self._summed, request, query_text(target.query))
+        feed = await page.assemble(target.lower[1].title(), url, texts, self._clock.now_ms(), sums)
         return None if feed is None else web.Response(text=feed, headers={"Content-Type": documents.FEED_TYPE})
+
+    async def _summed(self, request: web.Request, query: str, key: str, entry: str) -> str:
+        """An entry of a list with the numbers of all shards, when it is that of a sharded queue."""
+        sharded = self._owners.sharded_queue_of(self._authorizer.namespace_of(request.host).name, key)
+        if sharded is None:
+            return entry
+        addresses = [self._owners.http_address_at(sharded.store_of(index)) for index in range(len(sharded.shares))]
+        answers = await asyncio.gather(
+            *(
+                self._whole(request, address, f"{quote(f'/{share.path}')}{query}")
+                for share, address in zip(sharded.shares, addresses, strict=True)
+                if address
+            ),
+            return_exceptions=True,
+        )
+        return summed(entry, [one.text or "" for one in answers if isinstance(one, web.Response) and one.status == 200])
 
     async def _part(self, request: web.Request, target: Target, part: PageSegment) -> web.Response:
         path = f"/{'/'.join(target.segments)}?{query_of(target.query, part)}"
@@ -251,8 +345,12 @@ class HttpProxy:
             )
         return self._session
 
-    def _headers(self, request: web.Request) -> list[tuple[str, str]]:
-        headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
+    def _headers(self, request: web.Request, *, keeps_length: bool = True) -> list[tuple[str, str]]:
+        headers = [
+            (name, value)
+            for name, value in request.headers.items()
+            if name.lower() not in _HOP and (keeps_length or name.lower() != "content-length")
+        ]
         return [*headers, (PROXIED, self._owners.node_id)]
 
     def _url(self, address: str, path: str) -> URL:

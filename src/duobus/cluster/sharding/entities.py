@@ -156,11 +156,10 @@ class ShardedQueues:
             ServerBusy: The catalog is lost.
         """
         wanted = check_queue_update(queue.description, wanted, profile)
-        forwards = wanted.forward_to or wanted.forward_dead_lettered_messages_to
-        if wanted.auto_delete_on_idle_ms or wanted.authorization_rules or forwards:
+        if wanted.auto_delete_on_idle_ms:
             raise NotImplementedYet(
-                f"'{queue.path}' is spread over several servers: AutoDeleteOnIdle, forwarding and access rules of its "
-                "own are not offered for it. Leave them out."
+                f"'{queue.path}' lies in the stores of several servers: AutoDeleteOnIdle is not offered for it. Leave "
+                "it out."
             )
         check_targets(self._unit.namespace(queue.namespace), wanted, queue.description)
         wanted = msgspec.structs.replace(wanted, updated_at_ms=self._unit.now_ms())

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import Attach, Coordinator, Link, Source, Target
 from duobus.broker import Queue
-from duobus.broker.entities.destination import demand_one_place
 from duobus.codec import Described
 from duobus.errors import (
     DetachForced,
@@ -201,14 +200,10 @@ def _demand_destination(peer: Peer, address: Address) -> str:
     if address.sub_queue or address.is_management or address.is_cbs:
         raise NotAllowed("Messages are sent via an entity to a queue itself, not to a part of it.")
     home = peer.server.unit.namespace(peer.namespace or "")
-    demand_one_place(home, address.key)
     if address.subscription is None and not home.is_taken(address.key) and home.has(address.key):
         # Another server has it, and gets the messages when they are durable here.
         return address.path
-    queue = home.resolve(address)
-    if queue.is_sharded:
-        raise NotAllowed(f"'{queue.path}' is spread over several servers; nothing is sent via another entity to it.")
-    return queue.path
+    return home.resolve(address).path
 
 
 def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:

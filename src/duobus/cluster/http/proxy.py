@@ -126,20 +126,13 @@ class HttpProxy:
             return None
         # The access rules of an entity are changed where the entity is.
         entity = entity_of(target)
-        if request.method == "GET" and target.lower == FRAGMENTS and PROXIED not in request.headers:
-            return await self._fragments(request)
-        if target.lower[0] in _OWN and entity is None:
-            return None
-        if target.lower[0] == LISTS:
+        if PROXIED not in request.headers:
             # Who is asked by another server tells what it has itself.
-            return None if PROXIED in request.headers else await self._list(request, target)
-        if PROXIED not in request.headers and is_dead_letter_request(request.method, target):
-            found = self._sharded_at(request, "/".join(target.segments[:-1]))
-            if found is not None:
-                return await self._of_dead_letters(request, target, found)
-        whole = None if PROXIED in request.headers or entity else self._whole_of(request, target)
-        if whole is not None:
-            return await self._of_shards(request, target, *whole)
+            gathered = await self._of_several(request, target, is_about_keys=entity is not None)
+            if gathered is not None:
+                return gathered
+        if entity is None and target.lower[0] in (*_OWN, LISTS):
+            return None
         address = await self._address(request, entity or target.lower)
         if address is None:
             return None
@@ -153,6 +146,22 @@ class HttpProxy:
             return _refusal(503, f"The entity is served by another server, and {text}.")
         except (ClientError, OSError, TimeoutError) as error:
             return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
+
+    async def _of_several(
+        self, request: web.Request, target: Target, *, is_about_keys: bool
+    ) -> web.StreamResponse | None:
+        """The answer to what concerns several servers; None when the request does not, or this one says as much."""
+        if request.method == "GET" and target.lower == FRAGMENTS:
+            return await self._fragments(request)
+        if is_about_keys or target.lower[0] in _OWN:
+            return None
+        if target.lower[0] == LISTS:
+            return await self._list(request, target)
+        if is_dead_letter_request(request.method, target):
+            sharded = self._sharded_at(request, "/".join(target.segments[:-1]))
+            return None if sharded is None else await self._of_dead_letters(request, target, sharded)
+        whole = self._whole_of(request, target)
+        return None if whole is None else await self._of_shards(request, target, *whole)
 
     def _whole_of(self, request: web.Request, target: Target) -> tuple[Call | None, ShardedQueueMap] | None:
         """What is asked of a sharded queue: something of its messages, or for its entry (None).

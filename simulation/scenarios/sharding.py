@@ -6,6 +6,7 @@ of all servers. To the history a share's fragment is one of the whole queue's.
 
 from __future__ import annotations
 
+import random
 from typing import Any, Final
 
 import msgspec
@@ -120,21 +121,19 @@ class ShardedWorld(ServersWorld):
 
 
 class ShardedScenario(ServersScenario):
-    """What a seed has drawn."""
+    """What a seed has drawn: every queue is partitioned, those with sessions and those that forward in half of the seeds."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        # What is spread takes no part in transactions.
-        self.transactors = 0
         self.queues = [
-            msgspec.structs.replace(
-                queue,
-                enable_partitioning=True,
-                requires_duplicate_detection=False,
-                name="parted" if index else "plain",
-            )
+            msgspec.structs.replace(queue, enable_partitioning=True, name="parted" if index else "plain")
             for index, queue in enumerate(self.queues[:2])
         ]
+        rng = random.Random(f"sharding:{seed}")
+        if self.sessions is not None:
+            self.sessions = msgspec.structs.replace(self.sessions, enable_partitioning=True)
+        if rng.random() < 0.5:
+            self.forwarding = [msgspec.structs.replace(one, enable_partitioning=True) for one in self.forwarding]
 
 
 def run(seed: int) -> Outcome:

@@ -256,7 +256,8 @@ class ClusteredScaleUnit(ScaleUnit):
     ) -> Queue:
         """See ScaleUnit."""
         if self.sharded_entities.takes(description):
-            return await self.sharded_entities.create(self.namespace(namespace), description)
+            home = self.namespace(namespace)
+            return await self.sharded_entities.create(home, description, demand_targets=demand_targets)
         return await super().create_queue(namespace, description, demand_targets=demand_targets)
 
     async def update_queue(self, namespace: str, description: QueueDescription, *, profile: Profile = CLOUD) -> Queue:

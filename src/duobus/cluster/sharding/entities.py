@@ -116,8 +116,10 @@ class ShardedQueues:
             and self.is_understood()
         )
 
-    async def create(self, home: Namespace, about: QueueDescription) -> Queue:
+    async def create(self, home: Namespace, about: QueueDescription, *, demand_targets: bool = True) -> Queue:
         """Record a queue and its shards; each is made by the owner of its store.
+
+        ``demand_targets``: see ``ScaleUnit.create_queue``.
 
         Raises:
             EntityAlreadyExists: The name is taken.
@@ -132,7 +134,8 @@ class ShardedQueues:
         if store_id is None or store_id not in unit.brokers:
             raise StoreUnavailable(f"'{about.name}' is created by another server from now on. Try again.")
         unit.demand_room(home, about.name, is_partitioned=True)
-        check_targets(home, about)
+        if demand_targets:
+            check_targets(home, about)
         entity_id = catalog.begin_create(home.name, SHARDED, about.name, to_json(about), (SlotRow(0, 0, store_id),))
         stores = sorted(row.store_id for row in unit.directory.contents.stores)
         try:

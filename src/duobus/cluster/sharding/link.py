@@ -48,7 +48,7 @@ def demand_ordinary(link: Link, about: QueueDescription, sub_queue: int) -> None
     """Refuse a link that wants something which is not offered over several shards.
 
     Raises:
-        NotAllowed: A session of what has none, or none of what requires one; or to send on to another entity.
+        NotAllowed: A session of what has none, or none of what requires one.
         NotImplementedYet: To browse.
     """
     remote = link.remote
@@ -61,8 +61,6 @@ def demand_ordinary(link: Link, about: QueueDescription, sub_queue: int) -> None
         raise needs_session(QUEUE, about.name)
     if getattr(source, "distribution_mode", None) == "copy":
         raise NotImplementedYet("Browsing by a link is not offered. Use peek-message of $management.")
-    if remote is not None and any(str(key) == TRANSFER_DESTINATION for key in remote.properties or ()):
-        raise NotAllowed("Nothing is sent via a queue that is spread over several servers. Send to the entity itself.")
 
 
 class ShardLink(ProxiedLink):
@@ -131,7 +129,7 @@ class ShardLink(ProxiedLink):
             Target(address="front" if self.link.is_sender else address),
             snd_settle_mode=2 if remote.snd_settle_mode is None else remote.snd_settle_mode,
             rcv_settle_mode=remote.rcv_settle_mode or 0,
-            properties={TELLS: True} if self.link.is_sender else None,
+            properties={TELLS: True} if self.link.is_sender else whole.asked_properties,
         )
         self.uplink.context = self
         if self.link.is_sender:
@@ -264,12 +262,17 @@ class ShardedLink(ShardedEndpoint):
 
     Attributes:
         branches: By shard; those without an owner are missing.
+        asked_properties: What of the properties of the client's attach its owners have to know.
     """
 
-    __slots__ = ("_since_ms", "branches")
+    __slots__ = ("_since_ms", "asked_properties", "branches")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        remote = self.link.remote
+        asked = {} if remote is None else remote.properties or {}
+        # Each owner is to send on what the client sends by way of the queue.
+        self.asked_properties = {key: value for key, value in asked.items() if str(key) == TRANSFER_DESTINATION}
         self.branches: dict[int, ShardLink] = {}
         self._since_ms = -1
 

@@ -121,7 +121,7 @@ class ShardedWorld(ServersWorld):
 
 
 class ShardedScenario(ServersScenario):
-    """What a seed has drawn: every queue is partitioned, those with sessions and those that forward in half of the seeds."""
+    """What a seed has drawn: every queue is partitioned, those that forward in half of the seeds."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)

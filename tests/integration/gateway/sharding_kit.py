@@ -23,7 +23,7 @@ FRAGMENTS = 16
 class Front:
     """Says where shares are, to the server in front."""
 
-    def __init__(self, here: Server, owners: dict[int, Server], sharded_queue: ShardedQueueMap) -> None:
+    def __init__(self, here: Server, owners: dict[int, Server], sharded_queue: ShardedQueueMap | None) -> None:
         self.node_id = "front"
         self.context = None
         self.proxied_links = 0
@@ -87,6 +87,8 @@ async def sharded_entities(**properties: Any) -> AsyncIterator[ShardedRoom]:
             server.unit.place = lambda *_args, own=own, **_options: own  # type: ignore[method-assign]
             about = QueueDescription(name=shard_path("q", number), enable_partitioning=True, **properties)
             await server.unit.create_queue("ns", about)
+            # An owner knows by its own router that another server asks it.
+            server.amqp.router_of = partial(ClusterRouter, owners=Front(server, {}, None))
             rows.append(EntityRow(number, "ns", "queue", about.name, b"", LIVE, 8, slots[number - 1]))
         whole = QueueDescription(name="q", enable_partitioning=True, **properties)
         sharded_queue = ShardedQueueMap(EntityRow(9, "ns", SHARDED, "q", to_json(whole), LIVE, 0, ()), rows)

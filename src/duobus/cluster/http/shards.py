@@ -17,7 +17,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from duobus.broker import string_key
-from duobus.cluster.sharding.placing import ANY, shard_of_key, the_one
+from duobus.cluster.sharding.shard_choice import ANY, shard_of_key, the_one
 from duobus.cluster.shards import ShardedQueueMap
 from duobus.errors import ArgumentInvalid, MessageLockLost, StoreUnavailable
 from duobus.gateway.rest.atom.xml.runtime_info import AVAILABLE, LIMITED

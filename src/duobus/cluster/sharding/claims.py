@@ -43,7 +43,7 @@ async def claim(ask: Ask, shards: Sequence[Sequence[int]], body: dict[Any, Any])
     loop = asyncio.get_running_loop()
     wait_ms = min(max(integer_of(body, "max-wait", 0), 0), CLAIM_WAIT_MS_MAX)
     end_s = loop.time() + wait_ms / 1000
-    messages = min(integer_of(body, "max-count"), CLAIM_MESSAGES_MAX)
+    messages = min(integer_of(body, "max-count", None), CLAIM_MESSAGES_MAX)
     size = min(integer_of(body, "max-bytes", CLAIM_BYTES_DEFAULT), CLAIM_BYTES_MAX)
     asked = {**body, "max-wait": Int(0)}
     told, away = await _of_all(ask, shards, {**asked, "max-count": Int(0)})

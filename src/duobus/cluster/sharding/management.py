@@ -15,8 +15,8 @@ from duobus.amqp import Link
 from duobus.broker import COUNT_BITS, string_key
 from duobus.cluster.proxy.link import ProxiedLink
 from duobus.cluster.sharding import claims
-from duobus.cluster.sharding.placing import ANY, shard_of, the_one
 from duobus.cluster.sharding.sessions import ShardSessionLink
+from duobus.cluster.sharding.shard_choice import ANY, shard_of, the_one
 from duobus.cluster.sharding.shard_management import Reply, ShardManagement, ShardManagementLink
 from duobus.cluster.shards import ShardedQueueMap
 from duobus.codec import Array, Int, Symbol, Timestamp, build_message, decode

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from duobus.amqp import Rejected, TransactionalState, Transfers
 from duobus.cluster.sharding.link import ShardedLink, ShardLink
-from duobus.cluster.sharding.placing import ANY, shard_by_way, shard_by_way_of_batch, shard_of, shard_of_batch
+from duobus.cluster.sharding.shard_choice import ANY, shard_of, shard_of_batch, shard_via, shard_via_of_batch
 from duobus.cluster.shards import ShardedQueueMap
 from duobus.codec import BATCH_FORMAT
 from duobus.errors import ServiceBusError, StoreUnavailable
@@ -101,7 +101,7 @@ class ShardedSender(ShardedLink):
         is_batch = event.message_format == BATCH_FORMAT
         if self.asked_properties:
             # They are for another entity; this one only has to be asked at the right place.
-            return shard_by_way_of_batch if is_batch else shard_by_way
+            return shard_via_of_batch if is_batch else shard_via
         return shard_of_batch if is_batch else shard_of
 
     def _away(self, share: int) -> StoreUnavailable:

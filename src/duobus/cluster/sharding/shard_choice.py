@@ -42,24 +42,24 @@ def shard_of_batch(sharded: ShardedQueueMap, payload: bytes) -> int:
     return the_one(_shard_of(sharded, part) for part in parts)
 
 
-def shard_by_way(sharded: ShardedQueueMap, payload: bytes) -> int:
+def shard_via(sharded: ShardedQueueMap, payload: bytes) -> int:
     """The shard by way of which a message is sent to another entity; ANY when nothing decides."""
     try:
-        return _shard_by_way(sharded, take_apart(payload))
+        return _shard_via(sharded, take_apart(payload))
     except ServiceBusError:
         return ANY
 
 
-def shard_by_way_of_batch(sharded: ShardedQueueMap, payload: bytes) -> int:
+def shard_via_of_batch(sharded: ShardedQueueMap, payload: bytes) -> int:
     """The one shard by way of which all of a batch transfer is sent; raises as ``shard_of_batch``."""
     try:
         parts = runs_of(payload, take_apart)
     except ServiceBusError:
         return ANY
-    return the_one(_shard_by_way(sharded, part) for part in parts)
+    return the_one(_shard_via(sharded, part) for part in parts)
 
 
-def _shard_by_way(sharded: ShardedQueueMap, taken: Incoming) -> int:
+def _shard_via(sharded: ShardedQueueMap, taken: Incoming) -> int:
     key = None if taken.metadata is None else taken.metadata.via_partition_key
     return shard_of_key(sharded, None if key is None else string_key(key))
 

@@ -199,9 +199,9 @@ def _memory(memory: int | None, incoming: int | None) -> tuple[int, int]:
 )
 @click.option(
     "--spread",
-    "shards_queues",
     is_flag=True,
-    help="Spread partitioned queues that are created here over all joined stores.",
+    expose_value=False,
+    help="No effect any more: partitioned queues lie in all joined stores. It will be gone.",
 )
 @click.option(
     "--weight",
@@ -279,7 +279,6 @@ def command(
     advertise: str | None,
     cluster_ca: Path | None,
     join_wait: float,
-    shards_queues: bool,
     weight: int,
     labels: tuple[str, ...],
     otlp_endpoint: str | None,
@@ -333,7 +332,6 @@ def command(
         advertise=advertise,
         cluster_ca=cluster_ca,
         join_wait_s=join_wait,
-        shards_queues=shards_queues,
         weight=weight,
         labels=labels,
         otlp_endpoint=otlp_endpoint,

@@ -131,7 +131,7 @@ class RemoteFragment:
 class RemoteEntity:
     """An entity of another server as a destination; see Destination."""
 
-    __slots__ = ("description", "fragments", "is_deleted", "is_partitioned", "path", "placement")
+    __slots__ = ("description", "fragments", "is_deleted", "is_partitioned", "is_sharded", "path", "placement")
 
     def __init__(self, path: str, broker: RemoteBroker) -> None:
         self.path = path
@@ -140,8 +140,7 @@ class RemoteEntity:
         self.placement: Any = None
         self.is_deleted = False
         self.is_partitioned = False
-
-    is_sharded: Final = False
+        self.is_sharded = False
 
     def prepare(self, batch: Any) -> None:
         """The owner does that."""
@@ -159,16 +158,25 @@ class ShardedDestination:
         entity_id: By what the catalog knows the queue.
     """
 
-    __slots__ = ("_handles", "description", "entity_id", "fragments", "is_deleted", "path", "placement")
-
-    is_partitioned: Final = True
-    is_sharded: Final = True
+    __slots__ = (
+        "_handles",
+        "description",
+        "entity_id",
+        "fragments",
+        "is_deleted",
+        "is_partitioned",
+        "is_sharded",
+        "path",
+        "placement",
+    )
 
     def __init__(self, sharded: ShardedQueueMap, broker: RemoteBroker) -> None:
         self.entity_id = sharded.row.entity_id
         self.path = sharded.row.path
         self.description = sharded.about
         self.is_deleted = False
+        self.is_partitioned = True
+        self.is_sharded = True
         self.placement: Any = None
         self._handles: list[Any] = [RemoteFragment(broker, share.path) for share in sharded.shares]
         # By slot, so that a key leads to its shard.

@@ -102,7 +102,7 @@ class ShardSessionLink(ProxiedLink):
             super().owner_detached(error, closed=closed)
             return
         self.uplink = None
-        search.refused(self, error)
+        search.declined(self, error)
 
     def lost(self, text: str) -> None:
         """See ProxiedLink."""
@@ -111,7 +111,7 @@ class ShardSessionLink(ProxiedLink):
             super().lost(text)
             return
         self.uplink = None
-        search.refused(self, None)
+        search.declined(self, None)
 
     def close(self) -> None:
         """See ProxiedLink."""
@@ -204,7 +204,7 @@ class SessionSearch(ShardedEndpoint):
         self._close()
         self.peer.add_endpoint(self.link, attempt)
 
-    def refused(self, attempt: ShardSessionLink, error: AmqpError | None) -> None:
+    def declined(self, attempt: ShardSessionLink, error: AmqpError | None) -> None:
         """A shard has refused, or its server is gone."""
         if self._attempts.get(attempt.index) is not attempt:
             return
@@ -228,7 +228,7 @@ class SessionSearch(ShardedEndpoint):
             if self.owners.address_of(self.sharded_queue.store_of(index)) != attempt.address:
                 # It may be silent for long: a machine that stands still, or is gone.
                 attempt.close()
-                self.refused(attempt, None)
+                self.declined(attempt, None)
         if self.is_over:
             return
         if monotonic_ms >= self._until_ms + _GRACE_MS:

@@ -121,9 +121,7 @@ WORLDS: Final[Mapping[str, CampaignWorld]] = {
     "sick-disk": CampaignWorld("stores that are late", lambda seed: _words(slow_disk.run(seed)[0]), slow_disk.BUGS),
     "fair": CampaignWorld("neighbours in one store", lambda seed: _words(fairness.run(seed).wrong), fairness.BUGS),
     "servers": CampaignWorld("servers over one catalog", _servers(servers.run), servers_mutants.BUGS),
-    "spread": CampaignWorld(
-        "a queue over the stores of several servers", _servers(sharding.run), sharding_mutants.BUGS
-    ),
+    "spread": CampaignWorld("queues over the stores of all servers", _servers(sharding.run), sharding_mutants.BUGS),
     "owners": CampaignWorld(
         "the leases of stores alone", lambda seed: _words(leases.run(seed).violations), leases.BUGS
     ),

@@ -1,4 +1,4 @@
-"""Mistakes of queues over the stores of several servers, to be found: ``python -m simulation.campaign --world spread``."""
+"""Mistakes of queues over the stores of all servers, to be found: ``python -m simulation.campaign --world spread``."""
 
 from __future__ import annotations
 

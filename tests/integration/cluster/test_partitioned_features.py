@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceBusSubQueue
@@ -165,11 +165,3 @@ def test_a_killed_owner_takes_its_sessions_along_for_seconds_only(pair: Cluster)
         pair.start(1)
         pair.await_ready(1)
         pair.await_served()
-
-
-def test_a_queue_of_one_server_alone_says_why_it_is_not_spread(pair: Cluster) -> None:
-    with pair.admin(0) as admin:
-        about = admin.create_queue(
-            "idle", enable_partitioning=True, auto_delete_on_idle=timedelta(minutes=5), requires_session=True
-        )
-        assert about.enable_partitioning

@@ -140,7 +140,7 @@ class ShardedQueues:
         stores = sorted(row.store_id for row in unit.directory.contents.stores)
         try:
             for index, slots in enumerate(assign_shards(unit.partitions, stores, entity_id % len(stores))):
-                share = msgspec.structs.replace(about, name=shard_path(about.name, index + 1))
+                share = _of_shard(about, shard_path(about.name, index + 1))
                 catalog.begin_create(home.name, QUEUE, share.name, to_json(share), slots)
             catalog.mark_live(entity_id)
         except (StoreFailed, ServiceBusError):
@@ -216,6 +216,7 @@ class ShardedQueues:
             kept = home.queues.get(key)
             if kept is None:
                 home.queues[key] = ShardedQueue(sharded_queue.row.entity_id, home.name, about, sharded_queue.slots)
+                self._unit.forwarding.entity_changed(about.name)
             elif isinstance(kept, ShardedQueue):
                 # The catalog may have been read while another server was still recording its shards.
                 kept.slots = sharded_queue.slots
@@ -247,8 +248,13 @@ class ShardedQueues:
             await unit.resume(row)
         elif whole.state == LIVE and share is not None:
             about = from_json(whole.description, QueueDescription)
-            about = msgspec.structs.replace(about, name=share.path)
+            about = _of_shard(about, share.path)
             if differences(share.description, about):
                 unit.catalog.update_description(row.entity_id, to_json(about))
                 share.change(about)
                 unit.notify(share)
+
+
+def _of_shard(about: QueueDescription, path: str) -> QueueDescription:
+    """The properties of a shard: those of its queue. The access rules every server knows by the queue itself."""
+    return msgspec.structs.replace(about, name=path, authorization_rules=())

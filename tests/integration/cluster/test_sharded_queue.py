@@ -183,7 +183,7 @@ def test_dead_letters_of_a_spread_queue_are_worked_on_at_every_server(pair: Clus
         moved += [row["sequenceNumber"] for row in done["moved"]]
         first = done["next"]
     assert sorted(moved) == numbers
-    items = [{"message": {"body": "new", "partitionKey": f"k{number}"}} for number in range(4)]
+    items = [{"message": {"body": {"data": ["new"]}, "partitionKey": f"k{number}"}} for number in range(4)]
     sent = _json(pair, 0, "POST", "letters/$desk", {"action": "send", "items": items})
     assert sent["sent"] == 4, sent
     with pair.admin(1) as admin:

@@ -194,8 +194,13 @@ class HttpProxy:
             address = self._owners.http_address_at(sharded.store_of(index))
             return None if not address else await self._whole(request, address, path, body)
 
+        held = 0
+
         async def read(limit: int) -> bytes:
-            return await self._body(request, target, limit)
+            nonlocal held
+            body = await self._body(request, target, limit)
+            held += len(body)
+            return body
 
         try:
             if call is not None:
@@ -206,6 +211,8 @@ class HttpProxy:
             return _refusal(error.http_status, str(error))
         except (ClientError, OSError, TimeoutError) as error:
             return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
+        finally:
+            self._room.give(held)
 
     async def _of_dead_letters(self, request: web.Request, target: Target, sharded: ShardedQueueMap) -> web.Response:
         """What the shards say to work on the messages of all of them."""
@@ -215,6 +222,7 @@ class HttpProxy:
             return None if not address else await self._whole(request, address, path, body)
 
         rest = tuple(target.segments[sharded.row.path.count("/") + 1 : -1])
+        body = b""
         try:
             body = await self._body(request, target, ORDER_BYTES_MAX)
             return await ShardedDeadLetters(sharded, rest, send).answer(body)
@@ -222,18 +230,19 @@ class HttpProxy:
             return _refusal(error.http_status, str(error))
         except (ClientError, OSError, TimeoutError) as error:
             return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
+        finally:
+            self._room.give(len(body))
 
     async def _body(self, request: web.Request, target: Target, limit: int) -> bytes:
         """The body of a request, of somebody who has a good token; what it may do there the owner says.
+
+        The caller gives the room for it back.
 
         Raises:
             ServiceBusError: It is too large, or the token is not good, or there is no room.
         """
         self._guard.demand(request, target, self._authorizer.namespace_of(request.host), None)
-        body = await read_body(request, limit, self._room)
-        # It lives as long as the request, whose connection is one of a bounded number.
-        self._room.give(len(body))
-        return body
+        return await read_body(request, limit, self._room)
 
     async def _fragments(self, request: web.Request) -> web.Response:
         """The list of fragments of all servers."""

@@ -234,6 +234,10 @@ class ShardedEndpoint(ProxiedLink):
     def tick(self, monotonic_ms: int) -> None:
         """Follow the shards to their owners; called about twice a second."""
 
+    def attach_beside(self, other: ProxiedLink) -> None:
+        """See ProxiedLink: which of the owners that would be nobody knows yet."""
+        other.lost("the session of its first entity is not known yet")
+
     def _end_with(self, error: ServiceBusError) -> None:
         described = self.peer.error(error, self._address.path)
         self._end(described.condition, described.description, described.info)
@@ -265,7 +269,7 @@ class ShardedLink(ShardedEndpoint):
         asked_properties: What of the properties of the client's attach its owners have to know.
     """
 
-    __slots__ = ("_since_ms", "asked_properties", "branches")
+    __slots__ = ("_since_ms", "_size_max", "asked_properties", "branches")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -275,6 +279,7 @@ class ShardedLink(ShardedEndpoint):
         self.asked_properties = {key: value for key, value in asked.items() if str(key) == TRANSFER_DESTINATION}
         self.branches: dict[int, ShardLink] = {}
         self._since_ms = -1
+        self._size_max: int | None = None
 
     # -- shard links -----------------------------------------------------------------------------------------------
 
@@ -314,28 +319,46 @@ class ShardedLink(ShardedEndpoint):
         for index in range(len(self.sharded_queue.shares)):
             if not self.is_over:
                 self._look_for(index)
+        if not self.is_over and not self._is_accepted and monotonic_ms > self._since_ms:
+            self._accept(is_late=True)
         if not self.is_over and not self._is_accepted and monotonic_ms - self._since_ms >= ATTACH_MS:
             self._end_with(DetachForced(f"No part of '{self._address.path}' has a server now. Attach again."))
 
     def opened(self, shard_link: ShardLink, size_max: int | None) -> None:
         """An owner has accepted a shard link."""
+        self._size_max = size_max
         if not self._is_accepted:
-            remote = self.link.remote
-            assert remote is not None
-            if isinstance(remote.source, Source):
-                # What is not honoured is left out of the echo.
-                remote.source.filter = None
-            properties: dict[str, Any] = {**about_entity(QUEUE)}
-            if not self.link.is_sender:
-                properties["com.microsoft:max-message-batch-size"] = size_max
-            self._is_accepted = self.link.accept(
-                source=remote.source, target=remote.target, max_message_size=size_max, properties=properties
-            )
-            if not self._is_accepted:
-                self._close()
-                return
-            self.link.remote = summarize_attach(remote)
-        self.shard_flow(shard_link)
+            self._accept(is_late=False)
+        else:
+            self.shard_flow(shard_link)
+            self.peer.write_soon()
+
+    def _accept(self, *, is_late: bool) -> None:
+        """Answer the client, who may use any shard from then on.
+
+        One that does transactions is answered when all owners have done so, or it is late: what belongs to a
+        transaction cannot wait for an owner.
+        """
+        there = self.open_branches
+        if not there or (self.peer.transactions.has_coordinators and len(there) < len(self.branches) and not is_late):
+            return
+        remote = self.link.remote
+        assert remote is not None
+        if isinstance(remote.source, Source):
+            # What is not honoured is left out of the echo.
+            remote.source.filter = None
+        properties: dict[str, Any] = {**about_entity(QUEUE)}
+        if not self.link.is_sender:
+            properties["com.microsoft:max-message-batch-size"] = self._size_max
+        self._is_accepted = self.link.accept(
+            source=remote.source, target=remote.target, max_message_size=self._size_max, properties=properties
+        )
+        if not self._is_accepted:
+            self._close()
+            return
+        self.link.remote = summarize_attach(remote)
+        for shard_link in there:
+            self.shard_flow(shard_link)
         self.peer.write_soon()
 
     def ended(self, shard_link: ShardLink, error: AmqpError | None) -> None:
@@ -349,6 +372,8 @@ class ShardedLink(ShardedEndpoint):
             self._end(str(error.condition), error.description, error.info)
         elif shard_link.unanswered or shard_link.was_used or self.is_waiting_on(shard_link.index):
             self._end_with(DetachForced(f"A part of '{self._address.path}' moves to another server. Attach again."))
+        elif not self._is_accepted:
+            self._accept(is_late=False)
         else:
             self.shard_gone()
             self.peer.write_soon()

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import uuid
+from datetime import UTC, datetime
 from typing import Any
 
 from sharding_kit import ShardedRoom, sharded_entities
 from test_shard_management import Asking
-from transaction_kit import condition, coordinator, declare, discharge, keyed, outcome, put, send, settle
+from transaction_kit import Manager, condition, coordinator, declare, discharge, keyed, outcome, put, send, settle
 
-from duobus.amqp import ACCEPTED, Link, LinkAttached, LinkDetached, Rejected, Source, Target, TransactionalState
-from duobus.codec import Symbol, UInt, build_message
+from duobus.amqp import (
+    ACCEPTED,
+    Link,
+    LinkAttached,
+    LinkDetached,
+    Rejected,
+    Source,
+    Target,
+    TransactionalState,
+    Transfers,
+)
+from duobus.codec import Array, Symbol, Timestamp, UInt, build_message
 from duobus.gateway.amqp.links.session_link import TIMEOUT
 from kits.gateway import Client, in_loop, settled
 
@@ -256,3 +267,51 @@ async def test_a_claim_takes_of_all_shards_is_told_again_and_settled() -> None:
         await settled(lambda: sum(room.numbers()) == 4)
         long = await node.ask("duobus:claim", {"claim-id": "i" * 200, "max-count": 1})
         assert long[0] == 400
+
+
+@in_loop
+async def test_what_the_management_node_does_in_a_transaction_is_done_by_the_shard_of_it() -> None:
+    async with sharded_entities() as room:
+        client = room.client
+        link, sender = await coordinator(client), await client.sender("q")
+        manager = await Manager.attach(client)
+        keys = [_names(room, index, 1)[0] for index in (0, 1)]
+        for index, key in enumerate(keys):
+            assert await outcome(client, put(sender, keyed(b"input", key=key))) == ACCEPTED
+            txn = await declare(client, link)
+            at = Timestamp(int(datetime.now(UTC).timestamp() * 1000) + 3_600_000)
+            about: dict[Any, Any] = {
+                Symbol("x-opt-scheduled-enqueue-time"): at,
+                Symbol("x-opt-partition-key"): key,
+            }
+            later = build_message([uuid.uuid4().hex], data=b"later", annotations=about)
+            asked = {"messages": [{"message-id": "later", "message": later}]}
+            assert (await manager.ask("schedule-message", asked, txn))[0] == 200
+            assert room.numbers(4)[index] == 0
+            assert await send(client, sender, txn, b"output", key=key) == TransactionalState(txn, ACCEPTED)
+            assert await discharge(client, link, txn) == ACCEPTED
+            assert room.numbers(4)[index] == 1
+            assert room.numbers()[index] == 2
+
+
+@in_loop
+async def test_the_management_node_takes_no_two_shards_into_one_transaction() -> None:
+    async with sharded_entities() as room:
+        client = room.client
+        link, sender = await coordinator(client), await client.sender("q")
+        manager = await Manager.attach(client)
+        for index in (0, 1):
+            assert await outcome(client, put(sender, keyed(b"m", key=_names(room, index, 1)[0]))) == ACCEPTED
+        receiver = await client.receiver("q", credit=2)
+        receiver.tags = []
+        while len(receiver.tags) < 2:
+            await client.wait(Transfers, lambda event: event.link is receiver)
+        tokens = [uuid.UUID(bytes_le=tag) for tag in receiver.tags]
+        txn = await declare(client, link)
+        body = {"disposition-status": "completed", "lock-tokens": Array(uuid.UUID, tokens)}
+        assert (await manager.ask("update-disposition", body, txn))[0] == 400
+        assert isinstance(await discharge(client, link, txn), Rejected)
+        txn = await declare(client, link)
+        assert (await manager.ask("peek-message", {}, txn))[0] == 501
+        assert isinstance(await discharge(client, link, txn), Rejected)
+        assert sum(room.numbers()) == 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import Link
@@ -101,29 +102,85 @@ class ShardedManagementNode(RequestNode):
             link.accept(max_message_size=REQUEST_BYTES_MAX, properties=about_entity(QUEUE))
             self.peer.add_endpoint(link, requests)
             requests.start()
+        if self.peer.transactions.has_coordinators:
+            # What belongs to a transaction cannot wait until an owner is found.
+            self._open_all(link)
         link.remote = summarize_attach(remote)
+
+    def _open_all(self, link: Link) -> None:
+        for index in range(len(self._sharded_queue.shares)):
+            with suppress(StoreUnavailable):
+                self._node(index, link)
 
     # -- requests -----------------------------------------------------------------------------------------------
 
     def handle(self, request: Request, link: RequestLink) -> None:
         """Answer in a task of the connection."""
-        if request.txn_id is not None:
-            # At once: the discharge may be the next that arrives, and nothing is done without what is refused (I34).
-            self.peer.transactions.doom(request.txn_id, self._no_part())
-        self.peer.spawn(self._answer(request, link.link), request.weight)
+        # What belongs to a transaction joins it at once: its discharge may be the next that arrives (I34).
+        joined = None if request.txn_id is None else self._join(request, request.txn_id, link.link)
+        self.peer.spawn(self._answer(request, link.link, joined), request.weight)
 
-    async def _answer(self, request: Request, link: Link) -> None:
+    def _join(self, request: Request, txn_id: bytes, link: Link) -> asyncio.Future[Reply] | ServiceBusError:
+        """Have an operation done as part of a transaction by the owner of one shard: its answer, or why it is not."""
+        transactions = self.peer.transactions
         try:
-            if request.txn_id is not None:
-                raise self._no_part()
+            transactions.find(txn_id)
+            try:
+                index = self._shard_of(request)
+                properties = self._properties_of(request)
+                rest = build_message(None, properties, body_value=request.body)
+                return self._node(index, link).ask_in(txn_id, rest, self._address.path)
+            except ServiceBusError as error:
+                transactions.doom(txn_id, error)
+                raise
+        except ServiceBusError as error:
+            return error
+
+    def _shard_of(self, request: Request) -> int:
+        """The one shard of an operation that is part of a transaction.
+
+        Raises:
+            ServiceBusError: There is none, or several.
+        """
+        name, body, sharded = request.text("operation") or "", request.body, self._sharded_queue
+        if name not in _IN_TRANSACTIONS:
+            raise NotImplementedYet(
+                f"'{name}' cannot be part of a transaction. Settle, schedule and cancel in it; ask for all else outside "
+                "of it."
+            )
+        if not isinstance(body, dict):
+            raise ArgumentInvalid("The body of the request must be a map.")
+        if name == "com.microsoft:schedule-message":
+            index = the_one(self._shards_of_entries(body), "request")
+            # Without a key its owner refuses it, as on one server (PE15).
+            return self._next() if index == ANY else index
+        if name == "com.microsoft:update-disposition":
+            found = {sharded.of_number(int.from_bytes(token[:2], "big")) for token in tokens_of(body)}
+            missing: ServiceBusError = MessageLockLost("The lock token is not one of this entity.")
+        else:
+            found = {sharded.of_number(number >> COUNT_BITS) for number in numbers_of(body)}
+            missing = MessageNotFound("No message has one of the sequence numbers.")
+        wanted = [index for index in found if index is not None]
+        if None in found or not wanted:
+            raise missing
+        return the_one(wanted, "transaction")
+
+    async def _answer(
+        self, request: Request, link: Link, joined: asyncio.Future[Reply] | ServiceBusError | None
+    ) -> None:
+        try:
+            if isinstance(joined, ServiceBusError):
+                raise joined
             limit_ms = request.properties.get("com.microsoft:server-timeout")
             limit_ms = limit_ms if isinstance(limit_ms, int) and limit_ms > 0 else TIMEOUT_DEFAULT_MS
             try:
                 async with asyncio.timeout(min(limit_ms, TIMEOUT_MAX_MS) / 1000):
-                    rest = await self.guarded(self._do(request, link))
+                    rest = await self.guarded(self._do(request, link)) if joined is None else (await joined)[1]
             except TimeoutError:
                 raise OperationTimeout(f"The operation did not end within the {limit_ms} ms given.") from None
         except ServiceBusError as error:
+            # Whoever hears that a piece was not done must not get the rest done without it (I34).
+            self.peer.transactions.doom(request.txn_id, error)
             described = self.peer.error(error, self._address.path)
             properties: dict[str, Any] = {
                 "statusCode": Int(error.http_status),
@@ -139,11 +196,6 @@ class ShardedManagementNode(RequestNode):
         if target is not None:
             fields = [None, None, request.scan.reply_to, None, None, request.scan.message_id]
             target.send(build_message(fields) + rest)
-
-    def _no_part(self) -> NotImplementedYet:
-        return NotImplementedYet(
-            f"'{self._address.path}' is spread over several servers, and can be no part of a transaction."
-        )
 
     async def _do(self, request: Request, link: Link) -> bytes:
         name = request.text("operation") or ""
@@ -164,13 +216,14 @@ class ShardedManagementNode(RequestNode):
         return (await self._ask(index, request, link, body))[1]
 
     async def _ask(self, index: int, request: Request, link: Link, body: dict[Any, Any]) -> Reply:
-        properties = request.properties
+        return await self._node(index, link).ask(build_message(None, self._properties_of(request), body_value=body))
+
+    def _properties_of(self, request: Request) -> dict[str, Any]:
+        """What the owner is told beside the body; it knows the link of a session by another name."""
         held = self._held(request)
-        if held is not None and held.uplink is not None:
-            # The owner knows the link by another name.
-            properties = {**properties, "associated-link-name": held.uplink.name}
-        rest = build_message(None, properties, body_value=body)
-        return await self._node(index, link).ask(rest)
+        if held is None or held.uplink is None:
+            return request.properties
+        return {**request.properties, "associated-link-name": held.uplink.name}
 
     def _node(self, index: int, link: Link) -> ShardManagement:
         """The node of a shard, where it is now.
@@ -325,13 +378,16 @@ class ShardedManagementNode(RequestNode):
 
     async def _schedule(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
         """Messages of one request are stored together: in one shard."""
-        entries = body.get("messages")
-        wanted: set[int] = set()
-        for entry in entries if isinstance(entries, list) else ():
-            message = entry.get("message") if isinstance(entry, dict) else None
-            wanted.add(shard_of(self._sharded_queue, message) if isinstance(message, bytes) else ANY)
-        index = the_one(wanted, "request")
+        index = the_one(self._shards_of_entries(body), "request")
         return await self._of_one(self._next() if index == ANY else index, request, link, body)
+
+    def _shards_of_entries(self, body: dict[Any, Any]) -> list[int]:
+        """The shards of the messages that are to be scheduled."""
+        entries = body.get("messages")
+        messages = (
+            [entry.get("message") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+        )
+        return [shard_of(self._sharded_queue, one) if isinstance(one, bytes) else ANY for one in messages]
 
     async def _peek(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
         """Messages in order of sequence number, from one shard after the other; one that is away is passed over."""
@@ -411,6 +467,9 @@ _OPERATIONS: Final[dict[str, _Operation]] = {
     "com.microsoft:set-session-state": ShardedManagementNode._of_session,
     "com.microsoft:get-message-sessions": ShardedManagementNode._sessions,
 }
+_IN_TRANSACTIONS: Final = frozenset(
+    ("com.microsoft:update-disposition", "com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message")
+)
 _CLAIMS: Final = {
     "duobus:claim": claims.claim,
     "duobus:settle-claim": claims.free,

@@ -145,8 +145,8 @@ class ShardedManagementNode(RequestNode):
         name, body, sharded = request.text("operation") or "", request.body, self._sharded_queue
         if name not in _IN_TRANSACTIONS:
             raise NotImplementedYet(
-                f"'{name}' cannot be part of a transaction. Settle, schedule and cancel in it; ask for all else outside "
-                "of it."
+                f"'{name}' cannot be part of a transaction. Settle, schedule and cancel in it; ask for all else "
+                "outside of it."
             )
         if not isinstance(body, dict):
             raise ArgumentInvalid("The body of the request must be a map.")

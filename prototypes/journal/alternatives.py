@@ -81,15 +81,8 @@ def measure(way: str, size: int, total: int) -> tuple[float, float]:
 
 
 WAYS = (
-    "as it is",
-    "no row of the source",
-    "NORMAL and fdatasync",
-    "pages of 4",
-    "pages of 16",
-    "mmap",
-    "a log that never starts again",
-    "a block row",
-    "a block, no row of the source",
+    "as it is", "no row of the source", "NORMAL and fdatasync", "pages of 4", "pages of 16", "mmap",
+    "a log that never starts again", "a block row", "a block, no row of the source",
 )
 
 
@@ -104,11 +97,8 @@ def main() -> None:
         base = median(cpu for _, cpu in found[WAYS[0]])
         for way, samples in found.items():
             p50, cpu = (median(sample[i] for sample in samples) for i in range(2))
-            print(
-                f"{size:5} {way:32} p50 {p50:7.0f}  processor {cpu:7.0f} us a commit {cpu / size:7.2f} a message"
-                f"  {cpu / base:5.2f}",
-                flush=True,
-            )
+            print(f"{size:5} {way:32} p50 {p50:7.0f}  processor {cpu:7.0f} us a commit {cpu / size:7.2f} a message"
+                  f"  {cpu / base:5.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -79,11 +79,8 @@ def main() -> None:
                     found[kind].append(measure(kind, size, removed_after, total))
             for kind, samples in found.items():
                 p50, mean, cpu = (median(sample[i] for sample in samples) for i in range(3))
-                print(
-                    f"{what:28} {size:5} {kind:8} p50 {p50:8.0f}  mean {mean:8.0f}  processor {cpu:8.0f} us a commit"
-                    f"  {cpu / size:7.2f} us a message",
-                    flush=True,
-                )
+                print(f"{what:28} {size:5} {kind:8} p50 {p50:8.0f}  mean {mean:8.0f}  processor {cpu:8.0f} us a commit"
+                      f"  {cpu / size:7.2f} us a message", flush=True)
 
 
 if __name__ == "__main__":

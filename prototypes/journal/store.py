@@ -174,11 +174,7 @@ class JournalStore(SqliteStore):
                 yield db
             return
         with self._turn:
-            if not self._is_applying and doing not in (
-                "copy the log home",
-                "make room in the log",
-                "look at the files",
-            ):
+            if not self._is_applying and doing not in ("copy the log home", "make room in the log", "look at the files"):
                 self._settle()
             with super()._operation(doing) as db:
                 yield db
@@ -203,8 +199,5 @@ class JournalStore(SqliteStore):
             self._settle()
             self._journal.close()
             if os.environ.get("JOURNAL_REPORT"):
-                print(
-                    f"journal: {self.transactions} transactions, {self.applied} applied, {self.direct} direct",
-                    flush=True,
-                )
+                print(f"journal: {self.transactions} transactions, {self.applied} applied, {self.direct} direct", flush=True)
         super().close()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from clustered_kit import Owner
+from msgspec import structs
 
 from duobus.broker import TRANSFER_DEAD_LETTER, address
 from duobus.cluster.directory import HERE, MOVING, UNKNOWN, Directory
@@ -617,3 +618,25 @@ async def test_a_duplicate_that_is_forwarded_to_another_server_meets_the_first(h
             # Each goes in a batch of its own, so that turns would part them.
             await asyncio.sleep(0.2)
     assert len(await _there(town.b, target)) == 20
+
+
+@simulated_over(2, 3600)
+async def test_a_queue_over_both_servers_that_forwards_from_now_on_does_so_from_every_shard(hall: Hall) -> None:
+    town, source, target = await _over_both(hall)
+    del source
+    unit = town.b.owner.unit
+    await unit.create_queue("n", QueueDescription(name=(last := town.names_of(2, 2)[1])))
+    for side in town.sides.values():
+        await side.owner.unit.read_again()
+    kept = unit.namespace("n").queues[target].description
+    await unit.update_queue("n", structs.replace(kept, forward_to=last))
+    for side in town.sides.values():
+        await side.owner.unit.read_again()
+    for side in town.sides.values():
+        shards = [
+            queue for path, queue in side.owner.unit.namespace("n").queues.items() if path.startswith(f"{target}/")
+        ]
+        for shard in shards:
+            shard.send(batch(shard.path.encode()))
+    await asyncio.sleep(2)
+    assert sorted(await _there(town.b, last)) == [f"{target}/~share/1".encode(), f"{target}/~share/2".encode()]

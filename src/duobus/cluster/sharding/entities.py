@@ -252,6 +252,8 @@ class ShardedQueues:
             if differences(share.description, about):
                 unit.catalog.update_description(row.entity_id, to_json(about))
                 share.change(about)
+                unit.idle_watch.begin(share)
+                unit.forwarding.begin(share)
                 unit.notify(share)
 
 

@@ -306,7 +306,7 @@ class ShardedManagementNode(RequestNode):
     def _held(self, request: Request) -> ShardSessionLink | None:
         """The link on which the client holds a session, as the request names it; None when it names none."""
         name = request.text("associated-link-name")
-        if name is None:
+        if name is None or not self._sharded_queue.about.requires_session:
             return None
         return next(
             (

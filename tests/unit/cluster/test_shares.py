@@ -183,6 +183,22 @@ async def test_a_partitioned_queue_is_laid_over_all_stores_once_every_server_und
 
 
 @simulated_over(2)
+async def test_a_partitioned_queue_in_one_store_is_told_in_the_log(hall: Hall) -> None:
+    first, second = await _sharded_queue(hall)
+    for why, about in (
+        ("AutoDeleteOnIdle", QueueDescription(name="q-idle", enable_partitioning=True, auto_delete_on_idle_ms=300_000)),
+        ("earlier version", QueueDescription(name="q-old", enable_partitioning=True)),
+    ):
+        for owner in (first, second):
+            with contextlib.suppress(StoreUnavailable):
+                await owner.unit.create_queue("n", about)
+        assert any(why in text and about.name in text for owner in (first, second) for *_, text in owner.events)
+        for owner in (first, second):
+            owner.unit.sharded_entities.is_understood = lambda: False
+            await owner.unit.read_again()
+
+
+@simulated_over(2)
 async def test_the_name_of_a_queue_that_is_spread_may_have_all_the_length_that_names_have(hall: Hall) -> None:
     first, second = await _sharded_queue(hall)
     name = "n" * 260

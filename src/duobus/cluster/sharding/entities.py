@@ -109,12 +109,16 @@ class ShardedQueues:
 
     def takes(self, about: QueueDescription) -> bool:
         """Whether a new queue is to be laid over all stores."""
-        return (
-            about.enable_partitioning
-            and len(self._unit.directory.contents.stores) > 1
-            and not about.auto_delete_on_idle_ms
-            and self.is_understood()
-        )
+        are_several = len(self._unit.directory.contents.stores) > 1
+        return about.enable_partitioning and are_several and not self.in_one_store(about)
+
+    def in_one_store(self, about: QueueDescription) -> str:
+        """Why a new partitioned queue is to lie in one store; empty when nothing speaks for it."""
+        if not about.enable_partitioning:
+            return ""
+        if about.auto_delete_on_idle_ms:
+            return "it has AutoDeleteOnIdle, which is not offered over several stores"
+        return "" if self.is_understood() else "a server of an earlier version is in the cluster"
 
     async def create(self, home: Namespace, about: QueueDescription, *, demand_targets: bool = True) -> Queue:
         """Record a queue and its shards; each is made by the owner of its store.

@@ -26,6 +26,7 @@ from duobus.gateway.rest.atom.xml import documents
 from duobus.gateway.rest.authorization import Guard
 from duobus.gateway.rest.dead_letters.endpoint import ORDER_BYTES_MAX, is_dead_letter_request
 from duobus.gateway.rest.keys.endpoint import entity_of
+from duobus.gateway.rest.operations.endpoint import FRAGMENTS_MAX
 from duobus.gateway.rest.request_bodies import BodyBudget, read_body
 from duobus.gateway.rest.request_target import HOST, Target, parse_target
 from duobus.gateway.rest.runtime.routes import Call, call_of
@@ -261,7 +262,7 @@ class HttpProxy:
         if not found:
             return _refusal(503, "No server of the cluster can be reached. Try again.")
         rows.sort(key=lambda row: (row["entity"].lower(), row["fragment"]))
-        return web.json_response(rows)
+        return web.json_response(rows[:FRAGMENTS_MAX])
 
     async def _whole(self, request: web.Request, address: str, path: str, body: bytes | None = None) -> web.Response:
         """Another server's answer, as a whole; ``body``: in place of the request's own."""

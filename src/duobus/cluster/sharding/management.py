@@ -117,8 +117,8 @@ class ShardedManagementNode(RequestNode):
     def handle(self, request: Request, link: RequestLink) -> None:
         """Answer in a task of the connection."""
         # What belongs to a transaction joins it at once: its discharge may be the next that arrives (I34).
-        joined = None if request.txn_id is None else self._join(request, request.txn_id, link.link)
-        self.peer.spawn(self._answer(request, link.link, joined), request.weight)
+        participation = None if request.txn_id is None else self._join(request, request.txn_id, link.link)
+        self.peer.spawn(self._answer(request, link.link, participation), request.weight)
 
     def _join(self, request: Request, txn_id: bytes, link: Link) -> asyncio.Future[Reply] | ServiceBusError:
         """Have an operation done as part of a transaction by the owner of one shard: its answer, or why it is not."""
@@ -166,16 +166,20 @@ class ShardedManagementNode(RequestNode):
         return the_one(wanted, "transaction")
 
     async def _answer(
-        self, request: Request, link: Link, joined: asyncio.Future[Reply] | ServiceBusError | None
+        self, request: Request, link: Link, participation: asyncio.Future[Reply] | ServiceBusError | None
     ) -> None:
         try:
-            if isinstance(joined, ServiceBusError):
-                raise joined
+            if isinstance(participation, ServiceBusError):
+                raise participation
             limit_ms = request.properties.get("com.microsoft:server-timeout")
             limit_ms = limit_ms if isinstance(limit_ms, int) and limit_ms > 0 else TIMEOUT_DEFAULT_MS
             try:
                 async with asyncio.timeout(min(limit_ms, TIMEOUT_MAX_MS) / 1000):
-                    rest = await self.guarded(self._do(request, link)) if joined is None else (await joined)[1]
+                    rest = (
+                        await self.guarded(self._do(request, link))
+                        if participation is None
+                        else (await participation)[1]
+                    )
             except TimeoutError:
                 raise OperationTimeout(f"The operation did not end within the {limit_ms} ms given.") from None
         except ServiceBusError as error:

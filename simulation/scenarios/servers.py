@@ -228,11 +228,13 @@ class ServersWorld(World):
         leases: The table.
         is_trouble: Whether faults strike.
         is_spreading: Whether partitioned queues are spread over all stores.
+        peace_ms: How long after the last fault every store has to be served again.
         stale: What was handed out by somebody who was not the owner any more (I55).
         moved: How often a store was opened.
     """
 
     is_spreading = False
+    peace_ms = PEACE_MS
 
     def __init__(self, seed: int, queues: list[Any], stores: int) -> None:
         super().__init__(seed, queues, stores)
@@ -455,7 +457,7 @@ class ServersRun(SimulatedRun):
             connection.heal()
 
     async def _come_to_rest(self) -> None:
-        await asyncio.sleep(PEACE_MS / 1000)
+        await asyncio.sleep(self.world.peace_ms / 1000)
         wrong = self.world.unevenly()
         if wrong is not None:
             self.world.stale.append(wrong)

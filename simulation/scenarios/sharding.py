@@ -65,8 +65,8 @@ class ShardedWorld(ServersWorld):
     """Servers that spread."""
 
     is_spreading = True
-    # Every store has fragments of every queue, up to 64 here, and is opened with hundreds of calls: 3.4 s were measured,
-    # and one of the calls may have been stuck when the faults ended.
+    # Every store has fragments of every queue, up to 64 here, and is opened with hundreds of calls: 3.4 s were
+    # measured, and one of the calls may have been stuck when the faults ended.
     peace_ms = PEACE_MS + round(STUCK_S[1] * 1000)
 
     def __init__(self, seed: int, queues: list[QueueDescription], stores: int) -> None:

@@ -200,7 +200,6 @@ def _memory(memory: int | None, incoming: int | None) -> tuple[int, int]:
 @click.option(
     "--spread",
     is_flag=True,
-    expose_value=False,
     help="No effect any more: partitioned queues lie in all joined stores. It will be gone.",
 )
 @click.option(
@@ -279,6 +278,7 @@ def command(
     advertise: str | None,
     cluster_ca: Path | None,
     join_wait: float,
+    spread: bool,
     weight: int,
     labels: tuple[str, ...],
     otlp_endpoint: str | None,
@@ -291,6 +291,8 @@ def command(
     log_file: Path | None,
 ) -> None:
     """Run the broker until SIGTERM or Ctrl-C."""
+    # Taken for the sake of units and settings files that give it.
+    del spread
     if places and context.get_parameter_source("stores") == ParameterSource.DEFAULT:
         stores = 0
     given = GivenOptions(context)

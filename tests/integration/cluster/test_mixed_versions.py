@@ -250,7 +250,7 @@ def test_what_a_server_forwards_to_one_of_the_other_version_arrives_once(mixed: 
 
 
 def test_both_versions_serve_all_of_a_partitioned_queue_whichever_has_made_it(mixed: Mixed) -> None:
-    """The earlier one spreads it, for it was told to; the present one lays it into one store as long as that is there."""
+    """The earlier one spreads it, as it was told; the present one lays it into one store while the other is there."""
     for maker in mixed.servers:
         queue = f"spread-{maker}"
         with mixed.admin(maker) as admin:

@@ -242,8 +242,8 @@ class AdminOperations:
             if number >= FRAGMENTS_MAX:
                 break
         if path is not None and not parts:
-            where = "at this server; others share its catalog, ask them" if home.is_shared else "in this namespace"
-            raise EntityNotFound(f"There is no queue or topic '{path}' {where}.")
+            # Of servers that share a catalog all are asked.
+            raise EntityNotFound(f"There is no queue or topic '{path}' in this namespace.")
         return f"[{', '.join(parts)}]".encode()
 
 

@@ -3,24 +3,92 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
-from typing import IO, Final
+from pathlib import Path
+from typing import IO, Any, Final
 
 import pytest
 
 from duobus.testing import server as server_process
+from kits.few_reports import tell_less
 from kits.loggers import loggers_as_before
 from kits.order import place_of
 from kits.prompt_sdk import prompt_sdk
 from kits.prompt_start import PromptStarter
+from kits.schedule import ALL, UNIT, UNIT_NICE, Places, Schedule, parts_of, read_durations, write_durations
 from kits.sockets import collect_sockets, sockets_forgiven
 
 #: Numbers of killed servers behind which sockets were collected once more.
 _KILLS: Final = [0]
 #: Fixtures that are costly enough for one process alone: a JVM takes seconds to start, and a gigabyte.
 ALONE: Final = ("spark",)
+TESTS: Final = Path(__file__).parent
+UNIT_TESTS: Final = TESTS / "unit"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    tell_less(config)
+    if part_of(config) == UNIT:
+        os.nice(UNIT_NICE)
+
+
+def part_of(config: pytest.Config) -> str:
+    """What this process runs."""
+    return getattr(config, "workerinput", {}).get("part", ALL)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if session.config.pluginmanager.hasplugin("dsession") and session.config.getoption("dist") == "loadgroup":
+        session.config.pluginmanager.register(HandingOut(session))
+
+
+class HandingOut:
+    """What the process that runs no tests tells those that do."""
+
+    def __init__(self, session: pytest.Session) -> None:
+        self._session = session
+        config = session.config
+        folder = config.invocation_params.dir
+        self._is_all = any(UNIT_TESTS.is_relative_to((folder / path).resolve()) for path in config.args)
+        self._parts = parts_of(len(config.getoption("tx")), everything=self._is_all)
+        self._places = Places(self._parts)
+        self._schedule = Schedule(self._parts, read_durations(), self._tell_total)
+
+    def _tell_total(self, number: int) -> None:
+        self._session.testscollected = number
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        self._places.give(node)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        # One that has run all that it was given says goodbye without an error, and nobody takes its place.
+        if error:
+            self._places.take_back(node)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self) -> Schedule:
+        return self._schedule
+
+    @pytest.hookimpl
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        option = self._session.config.getoption
+        is_less = any(option(name, None) for name in ("keyword", "markexpr", "ignore", "ignore_glob", "deselect"))
+        if self._is_all and not is_less and exitstatus == pytest.ExitCode.OK:
+            write_durations(self._schedule.took, TESTS.parent / ".build" / "durations.tsv")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A process of unit tests imports nothing else, and the others no unit tests."""
+    part = part_of(config)
+    if part == ALL or not collection_path.is_relative_to(TESTS) or collection_path == TESTS:
+        return None
+    return True if (part == UNIT) is not collection_path.is_relative_to(UNIT_TESTS) else None
 
 
 # Before xdist looks at the groups.

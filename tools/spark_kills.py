@@ -3,9 +3,9 @@
     python tools/spark_kills.py [--kills 50] [--seed 1] [--folder FOLDER] [--json]
 
 A producer sends numbered messages into a partitioned queue, a claim stream writes them into Parquet files by batch, a
-rival completes some of them, and processes die by SIGKILL at random instants, some of them twice in a row. In the end
-every message has to be in the files once, or with the rival: lost 0, doubled 0, and nothing may be left deferred in
-the queue. Identifiers and checksums tell.
+rival completes some of them, and processes die by SIGKILL at random instants, some of them twice in a row; the first
+kills are one of each kind. In the end every message has to be in the files once, or with the rival: lost 0, doubled 0,
+and nothing may be left deferred in the queue. Identifiers and checksums tell.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ BURST, BURST_EVERY_S = 20, 0.1
 AHEAD = 4
 #: Seconds until the next kill, at random.
 PAUSE_S = (0.2, 4.0)
+#: What is killed, and how often beside the others.
+KINDS = {"driver": 1, "worker": 3, "broker": 2}
 #: Chance that a second kill follows at once.
 ADJACENT = 0.25
 #: Seconds that everything may take to come to its end after the last kill.
@@ -304,6 +306,7 @@ def run(kills: int, seed: int, folder: Path) -> dict[str, Any]:
         "LockDuration": "PT1M",
     }
     chance = random.Random(seed)
+    due = chance.sample(list(KINDS), len(KINDS))
     done: Counter[str] = Counter()
     with ServerProcess(folder / "broker", config=queues_config({QUEUE: queue})) as server:
         text = server.connection_string
@@ -320,7 +323,10 @@ def run(kills: int, seed: int, folder: Path) -> dict[str, Any]:
                 wait_for(lambda before=before: driver.ended() is not None or batches_of(folder) > before, 120.0)
                 time.sleep(chance.uniform(*PAUSE_S))
                 for _ in range(2 if chance.random() < ADJACENT else 1):
-                    done[kill_one(chance, driver, server)] += 1
+                    wanted = due[-1] if due else chance.choices(list(KINDS), list(KINDS.values()))[0]
+                    done[what := kill_one(chance, driver, server, wanted)] += 1
+                    if what in due:
+                        due.remove(what)
                     time.sleep(chance.uniform(0, 0.5))
                 if driver.ended() is not None:
                     driver.start()
@@ -353,9 +359,8 @@ def wait_for(condition: Any, seconds: float) -> None:
         time.sleep(0.1)
 
 
-def kill_one(chance: random.Random, driver: Driver, server: Any) -> str:
-    """Kill something; returns what."""
-    what = chance.choices(("driver", "worker", "broker"), (1, 3, 2))[0]
+def kill_one(chance: random.Random, driver: Driver, server: Any, what: str) -> str:
+    """Kill something; returns what: the broker where what is wanted does not run."""
     workers = driver.workers() if driver.ended() is None else []
     if what == "worker" and workers:
         with suppress(ProcessLookupError):

@@ -1,10 +1,10 @@
-"""Write the bytecode of the tests where a clone is fresh, before many processes would each do it.
+"""Write the bytecode of the tests and the archive of Spark's classes where a clone is fresh, once for all processes.
 
     python tools/tests_bytecode.py
 
 Each worker of pytest-xdist imports every test. Without bytecode that takes three times as long, most of it for the
 statements of assert, which pytest rewrites; six workers that start together do the same work six times. Two processes
-that import half of the tests each, and run none, do it once.
+that import half of the tests each, and run none, do it once. Beside them ``kits.spark_classes`` makes the archive.
 """
 
 from __future__ import annotations
@@ -33,8 +33,14 @@ def without_bytecode(tests: Path) -> list[Path]:
 
 def main() -> None:
     """Write what is missing if it is much. A test that cannot be imported is the business of the run behind this."""
-    if len(without_bytecode(TESTS)) <= FEW:
-        return
+    classes = subprocess.Popen([sys.executable, "-m", "kits.spark_classes"], cwd=ROOT / "tests")
+    if len(without_bytecode(TESTS)) > FEW:
+        write()
+    classes.wait()
+
+
+def write() -> None:
+    """Import all tests, in two processes."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-qq"]
     quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     processes = [

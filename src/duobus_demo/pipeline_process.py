@@ -8,7 +8,6 @@ import subprocess
 import sys
 from contextlib import suppress
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +17,6 @@ from duobus.testing.server import DemoFailed
 
 #: Options of each JVM: it lives for less than a minute.
 JVM_OPTIONS: Final = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-#: What programs of Spark look for in its home.
-_OF_THE_HOME: Final = ("bin", "jars")
 _DOCUMENTS: Final = ("shop.toml", "totals.sql", "shop_rules.py")
 _STOP_S: Final = 20.0
 
@@ -37,26 +34,6 @@ def write_document(folder: Path, changes: dict[str, str]) -> Path:
             text = text.replace(old, new)
         (folder / name).write_text(text, "utf-8")
     return folder / _DOCUMENTS[0]
-
-
-def quick_home(folder: Path) -> dict[str, str]:
-    """Variables that let each process of Python begin a second sooner; none where Spark has a home already.
-
-    Such a process looks for PySpark in an archive of Spark's home first, in which nothing compiled can be kept. In a
-    home without the archive the installed package serves, which is the same code.
-
-    Args:
-        folder: Where the home is made.
-    """
-    spark = find_spec("pyspark")
-    if "SPARK_HOME" in os.environ or spark is None or spark.origin is None:
-        return {}
-    home = folder / "spark-home"
-    home.mkdir(exist_ok=True)
-    for name in _OF_THE_HOME:
-        if not (home / name).exists():
-            (home / name).symlink_to(Path(spark.origin).parent / name)
-    return {"SPARK_HOME": str(home)}
 
 
 class PipelineProcess:
@@ -77,7 +54,7 @@ class PipelineProcess:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, **quick_home(document.parent), **variables},
+                env={**os.environ, **variables},
             )
 
     @property

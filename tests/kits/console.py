@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from aiohttp import ClientSession, CookieJar, FormData
 from aiohttp.test_utils import TestServer
+from jinja2 import FileSystemBytecodeCache
 
 from duobus.clock import Clock, Entropy
 from duobus.console.application import CONSOLE, Console, build_app
@@ -22,7 +23,10 @@ from duobus.model.descriptions import AccessRule, QueueDescription, Right, Topic
 from duobus.server.composition import Server
 from duobus.server.settings import EMULATOR_KEY, NamespaceConfig, Settings, load_settings
 from kits.gateway import RULE
+from kits.programs import CACHE
 
+#: Compiled templates, for all processes and for the next run; what has changed since is compiled anew.
+TEMPLATES = CACHE / "templates"
 SENDER = AccessRule(name="sender", primary_key="put" * 9, secondary_key="set" * 9, rights=int(Right.SEND))
 LISTENER = AccessRule(name="listener", primary_key="see" * 9, secondary_key="saw" * 9, rights=int(Right.LISTEN))
 #: Rules by the right that a test wants.
@@ -216,6 +220,9 @@ async def console_at(
     """
     chosen = ConsoleSettings(**{"port": 0, "connection_string": place} | settings)
     application = build_app(chosen, clock=clock, screens=screens)
+    # Each test has a console of its own. To compile its templates would take more time than all the rest of the test.
+    TEMPLATES.mkdir(parents=True, exist_ok=True)
+    application[CONSOLE]._pages._environment.bytecode_cache = FileSystemBytecodeCache(str(TEMPLATES))
     async with TestServer(application) as served, ClientSession(cookie_jar=CookieJar(unsafe=True)) as session:
         url = str(served.make_url("/")).rstrip("/")
         client = ConsoleClient(session, url, server, application[CONSOLE])

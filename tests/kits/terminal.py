@@ -22,18 +22,23 @@ from pathlib import Path
 from typing import Final
 
 from kits.published import Island
-from kits.spark_start import JVM_OPTIONS
+from kits.spark_start import JVM_VARIABLES
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SHELL_PROMPT: Final = "page$ "
 PYTHON_PROMPTS: Final = (">>> ", "... ")
-SPARK_DEFAULTS: Final = """
-spark.ui.enabled false
-spark.ui.showConsoleProgress false
-spark.sql.codegen.wholeStage false
-spark.driver.memory 1g
-spark.hadoop.fs.file.impl org.apache.hadoop.fs.RawLocalFileSystem
-"""
+#: In the variable that ``pyspark`` reads: with a folder for Spark's settings among its JARs, the JVM could not begin
+#: from its archive of classes.
+SPARK_DEFAULTS: Final = " ".join(
+    f"--conf {setting}"
+    for setting in (
+        "spark.ui.enabled=false",
+        "spark.ui.showConsoleProgress=false",
+        "spark.sql.codegen.wholeStage=false",
+        "spark.driver.memory=1g",
+        "spark.hadoop.fs.file.impl=org.apache.hadoop.fs.RawLocalFileSystem",
+    )
+)
 
 
 class Terminal:
@@ -52,10 +57,10 @@ class Terminal:
             # Newer versions of Python draw their prompt anew at each key.
             "PYTHON_BASIC_REPL": "1",
             # What makes Spark quick to start; nothing of it changes what a page gets.
-            "SPARK_CONF_DIR": str(tools),
+            "PYSPARK_SUBMIT_ARGS": f"{SPARK_DEFAULTS} pyspark-shell",
         }
         # Where ``spark_start`` has set them, Spark's home is one of the tests, and its JVM is quick to start.
-        for name in ("JAVA_HOME", "SPARK_HOME", *JVM_OPTIONS):
+        for name in ("JAVA_HOME", "SPARK_HOME", *JVM_VARIABLES):
             if name in os.environ:
                 environment[name] = os.environ[name]
         self._side, theirs = pty.openpty()
@@ -173,7 +178,6 @@ def make_tools(folder: Path) -> Path:
     """Make the programs that stand in for what loads packages; ``folder/asked`` tells what pip was asked for."""
     tools = folder / "tools"
     tools.mkdir()
-    (tools / "spark-defaults.conf").write_text(SPARK_DEFAULTS)
     real = sys._base_executable  # type: ignore[attr-defined]
     packages = [*site.getsitepackages(), sysconfig.get_path("purelib"), str(ROOT / "src")]
     finish = tools / "finish_environment"

@@ -7,7 +7,7 @@ streams to the process that waits, and lives as long as the fork.
 
 Whatever else is asked of that program, the real interpreter answers. The process of a stream's source is one of those:
 Spark closes its connection and ends it at once, and a fork would hear of the second a moment later, and stop its reader
-in between. Drivers that tests start as programs of their own use the real interpreter too.
+in between. Where Spark's processes are killed one by one, tests use the interpreter.
 """
 
 from __future__ import annotations

@@ -7,9 +7,13 @@ import sys
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tools.trace_walk import Walk
 
 #: Events of the interpreter that are refused, and the words for each. The pair of sockets with which asyncio wakes a
 #: loop is neither bound nor connected.
@@ -70,6 +74,10 @@ class Guard:
             pytest.fail(self.refused[0], pytrace=False)
 
 
+# How long an example takes, on a machine that does something else as well, proves nothing.
+settings.register_profile("unit", deadline=None)
+settings.load_profile("unit")
+
 GUARD: Final = Guard()
 sys.addaudithook(GUARD)
 
@@ -87,6 +95,14 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     with GUARD.over(item.nodeid):
         yield
+
+
+@pytest.fixture(scope="session")
+def walks_of_two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Walk]]:
+    """The walks of two messages, one after the other, of links that are warm; for tests of the group ``walk``."""
+    from tools.trace_walk import trace_walks
+
+    return trace_walks(tmp_path_factory.mktemp("walk") / "data", rounds=2)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from duobus.compiled import compiled_rooms
-from tools.trace_walk import RECORD, Size, Walk, markdown, size_of, trace_walks
+from tools.trace_walk import RECORD, Size, Walk, markdown, size_of
 
 HOUSE: Final = Path(__file__).parents[2] / ".build" / "house.json"
 
@@ -26,13 +26,10 @@ LIMITS: Final = {
     "complete": Size(22, 74),
 }
 
-pytestmark = pytest.mark.skipif(bool(compiled_rooms()), reason="a profile hook does not see compiled functions")
-
-
-@pytest.fixture(scope="module")
-def rounds(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Walk]]:
-    """The walks of two messages, one after the other, of links that are warm."""
-    return trace_walks(tmp_path_factory.mktemp("walk") / "data", rounds=2)
+pytestmark = [
+    pytest.mark.skipif(bool(compiled_rooms()), reason="a profile hook does not see compiled functions"),
+    pytest.mark.xdist_group("walk"),
+]
 
 
 def news_of(walk: Walk, before: Walk) -> str:
@@ -56,21 +53,21 @@ def excess_of(name: str, walk: Walk, before: Walk, limit: Size) -> str:
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_a_plain_message_walks_no_further_than_it_did(rounds: list[dict[str, Walk]], name: str) -> None:
-    walk = rounds[0][name]
+def test_a_plain_message_walks_no_further_than_it_did(walks_of_two: list[dict[str, Walk]], name: str) -> None:
+    walk = walks_of_two[0][name]
     print(f"\n{name}: {markdown(walk)}")
 
     assert excess_of(name, walk, json.loads(RECORD.read_text("utf-8"))[name], LIMITS[name]) == ""
 
 
-def test_the_next_message_walks_the_same_way(rounds: list[dict[str, Walk]]) -> None:
-    first, second = rounds
+def test_the_next_message_walks_the_same_way(walks_of_two: list[dict[str, Walk]]) -> None:
+    first, second = walks_of_two
 
     assert second == first
 
 
-def test_a_walk_leads_from_the_connection_through_the_store_and_back(rounds: list[dict[str, Walk]]) -> None:
-    for name, walk in rounds[0].items():
+def test_a_walk_leads_from_the_connection_through_the_store_and_back(walks_of_two: list[dict[str, Walk]]) -> None:
+    for name, walk in walks_of_two[0].items():
         functions = [function for functions in walk.values() for function in functions]
         assert functions[0] == "Peer.data_received", name
         assert "Peer._end_iteration" in functions, name
@@ -88,13 +85,13 @@ def test_a_walk_that_is_too_long_is_told_with_what_is_new_in_it() -> None:
     assert excess_of("send", walk, before, Size(3, 3)) != ""
 
 
-def test_the_figures_are_kept_for_the_report_on_the_layout(rounds: list[dict[str, Walk]]) -> None:
+def test_the_figures_are_kept_for_the_report_on_the_layout(walks_of_two: list[dict[str, Walk]]) -> None:
     record: dict[str, Any] = json.loads(HOUSE.read_text("utf-8")) if HOUSE.is_file() else {}
-    sizes = {name: size_of(walk)._asdict() for name, walk in rounds[0].items()}
+    sizes = {name: size_of(walk)._asdict() for name, walk in walks_of_two[0].items()}
     # What others wrote into the file stays.
     record |= {"walk_files": sizes["send"]["files"], "walk_calls": sizes["send"]["functions"], "walks": sizes}
     HOUSE.parent.mkdir(exist_ok=True)
     HOUSE.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
 
     kept = json.loads(HOUSE.read_text("utf-8"))
-    assert (kept["walk_files"], kept["walk_calls"]) == size_of(rounds[0]["send"])
+    assert (kept["walk_files"], kept["walk_calls"]) == size_of(walks_of_two[0]["send"])

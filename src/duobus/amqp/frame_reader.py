@@ -111,6 +111,7 @@ class FrameReader:
         payloads: list[bytes] = []
         base = 0
         run_tail: _Tail | None = None
+        tags: list[bytes] | None = None
         channel = handle = next_id = stop_id = run_max = 0
 
         # The range of dispositions being collected; none when ``range_tail`` is None.
@@ -172,6 +173,7 @@ class FrameReader:
                             h = -1
                             delivery_id = 0
                         if data[p] == 0xA0 and h >= 0:
+                            tag_at = p + 2
                             p += 2 + data[p + 1]
                             # Compiled, a slice that ends before it starts is no empty one but an error (decision 0008).
                             tail = transfer_tails.get(data[p:body]) if p <= body else None
@@ -188,6 +190,8 @@ class FrameReader:
                                 and count == tail.count
                             ):
                                 payloads.append(data[body:stop])
+                                if tags is not None:
+                                    tags.append(data[tag_at:p])
                                 next_id = (delivery_id + 1) & MASK
                                 pos = stop
                                 continue
@@ -212,6 +216,9 @@ class FrameReader:
                                         stop_id = (delivery_id + room) & MASK
                                         run_max = _UNLIMITED if link.max_message_size is None else link.max_message_size
                                         payloads.append(data[body:stop])
+                                        tags = link.tags
+                                        if tags is not None:
+                                            tags.append(data[tag_at:p])
                                         next_id = (delivery_id + 1) & MASK
                                         pos = stop
                                         continue

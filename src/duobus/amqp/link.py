@@ -473,7 +473,7 @@ class Link:
 
     def run_room(self, size: int) -> int:
         """Return how many complete deliveries may follow now; 0 when the thorough path has to look."""
-        if self.is_sender or self.state != ATTACHED or self._partial is not None or self.tags is not None:
+        if self.is_sender or self.state != ATTACHED or self._partial is not None:
             return 0
         if self.max_message_size is not None and size > self.max_message_size:
             return 0
@@ -536,6 +536,8 @@ class Link:
         if partial.refused:
             # What comes after it in this read, such as the discharge of its transaction, is told after it.
             self.session.connection.generation += 1
+            if self.tags:
+                self.tags.pop()
             size, reason, state = partial.size, partial.reason, partial.state
             events.append(TransferRefused(self, partial.delivery_id, partial.settled, size, reason, state))
             return

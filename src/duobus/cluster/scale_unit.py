@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 #: stored, in seconds. What takes longer is not answered: its clients are detached and send it again.
 LAST_SENDS_S: Final = 0.02
 FINISH_S: Final = 1.0
+#: For how long a store that moves waits for receivers to settle what they hold, in seconds, and how often it looks.
+#: Their locks end with the move, and until then nobody gets anything new.
+SETTLE_S: Final = 0.5
+_SETTLE_LOOK_S: Final = 0.02
 
 
 class LeasedTime(BrokerTime):
@@ -196,13 +200,25 @@ class ClusteredScaleUnit(ScaleUnit):
         if broker is not None:
             for queue in self._of_broker(broker):
                 queue.is_leaving = True
+                for scheduler in queue.schedulers.values():
+                    scheduler.is_paused = True
                 self.notify(queue)
             with suppress(TimeoutError):
                 async with asyncio.timeout(FINISH_S):
                     # What clients sent before they learn of it is still on its way here.
                     await asyncio.sleep(LAST_SENDS_S)
+                    await self._await_settlements(broker)
                     await broker.finish()
         return self.drop(store_id, why)
+
+    async def _await_settlements(self, broker: MessageBroker) -> None:
+        """Wait until nobody holds a locked message of a store, for a while."""
+        holding = self._of_broker(broker)
+        for _ in range(round(SETTLE_S / _SETTLE_LOOK_S)):
+            holding = [queue for queue in holding if queue.locked()]
+            if not holding:
+                return
+            await asyncio.sleep(_SETTLE_LOOK_S)
 
     def _of(self, store_id: int) -> list[Queue]:
         broker = self.brokers.get(store_id)

@@ -21,7 +21,7 @@ from duobus.codec.builder import (
     with_symbols_in_footer,
 )
 from duobus.codec.decoder import decode, skip
-from duobus.codec.delivery_tags import COUNTERS, digit_runs, in_guid_order, tag_counter, tag_of
+from duobus.codec.delivery_tags import COUNTERS, digit_runs, in_guid_order, runs_of_tags, tag_counter, tag_of
 from duobus.codec.encoder import COUNT_MAX, DEPTH_MAX, encode, encode_into
 from duobus.codec.group_ids import GroupShape, plain_group_id
 from duobus.codec.message_times import timed_front
@@ -119,6 +119,7 @@ __all__ = [
     "COUNTERS",
     "digit_runs",
     "in_guid_order",
+    "runs_of_tags",
     "tag_counter",
     "tag_of",
     "BATCH_FORMAT",

@@ -9,11 +9,14 @@ number; what is consecutive here is consecutive there.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Final
 
 #: Lock counters that a tag has room for.
 COUNTERS: Final = 1 << 56
+#: Bytes of a tag.
+TAG_SIZE: Final = 16
 #: The bits that no digit has.
 _NO_DIGIT: Final = 0x8080808080808080
 
@@ -55,6 +58,37 @@ def tag_of(prefix: bytes, counter: int) -> bytes:
 def tag_counter(tag: bytes) -> int:
     """Return the lock counter of a tag; -1 when it is not one of ours."""
     return counter_of(int.from_bytes(tag[8:], "big")) if len(tag) == 16 else -1
+
+
+def runs_of_tags(tags: Sequence[bytes]) -> list[tuple[bytes, int, int]] | None:
+    """Return (prefix, first counter, number) of each run of tags that have one prefix and count up by one.
+
+    None when one of the tags is not of this form.
+    """
+    number = len(tags)
+    whole = b"".join(tags)
+    if len(whole) != number * TAG_SIZE or set(map(len, tags)) != {TAG_SIZE}:
+        return None
+    found = struct.unpack(f">{2 * number}Q", whole)
+    prefixes, last_halves = found[::2], found[1::2]
+    runs: list[tuple[bytes, int, int]] = []
+    start = 0
+    while start < number:
+        counter = counter_of(last_halves[start])
+        if counter < 0:
+            return None
+        left = number - start
+        if prefixes.count(prefixes[start]) == number and last_halves[start:] == tuple(digit_runs(counter, left)):
+            end = number
+        else:
+            end = start + 1
+            while end < number and prefixes[end] == prefixes[start]:
+                if last_halves[end] != digits(counter + end - start):
+                    break
+                end += 1
+        runs.append((prefixes[start].to_bytes(8, "big"), counter, end - start))
+        start = end
+    return runs
 
 
 def in_guid_order(prefix: bytes) -> bytes:

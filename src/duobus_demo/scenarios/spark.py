@@ -43,15 +43,16 @@ from duobus_demo.expectations.spark_plan import (
     replicas,
     totals_of,
 )
-from duobus_demo.pipeline_process import JVM_OPTIONS, PipelineProcess, quick_home, write_document
+from duobus_demo.pipeline_process import JVM_OPTIONS, PipelineProcess, write_document
 from duobus_demo.progress import Watcher
 from duobus_demo.registry import Scenario
 from duobus_demo.throughput_plot import Mark, Sample, draw
 
 ORDERS: Final = 4_000
 EVENTS: Final = 1_000
-#: Messages of one batch of the capture of the orders: so few that the kill meets it in the middle.
-TRIGGER: Final = 800
+#: Messages of one batch of each capture, as the document has them: of orders and their replicas, and of events. So few
+#: that a kill meets all three captures in their middle, with messages claimed.
+TRIGGERS: Final = (800, 200)
 #: The first kill comes when so much of the queue is in files.
 KILL_AT: Final = 0.25
 #: Names of the environment variables by which the pipeline gets its connection strings.
@@ -167,7 +168,10 @@ class SparkScenario:
             {
                 "http://127.0.0.1:5300": f"http://127.0.0.1:{ports[WEST]}",
                 "http://127.0.0.1:5301": f"http://127.0.0.1:{ports[EAST]}",
-                f"maxMessagesPerTrigger = {TRIGGER}": f"maxMessagesPerTrigger = {max(1, total * TRIGGER // ORDERS)}",
+            }
+            | {
+                f"maxMessagesPerTrigger = {count}": f"maxMessagesPerTrigger = {max(1, total * count // ORDERS)}"
+                for count in TRIGGERS
             },
         )
         self._state = StateFolder(folder / "state")
@@ -305,7 +309,6 @@ class SparkScenario:
         done = subprocess.run(
             [sys.executable, "-m", "duobus", "spark", "usage", *words],
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **quick_home(self._folder)},
             capture_output=True,
             text=True,
             timeout=_PRICE_S,

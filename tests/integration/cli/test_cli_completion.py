@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duobus.cli.main import main
@@ -70,6 +70,7 @@ def test_what_json_can_tell_is_told_in_yaml(value: Any, text: str) -> None:
     assert yaml.safe_load(text) == value
 
 
+@settings(deadline=None)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)))
 def test_what_is_printed_is_read_back_and_moves_no_cursor(value: Any) -> None:
     for read, text in ((yaml.safe_load, yaml_of({"value": value})), (json.loads, json_of({"value": value}))):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -44,6 +46,53 @@ def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyP
     result = CliRunner().invoke(main, REPLAY)
     assert result.exit_code == 1
     assert "pip install 'duobus[spark]'" in result.output
+
+
+def test_the_python_of_the_workers_is_that_of_the_command_where_nobody_has_named_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+    monkeypatch.setattr(cli, "_NEEDED", ())
+    monkeypatch.setattr(cli.shutil, "which", lambda _: "/usr/bin/java")
+    monkeypatch.setenv(names[0], "./env/bin/python")
+    monkeypatch.setenv(names[1], "")
+    cli.demand_spark(needs_spark=True)
+    assert [os.environ[name] for name in names] == ["./env/bin/python", sys.executable]
+
+
+def home_taken(monkeypatch: pytest.MonkeyPatch, caches: Path, python: str = sys.executable) -> Path | None:
+    """The home of Spark that a session on this machine begins from, where none is set."""
+    pytest.importorskip("pyspark")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(caches))
+    monkeypatch.setenv("PYSPARK_PYTHON", python)
+    # Set first, so that it is as before in the end.
+    monkeypatch.setenv("SPARK_HOME", "")
+    cli._take_quick_home()
+    return Path(os.environ["SPARK_HOME"]) if os.environ["SPARK_HOME"] else None
+
+
+def test_on_one_machine_spark_begins_from_a_home_without_the_archive_of_its_python(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    home = home_taken(monkeypatch, tmp_path)
+    assert home is not None
+    assert home.is_relative_to(tmp_path)
+    assert (home / "bin" / "spark-submit").exists()
+    assert (home / "jars").is_dir()
+    assert not (home / "python").exists()
+    # Made before, or by another process.
+    assert home_taken(monkeypatch, tmp_path) == home
+
+
+def test_a_home_that_is_set_or_cannot_be_made_or_does_not_go_with_the_python_is_left_to_spark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert home_taken(monkeypatch, tmp_path, python="/opt/other/bin/python") is None
+    (tmp_path / "a-file").touch()
+    assert home_taken(monkeypatch, tmp_path / "a-file") is None
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    cli._take_quick_home()
+    assert os.environ["SPARK_HOME"] == "/opt/spark"
 
 
 def test_a_settings_file_that_is_no_toml_is_named(tmp_path: Path) -> None:

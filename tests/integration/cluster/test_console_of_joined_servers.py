@@ -193,3 +193,77 @@ async def test_rules_are_tried_wherever_the_subscription_is(cluster: Cluster) ->
             for fields in ({"m_subject": "x"}, {"m_subject": "x", "rule": "$Default"}):
                 page = await client.post(f"/try-rule/{path}", fields)
                 assert page.status == 200, page
+
+
+@in_loop
+async def test_the_screen_of_the_cluster_tells_servers_and_stores_and_moves_and_drains(cluster: Cluster) -> None:
+    async with console_at(cluster.address(0)) as client:
+        data = await client.data("/cluster")
+        assert data["is_cluster"]
+        assert sorted(one["server"] for one in data["servers"]) == sorted(server_of(cluster, n) for n in range(3))
+        assert [(one["store"], one["state"]) for one in data["stores"]] == [(n, "held") for n in (1, 2, 3, 4)]
+        page = await client.get("/cluster")
+        assert page.status == 200
+        assert not says_one(page)
+        assert all(server_of(cluster, number) in page.words for number in range(3))
+        target = next(one["server"] for one in data["servers"] if one["server"] != data["stores"][0]["server"])
+
+        # A name has to be typed; without it nothing changes.
+        assert (await client.post("/cluster/stores/1/move", {"to": target})).status == 422
+        moved = await client.post("/cluster/stores/1/move", {"to": target, "confirm": "store 1"})
+        assert moved.status == 303, moved
+
+        async def is_there() -> bool:
+            first = (await client.data("/cluster"))["stores"][0]
+            return bool(first["server"] == target and not first["isDisplaced"])
+
+        await until(is_there)
+        assert (await client.data("/cluster/stores/1"))["one"]["preference"] == target
+        await client.post("/cluster/stores/1/move", {"to": "any", "confirm": "store 1"})
+        assert (await client.data("/cluster/stores/1"))["one"]["preference"] is None
+
+        about = f"/cluster/servers/{target}"
+        assert (await client.post(f"{about}/drain", {"confirm": "another"})).status == 422
+        drained = await client.post(f"{about}/drain", {"confirm": target})
+        assert drained.status == 303, drained
+
+        async def is_empty() -> bool:
+            one = (await client.data(about))["one"]
+            return bool(one["state"] == "drained" and one["stores"] == [])
+
+        await until(is_empty)
+        assert "End the drain" in (await client.get(about)).words
+        ended_drain = await client.post(f"{about}/serve", {})
+        assert ended_drain.status == 303, ended_drain
+
+        async def is_serving() -> bool:
+            # The server itself hears of it with its next heartbeat.
+            return bool((await client.data(about))["one"]["state"] == "serving")
+
+        await until(is_serving)
+        lines = (await client.data("/audit"))["rows"]
+        assert {f"store 1 to {target}", f"drain {target}", f"end the drain of {target}"} <= {
+            line["path"] for line in lines
+        }
+    cluster.await_served()
+
+
+@in_loop
+async def test_what_the_cluster_does_not_have_is_said(cluster: Cluster) -> None:
+    async with console_at(cluster.address(0)) as client:
+        assert "no messaging store 9" in (await client.get("/cluster/stores/9")).words
+        assert "no server nowhere:1" in (await client.get("/cluster/servers/nowhere:1")).words
+        page = await client.post("/cluster/stores/1/move", {"to": "zone=none", "confirm": "store 1"})
+        assert "No server has the label" in page.words, page
+
+
+@in_loop
+async def test_the_page_of_the_cluster_follows_a_drain_by_itself(cluster: Cluster) -> None:
+    target = server_of(cluster, 2)
+    async with console_at(cluster.address(0)) as client, stream_of(client, "/cluster/events") as events:
+        await client.post(f"/cluster/servers/{target}/drain", {"confirm": target})
+        async for event in events:
+            if "drained" in event.get("html", ""):
+                break
+        await client.post(f"/cluster/servers/{target}/serve", {})
+    cluster.await_served()

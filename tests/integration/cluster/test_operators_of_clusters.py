@@ -6,15 +6,19 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from azure.servicebus import ServiceBusMessage
+from azure.servicebus.exceptions import ServiceBusError
 from click.testing import CliRunner, Result
 from kit_cluster import Cluster, running_cluster
 
@@ -56,6 +60,11 @@ def rows(cluster: Cluster, *words: str, server: int = 0) -> list[dict[str, Any]]
 def address(cluster: Cluster, number: int) -> str:
     """How operators name a server."""
     return cluster.http(number).removeprefix("http://").replace("localhost", "127.0.0.1").rstrip("/")
+
+
+def store_of(queue: str) -> int:
+    """The store in which a queue was created (``duobus.cluster.directory``)."""
+    return crc32(f"sbemulatorns/{queue}".encode()) % 4 + 1
 
 
 def owner(cluster: Cluster, store: int) -> str | None:
@@ -255,3 +264,99 @@ def test_while_the_database_is_away_health_tells_what_was_known(tmp_path: Path) 
         assert told["cluster"]["seenMs"] > 0
         cluster.postgres.start()
         cluster.await_served()
+
+
+class _Loop:
+    """A client of the SDK that does one thing again and again, and what it noticed."""
+
+    def __init__(self, cluster: Cluster, server: int, queue: str, *, sends: bool) -> None:
+        self.name = f"{'sender' if sends else 'receiver'} of {queue} at {server}"
+        self.done: list[str] = []
+        self.failures: list[str] = []
+        self.attaches = 0
+        self.longest_s = 0.0
+        self._cluster, self._server, self._queue = cluster, server, queue
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._send if sends else self._receive)
+        self._thread.start()
+
+    def _counted(self, link: Any) -> Any:
+        make = link._create_handler
+
+        def counted(*words: Any) -> Any:
+            self.attaches += 1
+            return make(*words)
+
+        link._create_handler = counted
+        return link
+
+    def _send(self) -> None:
+        with self._cluster.client(self._server) as bus, self._counted(bus.get_queue_sender(self._queue)) as sender:
+            number = 0
+            while not self._is_over.wait(0.02):
+                text = f"{self.name} {number}"
+                number += 1
+                with self._timed():
+                    sender.send_messages(ServiceBusMessage(text))
+                    self.done.append(text)
+
+    def _receive(self) -> None:
+        with self._cluster.client(self._server) as bus, self._counted(bus.get_queue_receiver(self._queue)) as receiver:
+            while not self._is_over.is_set():
+                with self._timed():
+                    # Longer than the SDK waits before it tries again; else it raises what has ended the link.
+                    for message in receiver.receive_messages(10, max_wait_time=5):
+                        receiver.complete_message(message)
+                        self.done.append(str(message))
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        begun = time.monotonic()
+        try:
+            yield
+        except (ServiceBusError, OSError) as error:
+            self.failures.append(f"{type(error).__name__}: {error}")
+        self.longest_s = max(self.longest_s, time.monotonic() - begun)
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self._thread.join(PATIENCE_S)
+
+
+def test_a_drain_costs_each_client_one_attach_and_no_failure(labelled: Cluster) -> None:
+    labelled.await_served()
+    target = address(labelled, 1)
+    stores = next(one["stores"] for one in rows(labelled, "status") if one["server"] == target)
+    # One queue in each store.
+    names = {store_of(name): name for name in (f"drained{number}" for number in range(20))}
+    assert sorted(names) == [1, 2, 3, 4]
+    with labelled.admin(0) as admin:
+        for name in names.values():
+            admin.create_queue(name)
+    moving = {names[store] for store in stores}
+    loops = [
+        _Loop(labelled, server, queue, sends=sends)
+        for server in labelled.servers
+        for queue in names.values()
+        for sends in (True, False)
+    ]
+    try:
+        end = time.monotonic() + PATIENCE_S
+        while not all(len(one.done) > 10 for one in loops):
+            assert time.monotonic() < end, [(one.name, len(one.done), one.failures) for one in loops]
+            time.sleep(0.05)
+        rows(labelled, "drain", target)
+        before = {one: len(one.done) for one in loops}
+        while not all(len(one.done) > before[one] + 10 for one in loops):
+            assert time.monotonic() < end, [(one.name, len(one.done), one.failures) for one in loops]
+            time.sleep(0.05)
+    finally:
+        for one in loops:
+            one.stop()
+        rows(labelled, "drain", target, "--undo")
+    told = [(one.name, one.attaches, f"{one.longest_s:.2f} s", one.failures) for one in loops]
+    print(moving, *told, sep="\n")
+    assert [one for one in told if one[3]] == []
+    # The first attach, and one more where the store of the queue has moved.
+    assert [one for one in told if one[1] > 2] == []
+    labelled.await_served()

@@ -36,6 +36,7 @@ EMPTY_NAMESPACE = {
     "/connections/locks": "Whose locks?",
     "/relays": "There is no relay yet",
     "/stores": "There is no queue or topic yet",
+    "/cluster": "It shares the namespace with no other server",
     "/pairs": "No backlog waits",
     "/audit": "There is no audit log to read",
     "/usage": "There is no metering to read",

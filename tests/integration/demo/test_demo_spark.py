@@ -11,6 +11,7 @@ from duobus_demo.progress import Watcher
 from duobus_demo.result_table import table_of
 from duobus_demo.scenarios.spark import PART, RECONCILED, demand_java, play_spark
 from kits.spark_start import spark_environment
+from kits.warm_python import python_of_spark
 
 FOUND = dict(zip(RECONCILED, (10, 1, 0, 1, 0), strict=True))
 GOOD = {
@@ -65,12 +66,17 @@ def test_without_java_the_part_says_what_to_install(monkeypatch):
 # Connections of the SDK that broke leave their sockets open.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17 or 21")
-def test_the_pipeline_of_the_shop_comes_out_right_though_it_was_killed_in_each_stage(tmp_path, monkeypatch):
-    for name, value in spark_environment(tmp_path).items():
+def test_the_pipeline_of_the_shop_comes_out_right_though_it_was_killed_in_each_stage(
+    tmp_path, tmp_path_factory, monkeypatch
+):
+    for name, value in spark_environment().items():
         monkeypatch.setenv(name, value)
-    result = play_spark(tmp_path, Watcher(), Clock(), 600, total=600)
+    with python_of_spark(tmp_path_factory.mktemp("python")) as python:
+        for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+            monkeypatch.setenv(name, str(python))
+        result = play_spark(tmp_path, Watcher(), Clock(), 600, total=600)
     gc.collect()
     assert PART.failures(result) == []
     assert result["acknowledged"] == result["sent"] > 0

@@ -170,7 +170,7 @@ def test_from_messages_to_tables_with_spark(
     new_terminal: MakeTerminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SP8."""
-    for name, value in spark_environment(tmp_path).items():
+    for name, value in spark_environment().items():
         monkeypatch.setenv(name, value)
     page = Page(TUTORIALS / "spark.md", tmp_path)
     broker, notebook = new_terminal(), new_terminal()

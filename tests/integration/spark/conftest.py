@@ -12,28 +12,8 @@ import pytest
 from spark_bus import CONNECTION_ENV, Bus
 
 from duobus.testing.server import ServerProcess, queues_config
-from kits.spark_start import spark_environment
+from kits.spark_start import SESSION, spark_environment
 from kits.warm_python import python_of_spark
-
-#: Quick to start and small, as was measured.
-CONF = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.driver.memory": "1g",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.streaming.minBatchesToRetain": "2",
-    # Without .crc files.
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-    ),
-    "spark.sql.sources.partitionOverwriteMode": "dynamic",
-}
 
 
 @pytest.fixture(scope="session")
@@ -62,32 +42,38 @@ def bus(place_options: dict[str, str]) -> Bus:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory, spark_server: ServerProcess) -> Iterator[Any]:
+def python_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What Spark's Python is for the session, and for drivers that are programs of their own."""
+    with python_of_spark(tmp_path_factory.mktemp("python")) as python:
+        yield python
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_server: ServerProcess, python_program: Path) -> Iterator[Any]:
     """The session; the JVM and the Python workers get their environment from here, once."""
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         pytest.skip("no Java: Spark needs Java 17 or newer")
     pyspark_sql = pytest.importorskip("pyspark.sql")
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ.update(spark_environment(tmp_path_factory.mktemp("spark")))
+    os.environ.update(spark_environment())
     os.environ[CONNECTION_ENV] = spark_server.connection_string
     # Workers find modules of the tests, such as credential providers, as they find those of the project.
     here = Path(__file__).parent
     paths = [str(here), str(here.parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     # Two attempts of a task, so that tests can let one fail.
     builder = pyspark_sql.SparkSession.builder.master("local[2,2]").appName("duobus tests")
-    for name, value in CONF.items():
+    for name, value in SESSION.items():
         builder = builder.config(name, value)
     builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-    with python_of_spark(tmp_path_factory.mktemp("python")) as python:
-        # The JVM keeps what it begins with. Later servers of this process must not: in another environment of the
-        # interpreter they would not begin in a fork.
-        with pytest.MonkeyPatch.context() as at_start:
-            at_start.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
-            for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-                at_start.setenv(name, str(python))
-            session = builder.getOrCreate()
-        session.sparkContext.setLogLevel("ERROR")
-        try:
-            yield session
-        finally:
-            session.stop()
+    # The JVM keeps what it begins with. Later servers of this process must not: in another environment of the
+    # interpreter they would not begin in a fork.
+    with pytest.MonkeyPatch.context() as at_start:
+        at_start.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
+        for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+            at_start.setenv(name, str(python_program))
+        session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    try:
+        yield session
+    finally:
+        session.stop()

@@ -16,16 +16,15 @@ BATCH = 1
 
 
 def main() -> None:
-    from conftest import CONF
     from pyspark.sql import SparkSession
 
     from duobus.spark.jobs import capture
+    from kits.spark_start import SESSION
 
     settings: dict[str, Any] = json.loads(sys.argv[1])
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.setsid()
     builder = SparkSession.builder.master("local[1]").appName("lake driver")
-    for name, value in CONF.items():
+    for name, value in SESSION.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")

@@ -6,7 +6,6 @@ Reads a JSON object from its arguments, and writes one: ``{"error": text or null
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -26,17 +25,16 @@ def wait_for(file: Path) -> None:
 
 
 def main() -> None:
-    from conftest import CONF
     from pyspark.sql import SparkSession
 
     from duobus.spark.jobs import capture
     from duobus.spark.jobs import job as summary
+    from kits.spark_start import SESSION
 
     about: dict[str, Any] = json.loads(sys.argv[1])
     folder = Path(about["folder"])
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[1]").appName("second driver")
-    for name, value in CONF.items():
+    for name, value in SESSION.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")

@@ -33,7 +33,7 @@ def settings_for(bus: Bus, folder: Path, **more: str) -> dict[str, str]:
 
 @pytest.mark.timeout(420)
 def test_a_driver_killed_between_the_commit_of_iceberg_and_that_of_spark_leaves_each_message_once(
-    spark: Any, bus: Bus, tmp_path: Path
+    spark: Any, bus: Bus, tmp_path: Path, python_program: Path
 ) -> None:
     pyiceberg = pytest.importorskip("pyiceberg.catalog")
     catalog = {"catalogUri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
@@ -41,7 +41,12 @@ def test_a_driver_killed_between_the_commit_of_iceberg_and_that_of_spark_leaves_
     settings = settings_for(bus, tmp_path, format="iceberg", table="lake.orders", **catalog)
     here = Path(__file__).parent
     paths = [str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, **spark_environment(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    environment = {
+        **os.environ,
+        **spark_environment(),
+        **dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(python_program)),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
     driver = subprocess.run(
         [sys.executable, str(here / "lake_driver.py"), json.dumps(settings)],
         stdout=subprocess.DEVNULL,

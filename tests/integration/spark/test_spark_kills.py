@@ -19,7 +19,7 @@ KILLS = 3
 
 @pytest.mark.slow
 @pytest.mark.timeout(420)
-def test_three_kills_beside_a_rival_lose_double_and_forget_nothing(tmp_path: Path) -> None:
+def test_kills_of_each_kind_beside_a_rival_lose_double_and_forget_nothing(tmp_path: Path) -> None:
     """SP2."""
     if shutil.which("java") is None:
         pytest.skip("no Java: Spark needs Java 17 or newer")
@@ -29,12 +29,13 @@ def test_three_kills_beside_a_rival_lose_double_and_forget_nothing(tmp_path: Pat
         text=True,
         timeout=400,
         check=False,
-        env={**os.environ, **spark_environment(tmp_path)},
+        env={**os.environ, **spark_environment()},
     )
 
     assert result.returncode == 0, result.stdout + result.stderr
     counts = json.loads(result.stdout.splitlines()[-1])
     assert sum(counts["kills"].values()) >= KILLS
+    assert set(counts["kills"]) == {"driver", "worker", "broker"}
     assert counts["lost"] == counts["doubled"] == counts["unknown"] == counts["left_in_queue"] == 0, counts
     # Both have to have had something, or nothing was proved.
     assert counts["captured"] > 100

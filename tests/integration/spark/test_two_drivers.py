@@ -24,7 +24,7 @@ MESSAGES = 60
 
 @pytest.mark.timeout(420)
 def test_the_slower_of_two_drivers_on_one_checkpoint_is_told_and_nothing_is_lost(
-    spark: Any, bus: Bus, tmp_path: Path
+    spark: Any, bus: Bus, tmp_path: Path, python_program: Path
 ) -> None:
     queue = bus.queue()
     bus.send(queue, [f"{n}" for n in range(MESSAGES)])
@@ -43,7 +43,11 @@ def test_the_slower_of_two_drivers_on_one_checkpoint_is_told_and_nothing_is_lost
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        env={
+            **os.environ,
+            **dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(python_program)),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        },
     )
     try:
         wait_for(tmp_path / "second-is-ready")

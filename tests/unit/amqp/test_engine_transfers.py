@@ -402,3 +402,44 @@ def test_a_tag_that_passes_the_end_of_the_fields_is_malformed() -> None:
     torn = bytearray(whole)
     torn[17] = 3
     assert [type(event).__name__ for event in pair.to_server(bytes(torn))] == ["Closed"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tags_of_a_run_are_kept_in_order_however_the_bytes_are_cut(seed: int) -> None:
+    pair = Pair(seed).open()
+    mine, _ = pair.session()
+    out, theirs = pair.sender(mine)
+    theirs.tags = []
+    _send(out, [b"x" * size for size in range(1, 41)], first=7)
+    out.send_one(b"own", b"by itself", False)
+    _send(out, [b"y"] * 3, first=50)
+    pair.pump()
+    expected = [b"prefix.." + (7 + index).to_bytes(8, "big") for index in range(40)]
+    expected += [b"own", *(b"prefix.." + (50 + index).to_bytes(8, "big") for index in range(3))]
+    assert theirs.tags == expected
+    assert [len(body) for event in pair.take(Transfers) for body in event.payloads][-4:] == [9, 1, 1, 1]
+
+
+def test_a_link_that_keeps_tags_is_read_as_quickly_as_any_other() -> None:
+    pair = Pair().open()
+    mine, _ = pair.session()
+    out, theirs = pair.sender(mine)
+    theirs.tags = []
+    _send(out, [b"a"] * 40)
+    data = pair.client.take_output()
+    before = pair.server.work_left
+    pair.to_server(data)
+    # Frames that are taken one at a time are counted.
+    assert pair.server.settings.work_max - pair.server.work_left <= 1, before
+    assert len(theirs.tags) == 40
+
+
+def test_the_tag_of_a_delivery_that_is_refused_is_forgotten() -> None:
+    pair = Pair().open()
+    mine, _ = pair.session()
+    out, theirs = pair.sender(mine, max_message_size=100)
+    theirs.tags = []
+    out.send_one(b"too large", b"x" * 101, False)
+    out.send_one(b"small", b"x", False)
+    pair.pump()
+    assert theirs.tags == [b"small"]

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from clustered_kit import Owner
 
+from duobus.cluster.scale_unit import SETTLE_S
 from duobus.errors import StoreUnavailable
 from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
-from kits.broker import Hall, answers, batch, payloads, receiver, simulated, turns
+from kits.broker import Box, Hall, answers, batch, payloads, receiver, settlement, simulated, turns
 
 
 async def _two(hall: Hall, **properties: Any) -> tuple[Owner, Owner, int]:
@@ -50,6 +51,43 @@ async def test_what_was_taken_is_stored_and_answered_before_a_store_is_left(hall
     assert answers(sent) == [None]
     # First nothing new is taken in, then links are ended.
     assert first.told[-2:] == [(queue, True, False), (queue, True, True)]
+
+
+@simulated
+async def test_what_receivers_settle_soon_is_settled_before_a_store_is_left_and_they_get_no_more(
+    hall: Hall,
+) -> None:
+    first, second, number = await _two(hall)
+    queue = first.queue()
+    queue.send(batch(b"a", b"b"))
+    one, box = receiver(queue, 1)
+    await turns()
+    assert payloads(box) == [b"a"]
+    leaving = hall.loop.create_task(first.unit.leave(number, "it moves"))
+    await asyncio.sleep(0.1)
+    one.request(5)
+    reply = Box()
+    queue.settle(settlement(box.ready[0], reply=reply))
+    broker = await leaving
+    assert [(done.error, done.lost) for done in reply.ready] == [(None, [])]
+    assert payloads(box) == [b"a"]
+    assert broker is not None
+    await broker.close()
+    await second.adopt(number)
+    _, later = receiver(second.queue(), 5)
+    await turns()
+    assert payloads(later) == [b"b"]
+
+
+@simulated
+async def test_who_keeps_a_message_for_long_holds_up_a_move_for_half_a_second(hall: Hall) -> None:
+    first, _, number = await _two(hall)
+    first.queue().send(batch(b"a"))
+    receiver(first.queue(), 1)
+    await turns()
+    begun = hall.loop.time()
+    await first.unit.leave(number, "it moves")
+    assert SETTLE_S <= hall.loop.time() - begun < SETTLE_S + 0.2
 
 
 @simulated

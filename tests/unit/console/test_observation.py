@@ -222,3 +222,37 @@ def test_only_queues_of_reports_that_hold_some_are_looked_at() -> None:
         "orders": queue,
     }
     assert reporting_primaries(entities) == ["contoso"]
+
+
+def _cluster(**states: Any) -> dict[str, Any]:
+    """A cluster of two servers with two stores, in which something is otherwise."""
+    servers = [
+        {"server": name, "state": "serving", "stores": [store], "version": "0.1.0"}
+        for name, store in (("a:1", 1), ("b:1", 2))
+    ]
+    stores = [{"store": store, "state": "held", "isDisplaced": False} for store in (1, 2)]
+    servers[1] |= states.get("server", {})
+    stores[1] |= states.get("store", {})
+    return {"servers": servers, "stores": stores, "drainedAndAway": states.get("away", [])}
+
+
+@pytest.mark.parametrize(
+    ("states", "kind", "title"),
+    [
+        ({"store": {"state": "free"}}, "bad", "No server has store 2"),
+        ({"store": {"isDisplaced": True}}, "warning", "Store 2 is not where asked for"),
+        ({"server": {"state": "drained"}}, "warning", "b:1 is not empty yet"),
+        ({"server": {"state": "drained", "stores": []}}, "info", "b:1 is drained"),
+        ({"server": {"state": "stopping"}}, "info", "b:1 is stopping"),
+        ({"server": {"version": None}}, "info", "An upgrade is under way"),
+        ({"away": ["c:1"]}, "info", "A drained server is away"),
+    ],
+)
+def test_what_is_unwell_in_a_cluster_is_named(states: dict[str, Any], kind: str, title: str) -> None:
+    found = findings(reading(0)._replace(cluster=_cluster(**states)), {}, 0, "")
+    assert [(one.kind, one.title, one.url) for one in found if one.url == "/cluster"] == [(kind, title, "/cluster")]
+
+
+def test_a_cluster_that_is_well_and_a_lone_server_are_not_worth_a_line() -> None:
+    for cluster in (None, _cluster()):
+        assert findings(reading(0)._replace(cluster=cluster), {}, 0, "") == []

@@ -9,16 +9,19 @@ from pathlib import Path
 import pytest
 
 from duobus.compiled import compiled_rooms
-from tools.trace_walk import PAGE, RECORD, Walk, markdown, section_of, trace_walks, written
+from tools.trace_walk import PAGE, RECORD, Walk, markdown, section_of, written
 
 STALE = "The walk has changed. `make docs` writes it into the page."
 
-pytestmark = pytest.mark.skipif(bool(compiled_rooms()), reason="a profile hook does not see compiled functions")
+pytestmark = [
+    pytest.mark.skipif(bool(compiled_rooms()), reason="a profile hook does not see compiled functions"),
+    pytest.mark.xdist_group("walk"),
+]
 
 
-@pytest.fixture(scope="module")
-def walks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Walk]:
-    return trace_walks(tmp_path_factory.mktemp("walk") / "data")[0]
+@pytest.fixture
+def walks(walks_of_two: list[dict[str, Walk]]) -> dict[str, Walk]:
+    return walks_of_two[0]
 
 
 def test_the_page_names_the_files_of_a_send_in_their_order(walks: dict[str, Walk]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from kits.seeds import CLEAN
 from simulation.scenarios.fairness import run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [2, 3, 5])
+@pytest.mark.parametrize("seed", CLEAN["fair"])
 def test_a_message_is_in_the_next_commit_or_the_one_after_whatever_others_send(seed: int) -> None:
     watch = run(seed)
     assert watch.wrong == []

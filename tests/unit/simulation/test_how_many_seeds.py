@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kits.seeds import one_each, some
+from kits.seeds import CLEAN, firsts, needs_clean_run, one_each, some
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,18 @@ def test_of_each_world_stays_one_planted_bug_where_only_so_many_seeds_are_run(mo
     assert one_each(bugs) == bugs
     monkeypatch.setenv("DUOBUS_SEEDS", "10")
     assert one_each(bugs) == [("idle", "a"), ("queues", "a")]
+
+
+def test_a_recorded_seed_is_run_without_its_bug_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DUOBUS_SEEDS", raising=False)
+    ran = [seed for first in some(firsts("queues", 10)) for seed in range(first, first + 10)]
+    assert list(CLEAN["queues"]) == ran
+    assert [needs_clean_run("queues", seed) for seed in (1, 40, 41)] == [False, False, True]
+    assert needs_clean_run("servers", 1)
+
+
+def test_where_the_environment_asks_for_fewer_seeds_no_other_test_stands_for_that_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DUOBUS_SEEDS", "5")
+    assert needs_clean_run("queues", 1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kits.seeds import some
+from kits.seeds import firsts, some
 from simulation.scenarios.entity_life import run
 
 
-@pytest.mark.parametrize("first", some(range(1, 21, 10)))
+@pytest.mark.parametrize("first", some(firsts("life", 10)))
 def test_no_seed_breaks_what_the_life_of_an_entity_promises(first: int) -> None:
     """I33."""
     for seed in some(range(first, first + 10)):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kits.seeds import some
+from kits.seeds import firsts, some
 from simulation.scenarios.logs import mark_ignored, run
 
 
-@pytest.mark.parametrize("first", some(range(1, 61, 30)))
+@pytest.mark.parametrize("first", some(firsts("logs", 30)))
 def test_what_was_acknowledged_is_there_or_the_file_is_refused_whatever_becomes_of_its_log(first: int) -> None:
     for seed in some(range(first, first + 30)):
         assert run(seed) == [], f"seed {seed}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kits.seeds import some
+from kits.seeds import firsts, some
 from simulation.scenarios.fragment_moves import run
 
 
-@pytest.mark.parametrize("first", some(range(1, 19, 6)))
+@pytest.mark.parametrize("first", some(firsts("moves", 6)))
 def test_no_seed_shows_more_of_a_move_than_a_short_outage(first: int) -> None:
     moves = 0
     for seed in range(first, first + 6):

@@ -102,6 +102,7 @@ class CreditScheduler:
 
     Attributes:
         receivers: Every open receiver, for whoever counts them.
+        is_paused: Nothing is lent any more: the entity is about to be another server's.
         was_used: A receiver has closed since whoever asks last set this to False.
         clock: Told when a receiver closes, if there is one.
         watchers: Told when there are messages for which nobody waits; in order, for simulations repeat it.
@@ -112,6 +113,7 @@ class CreditScheduler:
         "_unserved",
         "_waiting",
         "clock",
+        "is_paused",
         "receivers",
         "source_no",
         "sub_queue",
@@ -123,6 +125,7 @@ class CreditScheduler:
         self.source_no = source_no
         self.sub_queue = sub_queue
         self.receivers: set[Receiver] = set()
+        self.is_paused = False
         self.was_used = False
         self.clock: LastUse | None = None
         self.watchers: dict[AvailabilityWatcher, None] = {}
@@ -177,7 +180,7 @@ class CreditScheduler:
         """Lend credit to fragments, in turn on both sides, until one side has nothing left."""
         offers = self._offers
         waiting = self._waiting
-        while offers and waiting:
+        while offers and waiting and not self.is_paused:
             handle = next(iter(offers))
             fragment = handle.fragment
             available = 0 if fragment is None else fragment.available(self.source_no, self.sub_queue)

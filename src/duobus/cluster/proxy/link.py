@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from duobus.amqp import RELEASED, Link, Rejected, Session, TransactionalState, TransferRefused, Transfers
 from duobus.amqp import Error as AmqpError
-from duobus.codec import BATCH_FORMAT, COUNTERS, tag_counter, tag_of
+from duobus.cluster.proxy.id_pairs import IdPairs, IdRun, Stretch, ranges
+from duobus.codec import BATCH_FORMAT, COUNTERS, runs_of_tags, tag_of
 from duobus.errors import DetachForced, MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError
 from duobus.gateway.amqp.links.link import ANY_RIGHT, Claim, Endpoint, summarize_attach
 from duobus.model.descriptions import Right
@@ -28,90 +29,136 @@ class Answered(Protocol):
         """The owner has said what became of one delivery."""
 
 
+class _Sent(NamedTuple):
+    """Deliveries of a client in a row that went to an owner together.
+
+    Attributes:
+        first: Position in the run of ids.
+        sizes: Bytes of each.
+        counter: Who counts their answers.
+    """
+
+    first: int
+    sizes: list[int]
+    counter: Answered | None
+
+
 class ProxiedSession:
     """A session of the client and the one that stands for it at an owner.
 
     Attributes:
         client: The client's.
         owner: That with the owner.
-        sent: Delivery id there to delivery id and size here, of what the client has sent, and what counts its answers.
-        given: Delivery id here to delivery id there, of what the client has received.
-        taken: The other way round, of what waits for the owner to settle it.
+        sent_bytes: Of what the client has sent and the owner has not settled.
         in_doubt: Delivery ids there that a transaction settles: they can be settled again if it is rolled back.
     """
 
-    __slots__ = ("client", "given", "in_doubt", "owner", "sent", "taken")
+    __slots__ = ("_given", "_sent", "_sizes", "client", "in_doubt", "owner", "sent_bytes")
 
     def __init__(self, client: Session, owner: Session) -> None:
         self.client = client
         self.owner = owner
-        self.sent: dict[int, tuple[int, int, Answered | None]] = {}
-        self.given: dict[int, int] = {}
-        self.taken: dict[int, int] = {}
+        self.sent_bytes = 0
         self.in_doubt: set[int] = set()
+        # What the client has sent, and what it has received.
+        self._sent = IdPairs()
+        self._given = IdPairs()
+        # By run of ``_sent``, in order.
+        self._sizes: dict[IdRun, list[_Sent]] = {}
 
-    def note_sent(self, owner_id: int, client_id: int, payloads: list[bytes]) -> None:
-        """The client's deliveries from ``client_id`` on have gone to the owner from ``owner_id`` on."""
-        for index, payload in enumerate(payloads):
-            self.sent[(owner_id + index) & _MASK] = ((client_id + index) & _MASK, len(payload), None)
+    @property
+    def owes(self) -> bool:
+        """Whether the owner has not settled all that the client has sent."""
+        return bool(self._sent)
+
+    def note_sent(self, owner_id: int, client_id: int, payloads: list[bytes], counter: Answered | None = None) -> int:
+        """The client's deliveries from ``client_id`` on have gone to the owner from ``owner_id`` on; their bytes."""
+        number = len(payloads)
+        run = self._sent.add(client_id, owner_id, number)
+        sizes = list(map(len, payloads))
+        self._sizes.setdefault(run, []).append(_Sent(len(run.marks) - number, sizes, counter))
+        size = sum(sizes)
+        self.sent_bytes += size
+        return size
 
     def note_given(self, owner_id: int, client_id: int, number: int) -> None:
         """The owner's deliveries from ``owner_id`` on have gone to the client from ``client_id`` on."""
-        for index in range(number):
-            here, there = (client_id + index) & _MASK, (owner_id + index) & _MASK
-            self.given[here] = there
-            self.taken[there] = here
+        self._given.add(client_id, owner_id, number)
 
     def owner_settles(self, first: int, last: int, state: Any) -> int:
         """The owner has settled what the client has sent; return the bytes that are under way no more."""
-        found = [self.sent.pop(one) for one in _within(self.sent, first, last)]
-        for low, high in _ranges([here for here, _, _ in found]):
+        found = self._sent.of_owner(first, last)
+        for low, high in ranges((one.here, one.number) for one in found):
             self.client.disposition(True, low, high, state, True)
-        for _, _, counter in found:
-            if counter is not None:
-                counter.settled(state)
-        return sum(size for _, size, _ in found)
+        size = 0
+        for stretch in found:
+            size += self._answered(stretch, state)
+            self._sent.remove(stretch)
+            if not stretch.run.left:
+                del self._sizes[stretch.run]
+        self.sent_bytes -= size
+        return size
 
-    @property
-    def sent_bytes(self) -> int:
-        """Of what the client has sent and the owner has not settled."""
-        return sum(size for _, size, _ in self.sent.values())
+    def _answered(self, stretch: Stretch, state: Any) -> int:
+        """Tell those who count; the bytes of a stretch."""
+        size = 0
+        end = stretch.start + stretch.number
+        for first, sizes, counter in self._sizes[stretch.run]:
+            start = max(0, stretch.start - first)
+            part = sizes[start : max(start, end - first)]
+            size += sum(part)
+            if counter is not None:
+                for _ in part:
+                    counter.settled(state)
+        return size
 
     def owner_answers(self, first: int, last: int, state: Any) -> None:
         """The owner has settled what it gave, after the client has said what became of it."""
-        answered = _within(self.taken, first, last)
-        found = [self.taken[one] for one in answered]
-        for one in answered:
-            if one not in self.in_doubt:
-                self.given.pop(self.taken.pop(one), None)
-        for low, high in _ranges(found):
+        found = self._given.of_owner(first, last)
+        for stretch in found:
+            if self.in_doubt:
+                self._forget_decided(stretch)
+            else:
+                self._given.remove(stretch)
+        for low, high in ranges((one.here, one.number) for one in found):
             self.client.disposition(False, low, high, state, True)
+
+    def _forget_decided(self, stretch: Stretch) -> None:
+        for index in range(stretch.number):
+            if (stretch.there + index) & _MASK not in self.in_doubt:
+                self._given.remove(Stretch(stretch.run, stretch.start + index, 1))
 
     def client_settles(self, first: int, last: int, state: Any, *, settled: bool) -> None:
         """The client has said what became of deliveries; those that are not of this owner are left out."""
-        found = _within(self.given, first, last)
-        there = [self.given.pop(one) if settled else self.given[one] for one in found]
+        found = self._given.of_client(first, last)
         if settled:
-            for one in there:
-                self.taken.pop(one, None)
-        for low, high in _ranges(there):
+            for stretch in found:
+                self._given.remove(stretch)
+        for low, high in ranges((one.there, one.number) for one in found):
             self.owner.disposition(True, low, high, state, settled)
 
     def refuse(self, ids: list[int], state: Any) -> None:
         """Tell the client, of deliveries by the owner's ids, why they were not settled."""
-        for low, high in _ranges([self.taken[one] for one in ids]):
+        found = [stretch for one in ids for stretch in self._given.of_owner(one, one)]
+        for low, high in ranges((one.here, one.number) for one in found):
             self.client.disposition(False, low, high, state, True)
 
     def named(self, first: int, last: int) -> list[int]:
         """The owner's ids of those among the client's deliveries that are this owner's."""
-        return [self.given[one] for one in _within(self.given, first, last)]
+        found = self._given.of_client(first, last)
+        return [(one.there + index) & _MASK for one in found for index in range(one.number)]
+
+    def number_of(self, first: int, last: int) -> int:
+        """How many of the client's deliveries in a range are this owner's."""
+        return sum(one.number for one in self._given.of_client(first, last))
 
     def decided(self, ids: list[int], *, is_committed: bool) -> None:
         """A transaction that settles deliveries, by the owner's ids, has ended."""
         self.in_doubt.difference_update(ids)
         if is_committed:
             for one in ids:
-                self.given.pop(self.taken.pop(one, -1), None)
+                for stretch in self._given.of_owner(one, one):
+                    self._given.remove(stretch)
 
 
 class ProxiedLink(Endpoint):
@@ -264,8 +311,7 @@ class ProxiedLink(Endpoint):
             self._tag(number)
             first = uplink.send_run(self._prefix, start, [b""] * number, event.payloads, event.settled)
         if not event.settled:
-            session.note_sent(first, event.first_delivery_id, event.payloads)
-            self._peer.note_bytes(sum(map(len, event.payloads)))
+            self._peer.note_bytes(session.note_sent(first, event.first_delivery_id, event.payloads))
         self._owners.proxied_messages += number
         self._write()
 
@@ -295,14 +341,13 @@ class ProxiedLink(Endpoint):
         (payload,) = event.payloads
         first = uplink.send_one(self._tag(1), payload, event.settled, event.message_format, state)
         if not event.settled:
-            self._note_sent(session, first, event)
-            self._peer.note_bytes(len(payload))
+            self._peer.note_bytes(self._note_sent(session, first, event))
         self._owners.proxied_messages += 1
         self._write()
 
-    def _note_sent(self, session: ProxiedSession, owner_id: int, event: Transfers) -> None:
-        """One delivery of a transaction has gone to the owner."""
-        session.note_sent(owner_id, event.first_delivery_id, event.payloads)
+    def _note_sent(self, session: ProxiedSession, owner_id: int, event: Transfers) -> int:
+        """One delivery of a transaction has gone to the owner; its bytes."""
+        return session.note_sent(owner_id, event.first_delivery_id, event.payloads)
 
     def refused(self, event: TransferRefused) -> None:
         """A delivery that the engine did not take in: too large."""
@@ -347,17 +392,29 @@ class ProxiedLink(Endpoint):
         number = len(event.payloads)
         tags, uplink.tags = uplink.tags[:number], uplink.tags[number:]
         self._owners.proxied_messages += number
-        first_counter = 0 if event.settled else _run_from(tags)
-        if not self._held and self.link.credit >= number and first_counter >= 0 and not event.message_format:
-            prefix, heads = tags[0][:8], [b""] * number
-            first = self.link.send_run(prefix, first_counter, heads, event.payloads, event.settled)
-            if not event.settled and self.session is not None:
-                self.session.note_given(event.first_delivery_id, first, number)
-            return
+        if not self._held and self.link.credit >= number and not event.message_format:
+            if event.settled:
+                self.link.send_run(b"", 0, [b""] * number, event.payloads, True)
+                return
+            runs = runs_of_tags(tags)
+            if runs is not None:
+                self._pass_on(event, runs)
+                return
         for index, (tag, payload) in enumerate(zip(tags, event.payloads, strict=True)):
             owner_id = (event.first_delivery_id + index) & _MASK
             self._held.append((owner_id, tag, payload, event.message_format, event.settled))
         self._forward_pending()
+
+    def _pass_on(self, event: Transfers, runs: list[tuple[bytes, int, int]]) -> None:
+        """Give the client deliveries whose tags count up, run by run."""
+        payloads, start, first_id = event.payloads, 0, -1
+        for prefix, counter, number in runs:
+            part = payloads if number == len(payloads) else payloads[start : start + number]
+            begun = self.link.send_run(prefix, counter, [b""] * number, part, False)
+            first_id = begun if first_id < 0 else first_id
+            start += number
+        if self.session is not None:
+            self.session.note_given(event.first_delivery_id, first_id, len(payloads))
 
     def _forward_pending(self) -> None:
         while self._held and self.link.credit > 0 and self.link.is_attached:
@@ -371,7 +428,7 @@ class ProxiedLink(Endpoint):
     @property
     def owes(self) -> bool:
         """Whether the client waits for outcomes; those of other links of its session count, too."""
-        return not self.link.is_sender and self.session is not None and bool(self.session.sent)
+        return not self.link.is_sender and self.session is not None and self.session.owes
 
     def stop(self) -> None:
         """Take the client's credit back: this server is about to stop."""
@@ -407,35 +464,3 @@ class ProxiedLink(Endpoint):
     def _write(self) -> None:
         if self._upstream is not None:
             self._upstream.write_soon()
-
-
-def _run_from(tags: list[bytes]) -> int:
-    """The lock counter of the first of tags that have one prefix and count up by one; -1 if they do not."""
-    start = tag_counter(tags[0])
-    if start < 0:
-        return -1
-    prefix = tags[0][:8]
-    return start if all(tag == tag_of(prefix, start + index) for index, tag in enumerate(tags)) else -1
-
-
-def _within(known: dict[int, Any], first: int, last: int) -> list[int]:
-    """Those of the known ids that are in a range, ascending in it; a peer may name a range of any size."""
-    number = ((last - first) & _MASK) + 1
-    if number <= len(known):
-        return [one for index in range(number) if (one := (first + index) & _MASK) in known]
-    return sorted((one for one in known if (one - first) & _MASK < number), key=lambda one: (one - first) & _MASK)
-
-
-def _ranges(ids: list[int]) -> Iterator[tuple[int, int]]:
-    """Ids as ranges of neighbours."""
-    start = before = None
-    for one in ids:
-        if start is None or before is None:
-            start = before = one
-        elif one == before + 1:
-            before = one
-        else:
-            yield start, before
-            start = before = one
-    if start is not None and before is not None:
-        yield start, before

@@ -166,7 +166,7 @@ class UpstreamConnection(ServerConnection):
     def number_of(self, session: Session, first: int, last: int) -> int:
         """How many of the client's deliveries in a range are this owner's."""
         pair = self._sessions.get(session)
-        return 0 if pair is None else len(pair.named(first, last))
+        return 0 if pair is None else pair.number_of(first, last)
 
     def end_session(self, session: Session) -> None:
         """A session of the client has ended."""

@@ -104,10 +104,10 @@ class ShardLink(ProxiedLink):
         """Pass one delivery of a transaction on."""
         self._in_state(event)
 
-    def _note_sent(self, session: ProxiedSession, owner_id: int, event: Transfers) -> None:
+    def _note_sent(self, session: ProxiedSession, owner_id: int, event: Transfers) -> int:
         """See ProxiedLink: its answer is waited for, as that of every other delivery."""
-        session.sent[owner_id] = (event.first_delivery_id, len(event.payloads[0]), self)
         self.unanswered += 1
+        return session.note_sent(owner_id, event.first_delivery_id, event.payloads, self)
 
     @property
     def pending(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from duobus.amqp import Rejected, TransactionalState, Transfers
@@ -167,8 +167,8 @@ class ShardedSender(ShardedLink):
                 self.peer.note_bytes(-sum(map(len, payloads)))
             else:
                 shard_link.unanswered += number
-                for index, (delivery_id, payload) in enumerate(zip(ids, payloads, strict=True)):
-                    session.sent[(first + index) & _MASK] = (delivery_id, len(payload), shard_link)
+                for start, end in _neighbours(ids):
+                    session.note_sent((first + start) & _MASK, ids[start], payloads[start:end], shard_link)
             self._number -= number
             if number == len(what.ids):
                 waiting.popleft()
@@ -220,3 +220,12 @@ class ShardedSender(ShardedLink):
         if size and not self.peer.is_gone:
             self.peer.note_bytes(-size)
         super()._close()
+
+
+def _neighbours(ids: list[int]) -> Iterator[tuple[int, int]]:
+    """(start, end) of the stretches in which ids count up by one."""
+    start = 0
+    for end in range(1, len(ids) + 1):
+        if end == len(ids) or ids[end] != (ids[end - 1] + 1) & _MASK:
+            yield start, end
+            start = end

@@ -28,6 +28,7 @@ _DAY_MS: Final = 86_400_000
 _BACKLOG: Final = re.compile(r"(?i)(.+)/x-servicebus-transfer/(\d{1,9})")
 
 #: The words of links to pages that only a key with the right Manage opens.
+SEE_CLUSTER: Final = "See the cluster"
 SEE_STORE: Final = "Look at the store"
 SEE_CERTIFICATE: Final = "See the certificate"
 SEE_PAIR: Final = "See the pair"
@@ -67,6 +68,7 @@ def findings(reading: Reading, errors: Mapping[str, int], dead_before: int | Non
     """
     found = [
         *_of_stores(reading),
+        *_of_cluster(reading.cluster),
         *_of_entities(reading),
         *_of_dead_letters(reading, dead_before, growing),
         *_of_server(reading.server),
@@ -109,6 +111,47 @@ def _of_stores(reading: Reading) -> list[Finding]:
             text = f"{count(store['quarantined'])} damaged messages were put aside. The log of the server names them."
             found.append(Finding(BAD, f"Damaged messages in store {store['store']}", text, "/stores", "See the store"))
     return found
+
+
+def _of_cluster(cluster: Mapping[str, Any] | None) -> list[Finding]:
+    """Stores that no server has or that are not where they are to be, and servers that are to have none."""
+    if cluster is None:
+        return []
+    found = []
+    free = [one["store"] for one in cluster["stores"] if one["state"] != "held"]
+    if free:
+        text = "What is in them cannot be reached until a server takes them."
+        found.append(Finding(BAD, f"No server has {_stores_named(free)}", text, "/cluster", SEE_CLUSTER))
+    moved = [one["store"] for one in cluster["stores"] if one["isDisplaced"] and one["state"] == "held"]
+    if moved:
+        text = "The server that was asked for is away, is drained, or has not taken over yet."
+        verb = "is" if len(moved) == 1 else "are"
+        title = f"{_stores_named(moved).capitalize()} {verb} not where asked for"
+        found.append(Finding(WARNING, title, text, "/cluster", SEE_CLUSTER))
+    for one in cluster["servers"]:
+        if one["state"] == "drained" and one["stores"]:
+            text = (
+                f"The server is drained and still has {_stores_named(one['stores'])}: no other server takes stores now."
+            )
+            found.append(Finding(WARNING, f"{one['server']} is not empty yet", text, "/cluster", SEE_CLUSTER))
+        elif one["state"] != "serving":
+            text = "It has no stores, and takes none until the drain ends."
+            if one["state"] != "drained":
+                text = "It gives its stores to the others."
+            found.append(Finding(INFO, f"{one['server']} is {one['state']}", text, "/cluster", SEE_CLUSTER))
+    if cluster["drainedAndAway"]:
+        text = f"Drained, and away: {', '.join(cluster['drainedAndAway'])}."
+        found.append(Finding(INFO, "A drained server is away", text, "/cluster", SEE_CLUSTER))
+    versions = sorted({one["version"] or "unknown" for one in cluster["servers"]})
+    if len(versions) > 1:
+        text = f"The servers have different versions: {', '.join(versions)}."
+        found.append(Finding(INFO, "An upgrade is under way", text, "/cluster", SEE_CLUSTER))
+    return found
+
+
+def _stores_named(numbers: list[int]) -> str:
+    named = ", ".join(map(str, numbers[:_NAMED_MAX])) + (", …" if len(numbers) > _NAMED_MAX else "")
+    return f"store {named}" if len(numbers) == 1 else f"stores {named}"
 
 
 def store_reason(store: Mapping[str, Any]) -> str:

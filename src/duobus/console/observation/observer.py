@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.clock import Clock
 from duobus.console.namespace.failures import NamespaceError
+from duobus.console.observation.cluster import read_cluster
 from duobus.console.observation.differences import UNKNOWN_RATES, BusyEntity, Rates, busiest, rates_between
 from duobus.console.observation.failovers import failovers_in
 from duobus.console.observation.findings import BAD, Finding, errors_between, findings, most_grown
@@ -197,6 +198,7 @@ async def read_duobus(namespace: NamespaceClient, *, with_stores: bool) -> Readi
         is_cut=len(rows) >= _LISTED_MAX,
         apart_ms=int(server["nowMs"]) - asked_ms,
         failovers=await failovers_in(namespace, entities),
+        cluster=await read_cluster(namespace) if with_stores else None,
     )
 
 

@@ -43,6 +43,7 @@ class Reading(NamedTuple):
         is_cut: Whether the namespace has more entities than were read.
         apart_ms: How far the clock of the server is ahead of that of the console; negative when it is behind.
         failovers: What the clients of pairs report whose secondary the namespace is.
+        cluster: What ``/$duobus/cluster`` tells; None where the key may not ask, or one server is alone.
     """
 
     at_ms: int
@@ -53,6 +54,7 @@ class Reading(NamedTuple):
     is_cut: bool
     apart_ms: int = 0
     failovers: tuple[PairState, ...] = ()
+    cluster: Mapping[str, Any] | None = None
 
     @property
     def started_ms(self) -> int:

@@ -7,6 +7,7 @@ from typing import Final
 from duobus.console.screens import (
     access,
     audit,
+    cluster,
     connections,
     dead_letters,
     entities,
@@ -27,6 +28,7 @@ SCREENS: Final[tuple[Screen, ...]] = (
     connections.screen,
     relays.screen,
     stores.screen,
+    cluster.screen,
     pairs.screen,
     audit.screen,
     usage.screen,

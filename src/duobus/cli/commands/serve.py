@@ -199,6 +199,7 @@ def _memory(memory: int | None, incoming: int | None) -> tuple[int, int]:
 )
 @click.option(
     "--spread",
+    "shards_queues",
     is_flag=True,
     help="No effect any more: partitioned queues lie in all joined stores. It will be gone.",
 )
@@ -278,7 +279,7 @@ def command(
     advertise: str | None,
     cluster_ca: Path | None,
     join_wait: float,
-    spread: bool,
+    shards_queues: bool,
     weight: int,
     labels: tuple[str, ...],
     otlp_endpoint: str | None,
@@ -292,7 +293,7 @@ def command(
 ) -> None:
     """Run the broker until SIGTERM or Ctrl-C."""
     # Taken for the sake of units and settings files that give it.
-    del spread
+    del shards_queues
     if places and context.get_parameter_source("stores") == ParameterSource.DEFAULT:
         stores = 0
     given = GivenOptions(context)

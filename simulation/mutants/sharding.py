@@ -8,7 +8,6 @@ from itertools import count
 from typing import Any, Final
 from unittest import mock
 
-from duobus.cluster.forwarding.sender import ShardedDestination
 from duobus.cluster.sharding import shard_choice
 from duobus.cluster.sharding.sessions import SessionSearch
 
@@ -34,20 +33,7 @@ def duplicates_by_turns() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def repeat_to_another_shard() -> Iterator[None]:
-    """What is forwarded again goes to another shard than the first time."""
-    turns = count()
-
-    def fragment_of_count(self: ShardedDestination, _count: int) -> Any:
-        return self._handles[next(turns) % len(self._handles)]
-
-    with mock.patch.object(ShardedDestination, "fragment_of_count", fragment_of_count):
-        yield
-
-
 BUGS: Final[dict[str, Callable[[], Any]]] = {
     "session-at-any-owner": session_at_any_owner,
     "duplicates-by-turns": duplicates_by_turns,
-    "repeat-to-another-shard": repeat_to_another_shard,
 }

@@ -7,7 +7,7 @@ however long the list. What a server tells of its entities, counts and sizes, on
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import unescape
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -20,10 +20,6 @@ LISTS: Final = "$resources"
 _ENTRY: Final = re.compile(r"<entry .*?</entry>", re.DOTALL)
 _TITLE: Final = re.compile(r'<title type="text">(.*?)</title>', re.DOTALL)
 _PAGING: Final = ("$skip", "$top")
-
-
-#: Gives the entry of an entity, by its lower-case path, with the numbers that one server does not know.
-Sum = Callable[[str, str], Awaitable[str]]
 
 
 class Listed(NamedTuple):
@@ -67,16 +63,16 @@ class ListPage:
         """Whether something on it has no server at the moment."""
         return any(not part.address for part in self.parts)
 
-    async def assemble(self, title: str, url: str, texts: Sequence[str], now_ms: int, summed: Sum) -> str | None:
+    def assemble(
+        self, title: str, url: str, texts: Sequence[str], now_ms: int, completed: Mapping[str, str] | None = None
+    ) -> str | None:
         """The feed, of what the servers told of their parts; None when one of the entities is missing.
 
-        ``summed``: completes an entry.
+        ``completed``: lower-case path to the entry of an entity of which no server knows all numbers.
         """
-        entries = {title_of(entry): entry for text in texts for entry in _ENTRY.findall(text)}
+        entries = {**entries_of(texts), **(completed or {})}
         if any(path.lower() not in entries for path in self.paths):
             return None
-        for path in self.paths:
-            entries[path.lower()] = await summed(path.lower(), entries[path.lower()])
         return documents.feed(
             title,
             [entries[path.lower()] for path in self.paths],
@@ -84,6 +80,11 @@ class ListPage:
             following=next_url(url, self._page) if self.is_followed else None,
             updated_at_ms=now_ms,
         )
+
+
+def entries_of(texts: Iterable[str]) -> dict[str, str]:
+    """Lower-case path to entry, of what servers told."""
+    return {title_of(entry): entry for text in texts for entry in _ENTRY.findall(text)}
 
 
 def title_of(entry: str) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 from collections.abc import Awaitable, Sequence
-from functools import partial
 from ssl import SSLCertVerificationError, SSLContext
 from typing import Any, Final, Protocol
 from urllib.parse import quote
@@ -17,7 +16,7 @@ from yarl import URL
 from duobus.auth.authorizer import Authorizer
 from duobus.clock import Clock
 from duobus.cluster.http.dead_letters import ShardedDeadLetters
-from duobus.cluster.http.lists import LISTS, Listed, ListPage, PageSegment, query_of
+from duobus.cluster.http.lists import LISTS, Listed, ListPage, PageSegment, entries_of, query_of
 from duobus.cluster.http.shards import HttpShardRouter, query_text, summed
 from duobus.cluster.shards import ShardedQueueMap
 from duobus.errors import ArgumentInvalid, ServiceBusError
@@ -323,15 +322,24 @@ class HttpProxy:
             return refused
         url = f"{'https' if request.secure else 'http'}://{request.host}/{'/'.join(target.segments)}"
         texts = [answer.text or "" for answer in answers]
-        sums = partial(self._summed, request, query_text(target.query))
-        feed = await page.assemble(target.lower[1].title(), url, texts, self._clock.now_ms(), sums)
+        completed = await self._completed(request, query_text(target.query), page, entries_of(texts))
+        feed = page.assemble(target.lower[1].title(), url, texts, self._clock.now_ms(), completed)
         return None if feed is None else web.Response(text=feed, headers={"Content-Type": documents.FEED_TYPE})
 
-    async def _summed(self, request: web.Request, query: str, key: str, entry: str) -> str:
-        """An entry of a list with the numbers of all shards, when it is that of a sharded queue."""
-        sharded = self._owners.sharded_queue_of(self._authorizer.namespace_of(request.host).name, key)
-        if sharded is None:
-            return entry
+    async def _completed(
+        self, request: web.Request, query: str, page: ListPage, entries: dict[str, str]
+    ) -> dict[str, str]:
+        """The entries of the sharded queues on a page, with the numbers of all shards."""
+        namespace = self._authorizer.namespace_of(request.host).name
+        found: dict[str, str] = {}
+        for key in map(str.lower, page.paths):
+            sharded = self._owners.sharded_queue_of(namespace, key)
+            if sharded is not None and key in entries:
+                found[key] = await self._summed(request, query, sharded, entries[key])
+        return found
+
+    async def _summed(self, request: web.Request, query: str, sharded: ShardedQueueMap, entry: str) -> str:
+        """The entry of a sharded queue with the numbers of all shards."""
         addresses = [self._owners.http_address_at(sharded.store_of(index)) for index in range(len(sharded.shares))]
         answers = await asyncio.gather(
             *(

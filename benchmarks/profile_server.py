@@ -40,6 +40,7 @@ from duobus.clock import Clock, Entropy
 from duobus.server.composition import Server
 from duobus.server.process import GC_THRESHOLDS
 from duobus.server.settings import Settings, load_settings
+from duobus.server.turn_selector import new_event_loop
 from duobus.storage.writers import set_switch_interval
 
 QUEUE = "profiled"
@@ -248,8 +249,11 @@ def main(arguments: list[str] | None = None) -> int:
     interval = sys.getswitchinterval()
     set_switch_interval()
     try:
-        with tempfile.TemporaryDirectory(prefix="duobus-profile-", dir=options.data_root) as folder:
-            measured = asyncio.run(measure(Path(folder), options))
+        with (
+            tempfile.TemporaryDirectory(prefix="duobus-profile-", dir=options.data_root) as folder,
+            asyncio.Runner(loop_factory=new_event_loop) as runner,
+        ):
+            measured = runner.run(measure(Path(folder), options))
     except LoadError as error:
         print(f"the measurement is void: {error}", file=sys.stderr)
         return 1

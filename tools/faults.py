@@ -281,16 +281,18 @@ def main() -> int:
     parser.add_argument("--rate", type=float, help="messages a second (default: as many as the machine can do)")
     parser.add_argument("--seed", type=int, help="seed of the moments and messages (default: a new one, printed)")
     parser.add_argument("--json", action="store_true", help="print each result as one JSON object")
-    parser.add_argument("--journal", action="store_true", help="the broker's stores have journals")
+    parser.add_argument(
+        "--journal", action=argparse.BooleanOptionalAction, help="whether the broker's stores have journals"
+    )
     parser.add_argument("--list", action="store_true", help="name the faults")
     options = parser.parse_args()
     if options.list:
         print("\n".join(FAULTS))
         return 0
     seed = options.seed if options.seed is not None else random.SystemRandom().getrandbits(32)
-    if options.journal:
+    if options.journal is not None:
         # Each server that is started takes it from here.
-        os.environ["DUOBUS_JOURNAL"] = "1"
+        os.environ["DUOBUS_JOURNAL"] = str(int(options.journal))
     silence_sdk_logs()
     good = True
     for result in campaign(options.fault or list(FAULTS), options.minutes * 60, seed, options.rate):

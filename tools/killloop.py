@@ -440,7 +440,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="seed of the moments and messages (default: a new one, printed)")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     parser.add_argument("--unsafe-ephemeral", action="store_true", help="planted fault: keep nothing over a kill")
-    parser.add_argument("--journal", action="store_true", help="the broker's stores have journals")
+    parser.add_argument(
+        "--journal", action=argparse.BooleanOptionalAction, help="whether the broker's stores have journals"
+    )
     parser.add_argument("--take-files", action="store_true", help="take logs and the catalog away, too")
     parser.add_argument(
         "--results", type=Path, help="with --take-files: add rounds to this file, and go on behind them"
@@ -453,9 +455,9 @@ def main() -> int:
     if options.kills < 1:
         parser.error("--kills must be at least 1")
     seed = options.seed if options.seed is not None else random.SystemRandom().getrandbits(32)
-    if options.journal:
+    if options.journal is not None:
         # Each server that is started takes it from here.
-        os.environ["DUOBUS_JOURNAL"] = "1"
+        os.environ["DUOBUS_JOURNAL"] = str(int(options.journal))
     silence_sdk_logs()
     with tempfile.TemporaryDirectory(prefix="duobus-killloop-") as temporary:
         try:

@@ -45,7 +45,8 @@ IMAGE_BYTES = 256 * 1024 * 1024
 #: Messages that the writer leaves in the store, so that it deletes as much as it inserts.
 BACKLOG = 300
 IMPOSSIBLE = 3
-UNMOUNT_LIMIT_S = 30.0
+#: Until the file system of a cut is let go of, seconds.
+RELEASE_LIMIT_S = 30.0
 
 
 def payload_of(count: int) -> bytes:
@@ -129,7 +130,7 @@ class Machine:
         mounted, it would be there twice at the next attachment, and spoil itself.
         """
         if self._device:
-            deadline = time.monotonic() + UNMOUNT_LIMIT_S
+            deadline = time.monotonic() + RELEASE_LIMIT_S
             while self.mount_point.is_mount():
                 result = subprocess.run(["umount", str(self.mount_point)], capture_output=True, text=True, check=False)
                 if result.returncode and time.monotonic() > deadline:
@@ -138,6 +139,11 @@ class Machine:
                     time.sleep(0.05)
             call("losetup", "-d", self._device)
             self._device = ""
+            # A device that anybody still holds, as a file system does that is mounted in another namespace, goes later.
+            while holders := call("losetup", "-j", str(self._image)).strip():
+                if time.monotonic() > deadline:
+                    raise OSError(f"{self._image} is still attached: {holders}")
+                time.sleep(0.05)
 
     def check(self) -> str:
         """Return what e2fsck has to say against the file system, or an empty text."""

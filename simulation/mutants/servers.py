@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 from unittest import mock
 
-from duobus.cluster.leases import StoreLeases
-from duobus.storage.catalog.leases import Exchange, MemoryLeases
+from duobus.cluster.leases import BEAT_MS, StoreLeases
+from duobus.storage.catalog.leases import Exchange, MemoryLeases, NodeEntry
 from simulation.mutants.server_forwarding import CROSSING_BUGS
 from simulation.scenarios.servers import ServersWorld
 from simulation.world.database import SharedDisk
@@ -60,9 +60,37 @@ def epoch_not_checked() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def paused_server_given_up() -> Iterator[None]:
+    """Who does not answer at once counts as gone, though its lease lasts: two owners, once it goes on."""
+
+    def has_session(self: ServersWorld, node_id: str) -> bool:
+        server = self.hosts.get(node_id)
+        return server is not None and server.is_well and server.node_id == node_id
+
+    def rest_ms(self: StoreLeases, _database: str, now_ms: int) -> int:
+        for node_id in self.nodes:
+            if node_id != self.me.node_id:
+                self.report_gone(node_id, now_ms)
+        return BEAT_MS
+
+    with (
+        mock.patch.object(ServersWorld, "_has_session", has_session),
+        mock.patch.object(StoreLeases, "rest_ms", rest_ms),
+        mock.patch.object(StoreLeases, "owner_of", _owner_of),
+    ):
+        yield
+
+
+def _owner_of(self: StoreLeases, store_id: int) -> NodeEntry | None:
+    lease = self._leases.get(store_id)
+    return None if lease is None or lease.is_over else self.nodes.get(lease.node_id or "")
+
+
 BUGS: Final[dict[str, Callable[[], Any]]] = {
     "stale-owner-writes": stale_owner_writes,
     "lease-judged-by-the-local-clock": lease_judged_by_the_local_clock,
     "epoch-not-checked": epoch_not_checked,
+    "paused-server-given-up": paused_server_given_up,
     **CROSSING_BUGS,
 }

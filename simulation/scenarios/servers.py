@@ -6,6 +6,9 @@ table of leases, the catalog and the stores are in a simulated database (``world
 messages are not lost (I1), locks are exclusive (I2, I3), sessions keep their order (I4, I36). Beside them: who hands
 messages out is the owner, by the epoch that the database has (I55); a jump of a wall clock changes none of that (I58);
 and when all is well again every store is served, evenly, within a lease and a few beats (I64).
+
+In two of three worlds the last stores lie in another database than the catalog, each lease is in the database of its
+store, and either database may be cut off from a server or from all (decision 0067).
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ from duobus.broker import MessageBroker, Queue
 from duobus.broker.fragment_handle import FragmentHandle
 from duobus.clock import BrokerTime
 from duobus.cluster.directory import Directory
-from duobus.cluster.leases import BEAT_MS, LEASE_MS
+from duobus.cluster.lease_database import LeaseDatabase
+from duobus.cluster.leases import BEAT_MS, CATALOG, LEASE_MS
 from duobus.cluster.node import ClusterNode, OpenStore
 from duobus.cluster.router import ClusterRouter
 from duobus.cluster.scale_unit import ClusteredScaleUnit, LeasedTime
@@ -36,7 +40,7 @@ from duobus.gateway.amqp.server import AmqpServer
 from duobus.model.descriptions import QueueDescription
 from duobus.model.quotas import Quotas
 from duobus.server.cluster_server import open_cluster_forwarding
-from duobus.storage.catalog.leases import MemoryLeases, NodeEntry
+from duobus.storage.catalog.leases import MemoryLeases, NodeDetails, NodeEntry
 from duobus.storage.catalog_rows import StoreRow
 from duobus.storage.interface import StoreContents
 from duobus.telemetry.logs import Log
@@ -47,7 +51,7 @@ from simulation.history.events import FragmentsLate
 from simulation.parts.forwarding import ForwardingClients
 from simulation.run import RUN_LIMIT_S, Scenario, SimulatedRun
 from simulation.world.clock import SeededEntropy, SimulatedClock
-from simulation.world.database import DATABASE, DatabaseLink, SharedDisk, SharedStore
+from simulation.world.database import DATABASE, OTHER_DATABASE, DatabaseLink, SharedDisk, SharedStore
 from simulation.world.disk import AMBIGUOUS, REFUSED, find_fragment
 from simulation.world.loop import SimulationLoop
 from simulation.world.world import NAMESPACE, World
@@ -62,7 +66,7 @@ SPANS_S: Final = (0.3, 1.0, 3.0, 6.0)
 #: Other servers do what it asks for, and it is killed before it hears of that.
 DEAFEN_AND_KILL: Final = "deafen-and-kill"
 DEAF_S: Final = 0.5
-STRIKES: Final = ("kill", "pause", "cut-database", "cut-peer", "jump", "drain", "reset")
+STRIKES: Final = ("kill", "pause", "cut-database", "cut-peer", "jump", "drain", "reset", "away")
 #: Jumps of a wall clock (I58): an hour, seconds, 400 days.
 JUMPS_MS: Final = (-3_600_000, -2_000, 2_000, 3_600_000, 34_560_000_000)
 #: Of twenty seeds the one that forwards messages which may expire on their way, and how long these live.
@@ -79,10 +83,10 @@ NOT_ASKED: Final = frozenset({9, 19, 20, 28})
 class _Beating(ClusterNode):
     """Waits for beats without asking the table meanwhile: virtual time would be spent on that."""
 
-    async def _rest(self) -> None:
-        end_ms = self._clock.monotonic_ms() + BEAT_MS
-        while not self._is_over and not self.ownership.wants_soon and self._clock.monotonic_ms() < end_ms:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    async def _await_news(self, database: LeaseDatabase, limit_s: float) -> bool:
+        del database
+        await asyncio.sleep(limit_s)
+        return False
 
 
 class _WatchedClusterUnit(ClusteredScaleUnit):
@@ -115,6 +119,7 @@ class SimulatedServerProcess:
         self.host = host
         self.machine = world.network.node(host)
         self.clock = SimulatedClock(world.loop)
+        self.node_id = ""
         self.unit: ClusteredScaleUnit | None = None
         self.cluster: ClusterNode | None = None
         self.time: BrokerTime | None = None
@@ -167,7 +172,9 @@ class SimulatedServerProcess:
         amqp = AmqpServer(
             unit, Authorizer([rules]), clock=self.clock, entropy=entropy, log=Log("simulation"), metering=metering
         )
-        me = NodeEntry(str(entropy.uuid()), f"{self.host}:{world.PORT}", "", is_leaving=False)
+        self.node_id = str(entropy.uuid())
+        details = NodeDetails("simulated", keeps_own=True)
+        me = NodeEntry(self.node_id, f"{self.host}:{world.PORT}", self.host, is_leaving=False, details=details)
         self.cluster = cluster = _Beating(
             me,
             unit,
@@ -177,7 +184,11 @@ class SimulatedServerProcess:
             created=self._create_in,
             clock=self.clock,
             context=None,
-            thread=lambda _loop, name: self._link(name),
+            thread=lambda _loop, name: self._link(
+                name, database=OTHER_DATABASE if name.startswith("leases-") else DATABASE
+            ),
+            home_of=lambda row: CATALOG if world.place_of(row.store_id) == DATABASE else OTHER_DATABASE,
+            table_of=lambda _name: world.other_leases,
         )
         unit.sharded_entities.is_understood = lambda: world.is_spreading
         world.hosts[me.node_id] = self
@@ -196,7 +207,12 @@ class SimulatedServerProcess:
         assert isinstance(disk, SharedDisk)
         store = SharedStore(disk, lambda: ownership.may_act(store_id, clock.monotonic_ms()))
         self._stores += 1
-        writer = self._link(f"store-{self._stores}", before=store.look, is_stuck=world.is_striking)
+        writer = self._link(
+            f"store-{self._stores}",
+            database=world.place_of(store_id),
+            before=store.look,
+            is_stuck=world.is_striking,
+        )
         leased = LeasedTime(self.time, clock, lambda: ownership.ends_ms(store_id))
         broker = MessageBroker(store_id, store, writer, time=leased, entropy=entropy, watcher=self.unit)
         return OpenStore(broker, partial(_stop, writer))
@@ -243,7 +259,10 @@ class ServersWorld(World):
         for number in self.disks:
             self.catalog.add_store(number, f"store-{number}")
         self.network.node(DATABASE)
-        self.leases = MemoryLeases(self.disks, lambda: self.clock.now_ms())
+        self.network.node(OTHER_DATABASE)
+        self.elsewhere = () if seed % 3 == 0 else tuple(range(stores // 2 + 1, stores + 1))
+        self.other_leases = MemoryLeases((), lambda: self.clock.now_ms(), self._has_session)
+        self.leases = MemoryLeases(self.disks, lambda: self.clock.now_ms(), self._has_session)
         self.hosts: dict[str, SimulatedServerProcess] = {}
         self.is_trouble = True
         self.stale: list[str] = []
@@ -251,6 +270,15 @@ class ServersWorld(World):
         self.moved = 0
         self.servers = [SimulatedServerProcess(self, f"server-{number}") for number in range(1, SERVERS + 1)]
         self._draw = random.Random(f"door:{seed}")
+
+    def place_of(self, store_id: int) -> str:
+        """The database of a store."""
+        return OTHER_DATABASE if store_id in self.elsewhere else DATABASE
+
+    def _has_session(self, node_id: str) -> bool:
+        """Whether a process lives: a database learns of its end at once, however the network is."""
+        server = self.hosts.get(node_id)
+        return server is not None and server.machine.alive and server.node_id == node_id
 
     def _unhandled(self, context: dict[str, Any]) -> None:
         """A callback that meets the end of a lease ends there, which asyncio logs (``LeasedTime``)."""
@@ -418,7 +446,11 @@ class ServersRun(SimulatedRun):
             server.machine.resume()
         elif strike in ("cut-database", "cut-peer"):
             others = [other.host for other in self.world.servers if other is not server]
-            await self._cut_off(server.host, DATABASE if strike == "cut-database" else rng.choice(others), span_s)
+            database = rng.choice((DATABASE, OTHER_DATABASE)) if self.world.elsewhere else DATABASE
+            await self._cut_off(server.host, database if strike == "cut-database" else rng.choice(others), span_s)
+        elif strike == "away":
+            database = rng.choice((DATABASE, OTHER_DATABASE)) if self.world.elsewhere else DATABASE
+            await asyncio.gather(*(self._cut_off(one.host, database, span_s) for one in self.world.servers))
         elif strike == "jump":
             server.clock.jump(rng.choice(JUMPS_MS))
         elif strike == "drain":

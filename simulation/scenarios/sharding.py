@@ -95,7 +95,8 @@ class ShardedWorld(ServersWorld):
         """See World: the share has the slot of the key, and has a place for it among its own."""
         sharded_queue = find_sharded_queues(self.catalog.read().entities).get((NAMESPACE, entity))
         if key is None or sharded_queue is None:
-            return super().fragment_of(entity, key)
+            # Where its fragments are going to be is not known before there is a queue.
+            return None
         slots: tuple[SlotRow, ...] = sharded_queue.shares[sharded_queue.of_key(string_key(key))].slots
         return slots[slot_of(string_key(key), len(slots))].fragment_no
 

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
 
-#: The node of the network where the database is.
+#: The node of the network where the catalog's database is, with stores; and that of another one, which has stores only.
 DATABASE: Final = "database"
+OTHER_DATABASE: Final = "database-2"
 #: One way of a call takes so long, in seconds; now and then one is stuck, for longer than leases last.
 WAY_S: Final = (0.0005, 0.004)
 STUCK_S: Final = (0.5, 6.0)
@@ -128,8 +129,9 @@ class DatabaseLink(StoppableWriter):
 
     Args:
         loop, network: Where all of it happens.
-        host: Node of the server; the way from there to DATABASE may be cut.
+        host: Node of the server; the way from there to the database may be cut.
         rng: Decides how long the way takes.
+        database: Node of the database.
         before: Called in the server's process when a call is sent.
         is_stuck: Whether calls may be stuck for longer than a lease now.
     """
@@ -141,12 +143,13 @@ class DatabaseLink(StoppableWriter):
         host: str,
         rng: random.Random,
         *,
+        database: str = DATABASE,
         before: Callable[[], None] | None = None,
         is_stuck: Callable[[], bool] | None = None,
     ) -> None:
         self._loop = loop
         self._network = network
-        self._there, self._back = network.route(host, DATABASE), network.route(DATABASE, host)
+        self._there, self._back = network.route(host, database), network.route(database, host)
         self._random = rng
         self._before = before
         self._is_stuck = is_stuck

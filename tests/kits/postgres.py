@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -78,3 +79,23 @@ def place_of(server: PostgresServer, schema: str | None = None, **parameters: st
     """Where a store is that no other test has: in a schema of its own, unless one is named."""
     place = parse(server.url(**{"unsafe_no_sync": "1", **parameters}))
     return place.in_schema(schema or f"test_{next(_NUMBERS)}")
+
+
+@contextmanager
+def synchronous_standby(postgres: PostgresServer) -> Iterator[PostgresServer]:
+    """A standby without which the primary acknowledges nothing."""
+    with tempfile.TemporaryDirectory(prefix="duobus-pg-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        standby = PostgresServer(Path(folder) / "standby", durable=True)
+        try:
+            standby.copy_of(postgres)
+            standby.start()
+            postgres.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+            postgres.execute("SELECT pg_reload_conf()")
+            for _ in range(1000):
+                if postgres.execute("SELECT sync_state FROM pg_stat_replication") == [("sync",)]:
+                    break
+                time.sleep(0.02)
+            yield standby
+        finally:
+            standby.remove()

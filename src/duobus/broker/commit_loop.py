@@ -34,6 +34,7 @@ from duobus.broker.deadline_timer import DeadlineTimer
 from duobus.broker.delivery.session_service import notify_holders_of
 from duobus.broker.fair_queue import FairQueue
 from duobus.broker.fragment_handle import FragmentHandle
+from duobus.concurrency.turn_end import turn_end
 from duobus.errors import InternalError, QuotaExceeded, ServiceBusError
 from duobus.fragment.commands import Command, Group
 from duobus.fragment.send import Run
@@ -135,6 +136,7 @@ class CommitLoop:
         self._watchdog = watchdog
         self._watcher = watcher
         self._loop = asyncio.get_running_loop()
+        self._at_turn_end = turn_end(self._loop)
         self.time = time
         self.timers = DeadlineTimer(self._loop, time.now_ms, self.look)
         self.commits = 0
@@ -212,7 +214,7 @@ class CommitLoop:
         """Begin a commit at the end of this turn of the loop, so that all that this turn reads joins it."""
         if self.work is None and not self._is_scheduled and self._lifecycle.state == "open":
             self._is_scheduled = True
-            self._loop.call_soon(self._start)
+            self._at_turn_end(self._start)
 
     # -- decide -------------------------------------------------------------------------------------------------
 

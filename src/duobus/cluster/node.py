@@ -1,7 +1,7 @@
 """One of several servers that share a catalog: beats, stores that come and go, and who has which entity.
 
-The decisions are ``cluster/leases.py``'s; this carries them out. The table of leases is asked by a thread of its
-own, so that neither it nor the catalog can hold up the loop; whatever the table says is acted upon in the loop.
+The decisions are ``cluster/leases.py``'s; this carries them out. Each table of leases is asked by a thread of its own,
+so that neither it nor the catalog can hold up the loop or another table; what a table says is acted upon in the loop.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from ssl import SSLContext
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from duobus.broker import MessageBroker
 from duobus.clock import Clock
 from duobus.cluster.directory import Directory
 from duobus.cluster.http.lists import Listed
-from duobus.cluster.leases import BEAT_MS, StoreLeases
+from duobus.cluster.lease_database import LeaseDatabase, submitted
+from duobus.cluster.leases import CATALOG, FRESH_MS, StoreLeases
 from duobus.cluster.router import HERE, MOVING, UNKNOWN
 from duobus.cluster.scale_unit import ClusteredScaleUnit
 from duobus.cluster.shards import ShardedQueueMap
 from duobus.cluster.status import FREE, HELD, displaced, server_named, status_of
+from duobus.cluster.watch import ServerWatch
 from duobus.errors import ArgumentInvalid, EntityNotFound, ServerBusy, ServiceBusError, StoreFailed, StoreTooNew
 from duobus.model.address import sharded_queue_of
 from duobus.model.descriptions import QUEUE
 from duobus.storage.catalog.interface import Catalog
 from duobus.storage.catalog.leases import PLACEMENT, LeaseTable, NodeEntry
 from duobus.storage.catalog_rows import LIVE, StoreRow
-from duobus.storage.writers import StoppableWriter, StoreWriter, Writer
+from duobus.storage.writers import StoppableWriter, StoreWriter
 from duobus.telemetry.logs import Log
-
-T = TypeVar("T")
 
 #: How long the thread waits at a time for news of the table, in seconds; what this server wants itself waits as long.
 _WAIT_S: Final = 0.05
@@ -67,10 +67,12 @@ class ClusterNode:
         me: The server itself.
         unit: Where stores are adopted.
         reader: A catalog of its own to read, for a thread of its own.
-        table: The leases.
+        table: The leases in the catalog's database.
         make: Makes a message broker for a store that was got.
         created: Called when a store was adopted, to create what the configuration asks for in it.
-        thread: Makes the thread of the table, and that of the catalog.
+        thread: Makes the thread of a table, and that of the catalog.
+        home_of: What the database of a store is called, among those with leases.
+        table_of: Makes the table of such a database.
         processor_seconds: What this process has used of processors.
     """
 
@@ -87,6 +89,8 @@ class ClusterNode:
         context: SSLContext | None,
         thread: Callable[[asyncio.AbstractEventLoop, str], StoppableWriter] = StoreWriter,
         processor_seconds: Callable[[], float] = lambda: 0.0,
+        home_of: Callable[[StoreRow], str] = lambda _row: CATALOG,
+        table_of: Callable[[str], LeaseTable] | None = None,
     ) -> None:
         self.node_id = me.node_id
         self.ownership = StoreLeases(me)
@@ -97,25 +101,29 @@ class ClusterNode:
         self.beats_missed = 0
         self._unit = unit
         self._reader = reader
-        self._table = table
         self._make = make
         self._created = created
         self._clock = clock
         self._log = Log("cluster")
         self._loop = asyncio.get_running_loop()
-        self._leases_thread = thread(self._loop, "leases")
+        self._thread = thread
+        self._home_of = home_of
+        self._table_of = table_of
+        self._tables = {CATALOG: LeaseDatabase(CATALOG, table, thread(self._loop, "leases"), self._loop)}
         self._catalog_thread = thread(self._loop, "catalog")
+        self._watch = ServerWatch(
+            self.node_id,
+            lambda node_id: self.ownership.report_gone(node_id, clock.monotonic_ms()),
+            self.ownership.report_back,
+        )
         self._open: dict[int, OpenStore] = {}
         self._locks: dict[int, asyncio.Lock] = {}
         self._revision = -1
         self._reading: asyncio.Future[None] | None = None
         self._read_next: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._beating: asyncio.Task[None] | None = None
         self._expiry_check: asyncio.TimerHandle | None = None
         self._is_over = False
-        # The last beat was answered.
-        self._is_beating = False
         self._seen_ms: int | None = None
         self._next_beat: asyncio.Future[None] = self._loop.create_future()
         self._processor_seconds = processor_seconds
@@ -131,9 +139,11 @@ class ClusterNode:
         Raises:
             StoreFailed: The table cannot be reached.
         """
-        await self._beat()
-        self._beating = self._loop.create_task(self._beat_on(), name="leases")
-        self._watch()
+        catalog = self._tables[CATALOG]
+        await self._beat(catalog)
+        catalog.beating = self._loop.create_task(self._beat_on(catalog), name="leases")
+        self._see_homes()
+        self._check_expiry()
 
     async def stop(self) -> None:
         """Close every store in good order and give it back, then be forgotten."""
@@ -142,50 +152,69 @@ class ClusterNode:
         while self._tasks:
             await asyncio.wait(self._tasks)
         self._is_over = True
-        if self._beating is not None:
-            await self._beating
+        await self._watch.stop()
+        await asyncio.gather(*(one.beating for one in self._tables.values() if one.beating is not None))
         if self._expiry_check is not None:
             self._expiry_check.cancel()
+        await asyncio.gather(*(self._give_back(one) for one in self._tables.values()))
+        self._catalog_thread.submit(self._reader.close, lambda _result, _error: None)
+        await self._loop.run_in_executor(None, self._catalog_thread.stop)
+
+    async def _give_back(self, database: LeaseDatabase) -> None:
         try:
             # What was given back has to be told, so that nobody waits for leases to end.
-            await self._beat()
-            await self._call(lambda: self._table.forget(self.node_id))
+            await self._beat(database)
+            await database.call(lambda table: table.forget(self.node_id))
         except StoreFailed as error:
             self._log.warning("not given back", reason=str(error))
-        for thread, used in ((self._leases_thread, self._table), (self._catalog_thread, self._reader)):
-            thread.submit(used.close, lambda _result, _error: None)
-            await self._loop.run_in_executor(None, thread.stop)
+        await database.close()
 
     def _all_lay_over_stores(self) -> bool:
         """Whether no server is of a version that lays partitioned entities into one store."""
         nodes = self.ownership.nodes.values()
         return all(node.details is not None and node.details.placement >= PLACEMENT for node in nodes)
 
-    def _call(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        return _submit(self._loop, self._leases_thread, call)
-
     # -- beats --------------------------------------------------------------------------------------------------
 
-    async def _beat_on(self) -> None:
+    def _see_homes(self) -> None:
+        """Ask the tables of all databases that have stores, from now on."""
+        if self._table_of is None or self._is_over:
+            return
+        stores = self._unit.directory.contents.stores
+        self.ownership.homes = {row.store_id: home for row in stores if (home := self._home_of(row)) != CATALOG}
+        for name in self.ownership.databases:
+            if name not in self._tables:
+                thread = self._thread(self._loop, f"leases-{len(self._tables)}")
+                database = self._tables[name] = LeaseDatabase(name, self._table_of(name), thread, self._loop)
+                database.beating = self._loop.create_task(self._beat_on(database), name="leases")
+                self.ownership.soon.add(name)
+
+    async def _beat_on(self, database: LeaseDatabase) -> None:
         while not self._is_over:
             try:
-                await self._rest()
-                await self._beat()
+                await self._rest(database)
+                await self._beat(database)
             except StoreFailed as error:
                 self.beats_missed += 1
-                self._is_beating = False
-                self._log.error("table of leases not reached", reason=str(error))
+                database.fault = str(error)
+                where = database.name or "the catalog's database"
+                self._log.error("table of leases not reached", database=where, reason=str(error))
                 await asyncio.sleep(_RETRY_S)
             except Exception as fault:  # noqa: BLE001 - the top of a task: whatever it was, leases must be prolonged
                 self._log.error("beat failed", error=repr(fault))
                 await asyncio.sleep(_RETRY_S)
 
-    async def _rest(self) -> None:
+    async def _rest(self, database: LeaseDatabase) -> None:
         """Wait for the next beat: until its time, or news, or a wish of this server's own."""
-        end_ms = self._clock.monotonic_ms() + BEAT_MS
-        while not self._is_over and not self.ownership.wants_soon and self._clock.monotonic_ms() < end_ms:
-            if await self._call(lambda: self._table.wait(_WAIT_S)):
+        begun_ms = self._clock.monotonic_ms()
+        while not self._is_over and database.name not in self.ownership.soon:
+            now_ms = self._clock.monotonic_ms()
+            left_ms = begun_ms + self.ownership.rest_ms(database.name, now_ms) - now_ms
+            if left_ms <= 0 or await self._await_news(database, min(_WAIT_S, left_ms / 1000)):
                 return
+
+    async def _await_news(self, database: LeaseDatabase, limit_s: float) -> bool:
+        return await database.call(lambda table: table.wait(limit_s))
 
     def _take_load(self) -> None:
         now_ms, used_s = self._clock.monotonic_ms(), self._processor_seconds()
@@ -195,17 +224,19 @@ class ClusterNode:
             self.ownership.load = round((used_s - from_s) * 1000 / (now_ms - from_ms), 1)
             self._load_from = (now_ms, used_s)
 
-    async def _beat(self) -> None:
+    async def _beat(self, database: LeaseDatabase) -> None:
         self._take_load()
-        beat = self.ownership.beat(self._clock.monotonic_ms())
-        table = await self._call(lambda: self._table.exchange(beat.told))
+        beat = self.ownership.beat(self._clock.monotonic_ms(), database.name)
+        table = await database.call(lambda table: table.exchange(beat.told))
         moves = self.ownership.seen(beat, table, self._clock.monotonic_ms())
-        self._is_beating = True
-        self._seen_ms = beat.asked_ms
-        beaten, self._next_beat = self._next_beat, self._loop.create_future()
-        beaten.set_result(None)
+        database.fault = None
+        self._watch.see({} if self._is_over else self.ownership.nodes)
         self._drop(moves.lost)
-        if table.revision != self._revision:
+        if database.name == CATALOG:
+            self._seen_ms = beat.asked_ms
+            beaten, self._next_beat = self._next_beat, self._loop.create_future()
+            beaten.set_result(None)
+        if database.name == CATALOG and table.revision != self._revision:
             self._revision = table.revision
             self._spawn(self._look())
         for store_id in moves.gained:
@@ -213,11 +244,11 @@ class ClusterNode:
         for store_id in moves.leave:
             self._spawn(self._leave(store_id))
 
-    def _watch(self) -> None:
+    def _check_expiry(self) -> None:
         """Drop leases that have expired; the time of leases stops their use anyway, this ends their links."""
         if not self._is_over:
             self._drop(self.ownership.is_expired(self._clock.monotonic_ms()))
-            self._expiry_check = self._loop.call_later(_EXPIRY_CHECK_S, self._watch)
+            self._expiry_check = self._loop.call_later(_EXPIRY_CHECK_S, self._check_expiry)
 
     # -- stores -------------------------------------------------------------------------------------------------
 
@@ -240,7 +271,7 @@ class ClusterNode:
         return self._locks.setdefault(store_id, asyncio.Lock())
 
     async def _try_to_open(self, store_id: int, term: int | None) -> None:
-        directory = await self._read()
+        directory = await self._read_if_reached()
         row = next((row for row in directory.contents.stores if row.store_id == store_id), None)
         if row is None:
             raise StoreFailed("the catalog does not know it")
@@ -310,6 +341,13 @@ class ClusterNode:
     def nodes(self) -> Mapping[str, NodeEntry]:
         """See OtherNodes."""
         return self.ownership.nodes
+
+    @property
+    def knows_catalog(self) -> bool:
+        """See EntityOwners; before the first beat the start itself has read it."""
+        if self._seen_ms is None:
+            return True
+        return self._tables[CATALOG].fault is None and self._clock.monotonic_ms() - self._seen_ms <= FRESH_MS
 
     @property
     def own_http_address(self) -> str:
@@ -395,8 +433,16 @@ class ClusterNode:
             for lease in table.leases
             for holder in [lease.node_id in self.ownership.nodes and lease.node_id != self.node_id]
         }
-        seen_ms = None if self._seen_ms is None else self._clock.monotonic_ms() - self._seen_ms
-        return {"isMember": self.is_member, "servers": len(table.nodes), "stores": states, "seenMs": seen_ms}
+        now_ms = self._clock.monotonic_ms()
+        away = set(self.ownership.away(now_ms))
+        return {
+            "isMember": self.is_member,
+            "servers": len(table.nodes),
+            "stores": states,
+            "seenMs": None if self._seen_ms is None else now_ms - self._seen_ms,
+            "catalog": "reached" if self.knows_catalog else "away",
+            "databases": {name: "away" if name in away else "reached" for name in self.ownership.databases if name},
+        }
 
     async def prefer(self, store_id: int, where: str | None) -> None:
         """See ClusterManagement."""
@@ -409,7 +455,7 @@ class ClusterNode:
         elif where is not None and not any(n.details and where in n.details.labels for n in table.nodes):
             raise ArgumentInvalid(f"No server has the label {where!r} now. duobus cluster status tells their labels.")
         await self._change(
-            lambda: self._table.prefer(store_id, where),
+            lambda table: table.prefer(store_id, where),
             lambda: self.ownership.table.preferences.get(store_id) == where,
         )
 
@@ -419,18 +465,18 @@ class ClusterNode:
         # A server that is away can still be freed of its drain.
         address = server if not is_wanted and server in table.drained else server_named(table, server)
         await self._change(
-            lambda: self._table.drain(address, is_wanted=is_wanted),
+            lambda table: table.drain(address, is_wanted=is_wanted),
             lambda: (address in self.ownership.table.drained) == is_wanted,
         )
         return address
 
-    async def _change(self, change: Callable[[], None], is_seen: Callable[[], bool]) -> None:
+    async def _change(self, change: Callable[[LeaseTable], None], is_seen: Callable[[], bool]) -> None:
         """Change the table, and return when this server has seen the change: what it tells then is not older."""
         try:
-            await self._call(change)
+            await self._tables[CATALOG].call(change)
         except StoreFailed as error:
             raise ServerBusy(f"The catalog's database is not reached: {error}. Try again.") from error
-        self.ownership.wants_soon = True
+        self.ownership.hurry()
         # It is durable by now. Whoever changes it back, or a database that goes away, must not keep the asker.
         with suppress(TimeoutError):
             async with asyncio.timeout(_SEEN_S):
@@ -452,7 +498,7 @@ class ClusterNode:
     @property
     def is_member(self) -> bool:
         """Whether the others count this server among them, as far as it knows."""
-        return self.node_id in self.ownership.nodes and self._is_beating
+        return self.node_id in self.ownership.nodes and any(one.fault is None for one in self._tables.values())
 
     async def refresh(self) -> None:
         """See OwnerDirectory: what is asked while a read is under way is answered by the next one."""
@@ -470,6 +516,7 @@ class ClusterNode:
         self._reading = self._loop.create_future()
         try:
             await self._unit.see(await self._read())
+            self._see_homes()
         except (StoreFailed, StoreTooNew) as error:
             self._log.error("catalog not read", reason=str(error))
             self._revision = -1
@@ -482,20 +529,13 @@ class ClusterNode:
             await self._look()
             waiting.set_result(None)
 
+    async def _read_if_reached(self) -> Directory:
+        """The catalog; while it is away what it held last, which is good enough to serve stores elsewhere."""
+        try:
+            return await self._read() if self.knows_catalog else self._unit.directory
+        except StoreFailed as error:
+            self._log.warning("catalog not read", reason=str(error))
+            return self._unit.directory
+
     async def _read(self) -> Directory:
-        return Directory(await _submit(self._loop, self._catalog_thread, self._reader.read))
-
-
-def _submit(loop: asyncio.AbstractEventLoop, thread: Writer, call: Callable[[], T]) -> asyncio.Future[T]:
-    future: asyncio.Future[T] = loop.create_future()
-
-    def done(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
-
-    thread.submit(call, done)
-    return future
+        return Directory(await submitted(self._loop, self._catalog_thread, self._reader.read))

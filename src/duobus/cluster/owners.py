@@ -20,6 +20,10 @@ class EntityOwners(Protocol):
     def refresh(self) -> Awaitable[None]:
         """Read the catalog again; several that ask at a time are answered at once."""
 
+    @property
+    def knows_catalog(self) -> bool:
+        """Whether the catalog's database is reached: what is unknown does not exist."""
+
 
 class StoreOwners(EntityOwners, Protocol):
     """Who has which entity, and which store."""

@@ -42,7 +42,7 @@ from duobus.cluster.sharding.management import ShardedManagementNode
 from duobus.cluster.sharding.receiver import ShardedReceiver
 from duobus.cluster.sharding.sender import ShardedSender
 from duobus.cluster.sharding.sessions import SessionSearch, wants_session
-from duobus.errors import DetachForced, Unauthorized
+from duobus.errors import DetachForced, ServerBusy, Unauthorized
 from duobus.gateway.amqp.attach import is_via_session
 from duobus.gateway.amqp.links.link import first_of, via_entity
 from duobus.gateway.tls import untrusted
@@ -59,6 +59,9 @@ if TYPE_CHECKING:
 
 #: In the properties of open: a connection that another server has made for a client. Its links are proxied no more.
 PROXIED: Final = "com.duobus:passed-by"
+#: How long an attach waits for an entity that moves, and between two looks, in seconds.
+MOVING_S: Final = 1.5
+_LOOK_S: Final = 0.02
 #: Tokens that are kept to be shown to owners: those put last.
 TOKENS_MAX: Final = 100
 
@@ -134,6 +137,8 @@ class ClusterRouter:
         namespace = self._peer.namespace or ""
         return (
             self.is_proxied
+            # It may exist: an attach is told so.
+            or not self._owners.knows_catalog
             or self._owners.sharded_queue_of(namespace, address.key) is not None
             or self._owners.where(namespace, address.key) not in (HERE, UNKNOWN)
         )
@@ -153,6 +158,7 @@ class ClusterRouter:
         sharded = None if self.is_proxied else self._owners.sharded_queue_of(peer.namespace or "", address.key)
         where = UNKNOWN if sharded else self._owners.where(peer.namespace or "", address.key)
         if where == UNKNOWN and is_last and not sharded:
+            self._demand_catalog(address.path)
             return False
         if self.is_proxied and link.remote is not None and is_via_session(link.remote):
             # It is not this entity's: see attaching.
@@ -172,9 +178,9 @@ class ClusterRouter:
         if sharded is not None:
             self._route_sharded(link, address, sharded)
             return True
-        if where == UNKNOWN:
-            # It may have been created a moment ago, by another server.
-            peer.spawn(self._refresh(link, again), 0)
+        if where == UNKNOWN or (where == MOVING and not self.is_proxied and not is_last):
+            # It may have been created a moment ago, by another server; or it has an owner in a moment.
+            peer.spawn(self._refresh(link, again) if where == UNKNOWN else self._await_owner(link, address, again), 0)
             return True
         if where == MOVING or self.is_proxied:
             raise DetachForced(f"'{address.path}' moves to another server. Attach again.")
@@ -249,6 +255,23 @@ class ClusterRouter:
 
     async def _refresh(self, link: Link, again: Callable[[], None]) -> None:
         await self._owners.refresh()
+        if not self._peer.is_gone and link.remote is not None:
+            again()
+            self._peer.write_soon()
+
+    def _demand_catalog(self, path: str) -> None:
+        """Raise ServerBusy while nobody can say whether an entity exists."""
+        if not self._owners.knows_catalog and not self.is_proxied:
+            raise ServerBusy(
+                f"Whether '{path}' exists is not known: the catalog's database is not reached. Try again in a moment."
+            )
+
+    async def _await_owner(self, link: Link, address: Address, again: Callable[[], None]) -> None:
+        """Attach once the entity has an owner: a refusal would have the client wait for longer, and try again."""
+        for _ in range(round(MOVING_S / _LOOK_S)):
+            if self._owners.where(self._peer.namespace or "", address.key) != MOVING or self._peer.is_gone:
+                break
+            await asyncio.sleep(_LOOK_S)
         if not self._peer.is_gone and link.remote is not None:
             again()
             self._peer.write_soon()

@@ -20,7 +20,7 @@ from duobus.cluster.forwarding.connections import AmqpClusterConnections
 from duobus.cluster.forwarding.endpoint import ForwardingEndpoint
 from duobus.cluster.http.proxy import HttpProxy
 from duobus.cluster.http.relays import ClusterRelays
-from duobus.cluster.leases import NODES_MAX
+from duobus.cluster.leases import CATALOG, NODES_MAX
 from duobus.cluster.node import ClusterNode, OpenStore
 from duobus.cluster.router import ClusterRouter
 from duobus.cluster.scale_unit import ClusteredScaleUnit, LeasedTime
@@ -34,9 +34,10 @@ from duobus.server.composition import Server
 from duobus.server.monitoring.metric_samples import running_version
 from duobus.storage.catalog.leases import PLACEMENT, NodeDetails, NodeEntry
 from duobus.storage.catalog.postgres import PostgresCatalog
-from duobus.storage.catalog.postgres_leases import PostgresLeases
+from duobus.storage.catalog.postgres_leases import PostgresLeases, session_lock
 from duobus.storage.catalog_identity import IDENTITY_BITS, demand_own
 from duobus.storage.catalog_rows import LIVE, CatalogContents, NamespaceRow, StoreRow, rules_of_entity
+from duobus.storage.drill import HEALTHY, DrillStore
 from duobus.storage.interface import CommitBatch, StoreContents, Tombstone
 from duobus.storage.offline.postgres_probe import held_or_unknown
 from duobus.storage.offline.postgres_search import Finder
@@ -53,12 +54,16 @@ class LeasedStore(PostgresStore):
 
     Args:
         place, store_id, must_exist: As of PostgresStore.
+        node_id: Of this server, whose session it is: one that is killed is known by the end of all of them.
         is_mine: Whether this server may act for the store now; asked in the store's thread.
     """
 
-    def __init__(self, place: PostgresAddress, store_id: int, *, must_exist: bool, is_mine: Callable[[], bool]) -> None:
+    def __init__(
+        self, place: PostgresAddress, store_id: int, *, must_exist: bool, node_id: str, is_mine: Callable[[], bool]
+    ) -> None:
         # Whoever had it before has lost its lease, though its session may last: it is ended.
         super().__init__(place, store_id, must_exist=must_exist, take_over=True)
+        self._node_id = node_id
         self._is_mine = is_mine
 
     def _demand(self) -> None:
@@ -68,7 +73,10 @@ class LeasedStore(PostgresStore):
     def open(self) -> StoreContents:
         """See MessagingStore."""
         self._demand()
-        return super().open()
+        contents = super().open()
+        with self._operation("say whose session this is") as link:
+            link.run(session_lock(self._node_id))
+        return contents
 
     def begin_generation(self, deletions: Iterable[Tombstone], counters: Mapping[int, bytes] | None = None) -> int:
         """See MessagingStore."""
@@ -217,19 +225,24 @@ class ClusterServer(Server):
     async def _open_listeners(self, authorizer: Authorizer) -> None:
         settings = self.settings
         assert settings.join is not None
-        details = NodeDetails(running_version() or "unknown", settings.weight, settings.labels, placement=PLACEMENT)
+        details = NodeDetails(
+            running_version() or "unknown", settings.weight, settings.labels, keeps_own=True, placement=PLACEMENT
+        )
         me = NodeEntry(str(self._entropy.uuid()), "", "", is_leaving=False, details=details)
         self.node = ClusterNode(
             me,
             self.unit,
             PostgresCatalog(settings.join),
-            PostgresLeases(settings.join),
+            PostgresLeases(settings.join, me.node_id),
             make=self._make_broker,
             created=self._create_in,
             clock=self._clock,
             context=self._context,
             processor_seconds=time.process_time,
+            home_of=self._home_of,
+            table_of=partial(self._table_of, me.node_id),
         )
+        self._catalog.is_reached = lambda: self.node.knows_catalog
         self.amqp.router_of = partial(ClusterRouter, owners=self.node)
         open_cluster_forwarding(self.amqp, self.unit, self.node, self._clock)
         await super()._open_listeners(authorizer)
@@ -298,12 +311,16 @@ class ClusterServer(Server):
             self._place_of(row),
             store_id,
             must_exist=True,
+            node_id=self.node.node_id,
             is_mine=lambda: ownership.may_act(store_id, clock.monotonic_ms()),
         )
         writer, reader = StoreWriter(loop, f"store-{store_id}"), StoreWriter(loop, f"reader-{store_id}")
+        drill = DrillStore(store) if self.settings.allow_drills else None
+        if drill is not None:
+            self.drills[store_id] = drill
         broker = MessageBroker(
             store_id,
-            store,
+            drill or store,
             writer,
             time=LeasedTime(self._time, clock, lambda: ownership.ends_ms(store_id)),
             entropy=self._entropy,
@@ -317,6 +334,9 @@ class ClusterServer(Server):
         checkpoint.start()
 
         def stop() -> None:
+            if drill is not None:
+                # Whatever it was told is over where it goes: a thread that stalls in a drill would never end.
+                drill.set_mode(HEALTHY)
             checkpoint.stop()
             reader.stop()
             writer.stop()
@@ -330,6 +350,20 @@ class ClusterServer(Server):
         place = parse(row.path)
         given = (base for base in (join, *self.settings.places) if base.server == place.server)
         return next(given, self._bases.get(row.store_id, place)).in_schema(place.schema or "")
+
+    def _home_of(self, row: StoreRow) -> str:
+        """The address of the server and database of a store; the catalog's own is CATALOG."""
+        assert self.settings.join is not None
+        server = self._place_of(row).server
+        return CATALOG if server == self.settings.join.server else server
+
+    def _table_of(self, node_id: str, server: str) -> PostgresLeases:
+        """The leases of the stores in a database that is not the catalog's: in a schema for each catalog."""
+        places = (self._place_of(row) for row in self.unit.directory.contents.stores)
+        place = next(place for place in places if place.server == server)
+        return PostgresLeases(
+            place.in_schema(f"duobus_leases_{self._catalog.mark.identity:x}"), node_id, of_stores=True
+        )
 
     async def _create_in(self, store_id: int) -> None:
         """Create what the configuration asks for and is missing, as far as it belongs into a store that was got."""

@@ -595,7 +595,7 @@ class Server:
             errors=self.amqp.errors,
             options=settings.http,
             started_ms=started_ms,
-            drills=dict(self.drills),
+            drills=self.drills,
             backups=self._make_backups(),
             audit=self.audit,
             rules=ServerRules(

@@ -433,10 +433,9 @@ def _check_join(options: Settings) -> None:
         if options.labels or options.weight != 1:
             raise ConfigurationError("--label and --weight are for servers that share a catalog. Give --join.")
         return
-    if options.ephemeral or options.backup_to is not None or options.allow_drills:
+    if options.ephemeral or options.backup_to is not None:
         raise ConfigurationError(
-            "--join excludes --ephemeral, --backup-to and --allow-drills: the stores are PostgreSQL's to keep and to "
-            "back up."
+            "--join excludes --ephemeral and --backup-to: the stores are PostgreSQL's to keep and to back up."
         )
     for label in options.labels:
         if not _LABEL.fullmatch(label):

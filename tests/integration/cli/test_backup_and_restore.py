@@ -134,6 +134,7 @@ class Traffic:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("either_way")
 def test_a_backup_under_traffic_has_all_that_was_acknowledged_and_no_number_comes_again(tmp_path: Path) -> None:
     backups = tmp_path / "backups"
     with start(tmp_path / "live", "--backup-to", str(backups)) as server, client_of(server) as client:

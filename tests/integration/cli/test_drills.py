@@ -55,6 +55,7 @@ def until_open(server: ServerProcess, number: int) -> None:
 
 
 @pytest.mark.parametrize("drill", ["stall", "fail"])
+@pytest.mark.usefixtures("either_way")
 def test_a_store_lost_in_traffic_costs_its_fragments_only_and_comes_back_with_everything(
     server: ServerProcess, drill: str
 ) -> None:
@@ -133,6 +134,7 @@ def test_drills_are_refused_by_a_server_that_was_not_started_for_them(tmp_path_f
         assert {row["drill"] for row in duobus(process, "store", "list")} == {None}
 
 
+@pytest.mark.usefixtures("either_way")
 def test_a_fragment_moves_under_traffic_and_nothing_is_lost_or_comes_twice(server: ServerProcess) -> None:
     home = store_of(server, "plain-1")
     other = home % 4 + 1

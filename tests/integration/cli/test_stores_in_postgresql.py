@@ -42,6 +42,7 @@ def server(tmp_path: Path, postgres: PostgresServer) -> ServerProcess:
     )
 
 
+@pytest.mark.usefixtures("either_way")
 def test_a_fragment_moves_to_postgresql_and_back_under_traffic(server: ServerProcess, tmp_path: Path) -> None:
     sent = 0
     with server, ServiceBusClient.from_connection_string(server.connection_string) as client:

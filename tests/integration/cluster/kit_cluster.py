@@ -49,13 +49,18 @@ class Cluster:
         *,
         servers: int = 3,
         stores: int = 4,
+        elsewhere: int = 0,
         more: Callable[[int], list[str]] | None = None,
     ) -> None:
         self.postgres = postgres
+        # The address of the catalog that servers are given.
+        self.join = postgres.url()
         # Options that not every server has in common.
         self._more = more or (lambda _number: [])
         self._folder = folder
         self._stores = stores
+        # In other databases than the catalog's.
+        self._elsewhere = elsewhere
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._ports = [(HeldPort(), HeldPort()) for _ in range(servers)]
         self._known: dict[int, dict[str, Any]] = {}
@@ -67,7 +72,7 @@ class Cluster:
         data = self._folder / f"server-{number}"
         data.mkdir(exist_ok=True)
         (data / "ready.json").unlink(missing_ok=True)
-        options = ["--data", str(data), "--join", self.postgres.url(), "--emulator", "--stores", str(self._stores)]
+        options = ["--data", str(data), "--join", self.join, "--emulator", "--stores", str(self._stores)]
         options += ["--port", str(port.number), "--http-port", str(http_port.number), "--tls-port", "0"]
         options += ["--ready-file", str(data / "ready.json"), *self._more(number)]
         with (data / "log").open("ab") as log:
@@ -135,7 +140,7 @@ class Cluster:
         while True:
             found = self.serving(*servers)
             shares = sorted(map(len, found.values()))
-            if sum(shares) == self._stores and shares[-1] - shares[0] <= 1:
+            if sum(shares) == self._stores + self._elsewhere and shares[-1] - shares[0] <= 1:
                 return time.monotonic() - begun
             assert time.monotonic() < begun + 30, (found, self.log_of(next(iter(found))))
             time.sleep(0.05)

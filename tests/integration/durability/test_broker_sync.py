@@ -20,7 +20,7 @@ MESSAGES = 15
 @pytest.mark.parametrize("has_journal", [False, True], ids=["plain", "journal"])
 def test_every_answer_of_the_broker_follows_a_finished_fdatasync(tmp_path: Path, *, has_journal: bool) -> None:
     """TL1."""
-    arguments = ("--emulator", "--stores", "1", *(["--journal"] if has_journal else []))
+    arguments = ("--emulator", "--stores", "1", "--journal" if has_journal else "--no-journal")
     # The first segment: the next one is laid out meanwhile, ahead of need.
     data = r"store-1\.db-journal\.0$" if has_journal else r"store-1\.db-wal$"
     server = ServerProcess(tmp_path, config=queues_config({"traced": {}}), arguments=arguments)

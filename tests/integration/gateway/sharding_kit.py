@@ -23,6 +23,8 @@ FRAGMENTS = 16
 class Front:
     """Says where shares are, to the server in front."""
 
+    knows_catalog = True
+
     def __init__(self, here: Server, owners: dict[int, Server], sharded_queue: ShardedQueueMap | None) -> None:
         self.node_id = "front"
         self.context = None

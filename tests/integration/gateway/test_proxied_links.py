@@ -26,6 +26,8 @@ DETACH_FORCED = "amqp:link:detach-forced"
 class Elsewhere:
     """Says of every entity of one server that another has it."""
 
+    knows_catalog = True
+
     def __init__(self, here: Server, owner: Server | None) -> None:
         self.node_id = "first"
         self.context = None
@@ -188,10 +190,39 @@ async def test_links_end_with_the_way_to_the_owner_and_can_be_attached_again() -
 
 
 @in_loop
-async def test_a_link_on_what_moves_is_told_to_come_again() -> None:
+async def test_a_link_on_what_moves_for_long_is_told_to_come_again() -> None:
     async with router() as room:
         room.elsewhere.answer = MOVING
         assert (await _refusal(room.client, "q"))[0] == DETACH_FORCED
+
+
+@in_loop
+async def test_a_link_on_what_moves_is_attached_when_that_has_an_owner_again() -> None:
+    async with router() as room:
+        owner, room.elsewhere.answer = room.elsewhere.answer, MOVING
+        looks = 0
+        where = room.elsewhere.where
+
+        def looked(namespace: str, key: str) -> str:
+            nonlocal looks
+            looks += 1
+            if looks == 3:
+                room.elsewhere.answer = owner
+            return where(namespace, key)
+
+        room.elsewhere.where = looked  # type: ignore[method-assign]
+        sender = await room.client.sender("q")
+        assert await room.client.send(sender, b"m") == ACCEPTED
+        assert looks > 3
+
+
+@in_loop
+async def test_while_the_catalog_is_away_nobody_says_that_an_entity_does_not_exist() -> None:
+    async with router() as room:
+        room.elsewhere.answer, room.elsewhere.knows_catalog = UNKNOWN, False
+        condition, text = await _refusal(room.client, "nowhere")
+        assert condition == "com.microsoft:server-busy"
+        assert "the catalog's database is not reached" in text
 
 
 @in_loop
@@ -275,8 +306,7 @@ def test_a_range_of_any_size_costs_no_more_than_what_is_known() -> None:
     pair.note_given(500, 3, 2)
     pair.client_settles(0, (1 << 31) - 1, ACCEPTED, settled=True)
     assert owner.said == [(True, 500, 501, ACCEPTED, True)]
-    assert not pair.given
-    assert not pair.taken
+    assert not pair._given
 
 
 def test_what_the_client_has_not_settled_waits_for_the_owner_s_word() -> None:

@@ -43,6 +43,8 @@ NOT_ALLOWED = "amqp:not-allowed"
 class Map:
     """Which of the servers has which queue; see OwnerDirectory."""
 
+    knows_catalog = True
+
     def __init__(self, here: Server, servers: dict[str, Server]) -> None:
         self.node_id = "one"
         self.context = None

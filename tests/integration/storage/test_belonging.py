@@ -18,6 +18,7 @@ from duobus.storage.catalog_identity import NOBODYS, Belonging, CatalogMark, dem
 from duobus.storage.catalog_records import CopyKeeper, Kept
 from duobus.storage.catalog_rows import SlotRow
 from duobus.storage.interface import FragmentRow, MessagingStore, SourceRow, StoreContents
+from duobus.storage.journal.store import JournalStore
 from duobus.storage.postgres.address import catalog_place, parse
 from duobus.storage.postgres.store import PostgresStore
 from duobus.storage.sqlite.store import SqliteStore
@@ -26,11 +27,14 @@ _NUMBERS = itertools.count(1)
 Maker = Callable[[], MessagingStore]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "journal", "postgres"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Maker]:
     """Makes the same store again and again."""
     if request.param == "sqlite":
         yield lambda: SqliteStore(str(tmp_path / "store-1.db"), 1)
+        return
+    if request.param == "journal":
+        yield lambda: JournalStore(str(tmp_path / "store-1.db"), 1)
         return
     place = parse(request.getfixturevalue("postgres_url")).in_schema(f"store_{next(_NUMBERS)}_of_a_catalog")
     with closing(PostgresStore(place, 1)) as store:

@@ -64,7 +64,7 @@ def test_servers_that_share_it_see_what_each_other_changes(postgres_url: str) ->
 
 
 def test_every_change_raises_the_revision_and_is_announced(shared: PostgresAddress) -> None:
-    leases, catalog = PostgresLeases(shared), PostgresCatalog(shared)
+    leases, catalog = PostgresLeases(shared, "a"), PostgresCatalog(shared)
     before = leases.exchange(_told("a")).revision
     assert not leases.wait(0.01)
     catalog.add_store(3, "store-3")
@@ -77,7 +77,7 @@ def test_every_change_raises_the_revision_and_is_announced(shared: PostgresAddre
 
 
 def test_a_lease_is_given_once_and_only_to_who_has_seen_its_last_term(shared: PostgresAddress) -> None:
-    leases = PostgresLeases(shared)
+    leases = PostgresLeases(shared, "a")
     table = leases.exchange(_told("a", claim={1: 0}))
     assert _lease(table, 1) == LeaseEntry(1, "a", 1, is_over=False)
     assert _lease(table, 2) == LeaseEntry(2, None, 0, is_over=True)
@@ -90,7 +90,7 @@ def test_a_lease_is_given_once_and_only_to_who_has_seen_its_last_term(shared: Po
 
 
 def test_a_lease_that_was_given_back_is_free_at_once_and_others_are_told(shared: PostgresAddress) -> None:
-    leases, other = PostgresLeases(shared), PostgresLeases(shared)
+    leases, other = PostgresLeases(shared, "a"), PostgresLeases(shared, "a")
     leases.exchange(_told("a", claim={1: 0}))
     other.exchange(_told("b"))
     assert _lease(leases.exchange(_told("a", give_back={1: 1})), 1).is_over
@@ -103,7 +103,7 @@ def test_a_lease_that_was_given_back_is_free_at_once_and_others_are_told(shared:
 
 
 def test_a_lease_ends_by_the_clock_of_the_database(shared: PostgresAddress) -> None:
-    leases = PostgresLeases(shared)
+    leases = PostgresLeases(shared, "a")
     leases.exchange(_told("a", claim={1: 0}))
     _alter(shared, "UPDATE leases SET ends_at = clock_timestamp() - interval '1 millisecond' WHERE store_id = 1")
     _alter(shared, "UPDATE nodes SET ends_at = clock_timestamp() - interval '1 millisecond'")
@@ -115,7 +115,7 @@ def test_a_lease_ends_by_the_clock_of_the_database(shared: PostgresAddress) -> N
 
 
 def test_a_server_that_stops_is_forgotten_at_once(shared: PostgresAddress) -> None:
-    leases = PostgresLeases(shared)
+    leases = PostgresLeases(shared, "a")
     leases.exchange(_told("a"))
     leases.forget("a")
     assert [node.node_id for node in leases.exchange(_told("b")).nodes] == ["b"]
@@ -150,7 +150,7 @@ def test_an_altered_row_is_noticed_when_the_shared_catalog_is_read(shared: Postg
 def test_a_catalog_that_cannot_be_reached_fails_clearly_and_without_a_password() -> None:
     url = "postgresql://somebody:canary-secret@127.0.0.1:1/none"
     place = catalog_place(url)
-    for call in (PostgresCatalog(place).read, lambda: PostgresLeases(place).exchange(_told("a"))):
+    for call in (PostgresCatalog(place).read, lambda: PostgresLeases(place, "a").exchange(_told("a"))):
         with pytest.raises(StoreFailed) as caught:
             call()
         assert "canary" not in str(caught.value)

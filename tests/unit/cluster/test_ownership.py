@@ -6,10 +6,12 @@ from random import Random
 
 import pytest
 
-from duobus.cluster.leases import BEAT_MS, LEASE_MS, MARGIN_MS, StoreLeases, plan
+from duobus.cluster.leases import BEAT_MS, CATALOG, GONE_BEAT_MS, GONE_MS, LEASE_MS, MARGIN_MS, StoreLeases, plan
 from duobus.storage.catalog.leases import Exchange, LeaseEntry, MemoryLeases, NodeDetails, NodeEntry, Table
 
 END = LEASE_MS - MARGIN_MS
+#: A database beside that of the catalog.
+OTHER = "other"
 
 
 def _node(name: str, *, is_leaving: bool = False) -> NodeEntry:
@@ -369,3 +371,168 @@ def test_a_server_that_stops_while_it_is_drained_is_not_taken_for_one_that_can_s
     assert world.beat(one) == ([], [], [])
     assert world.beat(one) == ([], [], [])
     assert one.owned == []
+
+
+# -- leases in the stores' own databases (decision 0067), servers that are gone ----------------------------------
+
+
+class _Databases(_World):
+    """Stores 0 and 1 in the catalog's database, 2 and 3 in another."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.ended: set[str] = set()
+        self.tables = {
+            CATALOG: MemoryLeases(range(4), lambda: self.now_ms, lambda name: name not in self.ended),
+            OTHER: MemoryLeases((), lambda: self.now_ms, lambda name: name not in self.ended),
+        }
+        self.away: set[str] = set()
+
+    def server(self, name: str) -> StoreLeases:
+        one = StoreLeases(NodeEntry(name, f"{name}:5672", f"{name}:5300", False, NodeDetails(keeps_own=True)))
+        one.homes = {2: OTHER, 3: OTHER}
+        return one
+
+    def ask(self, one: StoreLeases, database: str) -> list[int]:
+        """One beat; returns the stores that were got."""
+        beat = one.beat(self.now_ms, database)
+        if database in self.away:
+            return []
+        moves = one.seen(beat, self.tables[database].exchange(beat.told), self.now_ms)
+        for store_id in moves.leave:
+            one.left(store_id)
+        return moves.gained
+
+    def settle(self, *servers: StoreLeases, beats: int = 8) -> None:
+        """Let servers ask all tables time and again, within one beat's time each."""
+        for _ in range(beats):
+            for one in servers:
+                for database in one.databases:
+                    self.ask(one, database)
+            self.now_ms += BEAT_MS // 4
+
+
+def _kept(world: _Databases, database: str) -> list[int]:
+    told = Exchange(_node("reader"), 1, {}, {}, {})
+    return [lease.store_id for lease in world.tables[database].exchange(told).leases]
+
+
+def test_leases_are_handed_over_to_the_databases_of_their_stores_without_a_change_of_owner() -> None:
+    world = _Databases()
+    one = world.server("a")
+    world.ask(one, CATALOG)
+    assert world.ask(one, CATALOG) == [0, 1, 2, 3]
+    world.settle(one)
+    assert one.owned == [0, 1, 2, 3]
+    assert (_kept(world, CATALOG), _kept(world, OTHER)) == ([0, 1], [2, 3])
+    # What was being opened under the first term is opened still (seed 311 of servers).
+    assert [one.term(store) for store in range(4)] == [1, 1, 1, 1]
+    assert all(one.is_wanted(store, 1) for store in range(4))
+    assert all(one.may_act(store, world.now_ms) for store in range(4))
+
+
+def test_leases_stay_where_a_server_of_an_earlier_version_looks_for_them() -> None:
+    world = _Databases()
+    one, old = world.server("a"), StoreLeases(_node("old"))
+    for _ in range(8):
+        for database in one.databases:
+            world.ask(one, database)
+        world.ask(old, CATALOG)
+        world.now_ms += BEAT_MS // 4
+    assert (_kept(world, CATALOG), _kept(world, OTHER)) == ([0, 1, 2, 3], [])
+    assert sorted(one.owned + old.owned) == [0, 1, 2, 3]
+
+
+def test_while_the_catalog_is_away_the_leases_of_other_databases_go_on_and_nothing_moves() -> None:
+    world = _Databases()
+    one, two = world.server("a"), world.server("b")
+    world.settle(one, two)
+    had = one.owned, two.owned
+    world.away.add(CATALOG)
+    for _ in range(12):
+        world.settle(one, two, beats=4)
+        expired = [*one.is_expired(world.now_ms), *two.is_expired(world.now_ms)]
+        assert set(expired) <= {0, 1}
+    assert one.away(world.now_ms) == [CATALOG]
+    assert sorted(one.owned + two.owned) == [2, 3]
+    world.away.clear()
+    world.settle(one, two)
+    assert sorted(one.owned + two.owned) == [0, 1, 2, 3]
+    assert (len(had[0]), len(had[1])) == (len(one.owned), len(two.owned)) == (2, 2)
+
+
+def test_the_store_of_a_dead_owner_is_taken_over_while_the_catalog_is_away() -> None:
+    world = _Databases()
+    one, two = world.server("a"), world.server("b")
+    world.settle(one, two)
+    world.away.add(CATALOG)
+    world.now_ms += LEASE_MS
+    world.settle(two, beats=16)
+    assert [store for store in two.owned if two.may_act(store, world.now_ms)] == [2, 3]
+
+
+def test_a_lease_that_was_handed_over_by_a_server_that_died_then_is_made_again_after_a_lease() -> None:
+    world = _Databases()
+    one, two = world.server("a"), world.server("b")
+    world.ask(one, CATALOG)
+    world.ask(one, CATALOG)
+    world.ask(one, OTHER)
+    # Handed over; the store's own database never hears of it.
+    world.ask(one, CATALOG)
+    assert (_kept(world, CATALOG), _kept(world, OTHER)) == ([0, 1], [])
+    until = one.ends_ms(2)
+    begun = world.now_ms
+    while 2 not in two.owned:
+        world.settle(two, beats=1)
+        assert world.now_ms < begun + 10 * LEASE_MS
+    assert world.now_ms > until
+
+
+def test_a_server_that_takes_no_connections_and_has_no_session_is_given_up_at_once() -> None:
+    world = _Databases()
+    one, two = world.server("a"), world.server("b")
+    world.settle(one, two)
+    assert sorted(one.owned + two.owned) == [0, 1, 2, 3]
+    begun = world.now_ms
+    world.ended.add("a")
+    two.report_gone("a", world.now_ms)
+    assert two.rest_ms(CATALOG, world.now_ms) == GONE_BEAT_MS
+    for database in (*two.databases, *two.databases):
+        world.ask(two, database)
+    assert two.owned == [0, 1, 2, 3]
+    assert world.now_ms == begun
+
+
+def test_a_server_that_takes_no_connections_keeps_its_stores_while_its_session_lasts() -> None:
+    world = _Databases()
+    one, two = world.server("a"), world.server("b")
+    world.settle(one, two)
+    two.report_gone("a", world.now_ms)
+    # Nobody is sent there meanwhile.
+    assert two.owner_of(one.owned[0]) is None
+    world.settle(one, two)
+    assert (len(one.owned), len(two.owned)) == (2, 2)
+    # Asked in haste for a second, and then at the usual time.
+    assert two.rest_ms(CATALOG, world.now_ms + GONE_MS) > GONE_BEAT_MS
+    two.report_back("a")
+    assert two.owner_of(one.owned[0]) is not None
+
+
+def test_a_server_that_stops_is_not_taken_for_one_that_was_killed() -> None:
+    world = _Databases()
+    one, two = world.server("a"), world.server("b")
+    world.settle(one, two)
+    one.drain()
+    world.ask(one, CATALOG)
+    world.ask(two, CATALOG)
+    two.report_gone("a", world.now_ms)
+    assert two.rest_ms(CATALOG, world.now_ms) > GONE_BEAT_MS
+
+
+def test_a_table_is_asked_again_when_a_lease_there_ends_and_not_at_the_beat_after_that() -> None:
+    world = _World()
+    first, second = _joined(world, "a"), StoreLeases(_node("b"))
+    assert first.owned == [0, 1]
+    world.now_ms += LEASE_MS - 100
+    world.beat(second)
+    assert second.rest_ms(CATALOG, world.now_ms) == 101

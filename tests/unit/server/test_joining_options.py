@@ -32,7 +32,6 @@ def test_a_shared_catalog_has_a_schema_of_its_own_unless_the_address_names_one()
     [
         ({"data": None, "ephemeral": True}, "--ephemeral"),
         ({"backup_to": Path("backups")}, "--backup-to"),
-        ({"allow_drills": True}, "--allow-drills"),
         ({"cluster_ca": Path("ca.pem")}, "--tls-cert"),
         ({"host": "0.0.0.0"}, "--advertise"),
         ({"join": None, "advertise": "bus1"}, "--join"),

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from duobus.server.turn_selector import TurnSelector, new_event_loop
+from duobus.concurrency.turn_end import turn_end
+from duobus.server.turn_selector import TurnLoop, TurnSelector, new_event_loop
 
 
 @pytest.fixture
@@ -30,6 +31,16 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
     made = new_event_loop()
     yield made
+    made.close()
+
+
+@pytest.fixture
+def turns() -> Iterator[TurnLoop]:
+    """A server's loop, which a timer stops where it sleeps over what it is asked for."""
+    made = TurnLoop()
+    rescue = made.call_later(0.5, made.stop)
+    yield made
+    rescue.cancel()
     made.close()
 
 
@@ -114,3 +125,128 @@ def test_the_end_of_a_turn_costs_no_look_at_the_sockets(
         loop.remove_reader(here)
 
     assert len(looks) == 1
+
+
+def test_what_is_in_line_is_called_in_order_when_all_that_the_turn_brought_is_done(turns: TurnLoop) -> None:
+    order: list[str] = []
+
+    def read(name: str) -> None:
+        order.append(f"read {name}")
+        turns.call_at_turn_end(lambda: order.append(f"end {name}"))
+
+    turns.call_soon(read, "a")
+    turns.call_soon(read, "b")
+    turns.call_soon(turns.call_at_turn_end, turns.stop)
+    turns.run_forever()
+
+    assert order == ["read a", "read b", "end a", "end b"]
+
+
+def test_what_the_line_does_costs_no_round_of_its_own(turns: TurnLoop, looks: list[float | None]) -> None:
+    rounds = 0
+
+    def begin() -> None:
+        nonlocal rounds
+        rounds = len(looks)
+        turns.call_at_turn_end(lambda: None)
+
+    turns.call_soon(begin)
+    turns.run_forever()
+
+    # The first look after it waits for the timer.
+    waited = looks[rounds]
+    assert waited is not None
+    assert waited > 0
+
+
+@pytest.mark.parametrize("way", ["soon", "later", "line", "stop"])
+def test_the_loop_does_not_sleep_over_what_the_line_asks_for(
+    turns: TurnLoop, looks: list[float | None], way: str
+) -> None:
+    def ask() -> None:
+        if way == "soon":
+            turns.call_soon(turns.stop)
+        elif way == "later":
+            turns.call_later(0, turns.stop)
+        elif way == "line":
+            turns.call_at_turn_end(turns.stop)
+        else:
+            turns.stop()
+
+    turns.call_soon(turns.call_at_turn_end, ask)
+    looks.clear()
+    turns.run_forever()
+
+    assert all(timeout is not None and timeout <= 0 for timeout in looks)
+
+
+def test_the_time_that_the_line_took_is_not_waited_for_again(turns: TurnLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+
+    def take_long() -> None:
+        nonlocal now_s
+        now_s += 0.25
+
+    monkeypatch.setattr(turns, "time", lambda: now_s)
+    waits: list[float | None] = []
+    for timeout in (1.0, 0.1, None):
+        turns.call_at_turn_end(take_long)
+        waits.append(turns._work_off(timeout))
+
+    assert waits == [0.75, 0, None]
+
+
+def test_a_fault_of_one_in_line_is_told_and_keeps_no_other_back(turns: TurnLoop) -> None:
+    told: list[object] = []
+    turns.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    fault = ValueError("a fault")
+
+    def fail() -> None:
+        raise fault
+
+    turns.call_soon(turns.call_at_turn_end, fail)
+    turns.call_soon(turns.call_at_turn_end, turns.stop)
+    turns.run_forever()
+
+    assert told == [fault]
+
+
+def test_a_line_that_never_ends_still_lets_sockets_be_read(turns: TurnLoop) -> None:
+    here, there = socket.socketpair()
+    rounds = 0
+    read_in: list[int] = []
+
+    def go_on() -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds > 10:
+            turns.stop()
+        turns.call_at_turn_end(go_on)
+
+    def read() -> None:
+        here.recv(1)
+        read_in.append(rounds)
+
+    with here, there:
+        turns.add_reader(here, read)
+        there.send(b"x")
+        turns.call_soon(go_on)
+        turns.run_forever()
+        turns.remove_reader(here)
+
+    assert read_in
+    assert read_in[0] <= 3
+
+
+def test_on_any_other_loop_the_end_of_a_turn_is_the_next_round() -> None:
+    order: list[str] = []
+
+    async def run() -> None:
+        at_turn_end = turn_end(asyncio.get_running_loop())
+        at_turn_end(lambda: order.append("end"))
+        order.append("now")
+        await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+    assert order == ["now", "end"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import Awaitable, Sequence
 from ssl import SSLCertVerificationError, SSLContext
@@ -25,7 +26,7 @@ from duobus.gateway.rest.atom.xml import documents
 from duobus.gateway.rest.authorization import Guard
 from duobus.gateway.rest.dead_letters.endpoint import ORDER_BYTES_MAX, is_dead_letter_request
 from duobus.gateway.rest.keys.endpoint import entity_of
-from duobus.gateway.rest.operations.endpoint import FRAGMENTS_MAX
+from duobus.gateway.rest.operations.endpoint import DRILLS, FRAGMENTS_MAX
 from duobus.gateway.rest.request_bodies import BodyBudget, read_body
 from duobus.gateway.rest.request_target import HOST, Target, parse_target
 from duobus.gateway.rest.runtime.routes import Call, call_of
@@ -51,6 +52,8 @@ _HOP: Final = frozenset(
 _OWN: Final = ("$duobus", "$namespaceinfo", "$cbs")
 #: Address of the list of fragments.
 FRAGMENTS: Final = ("$duobus", "fragments")
+#: The number of a store in a path.
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _KINDS: Final = {"queues": QUEUE, "topics": TOPIC}
 #: How often a list is asked for anew when entities came, went or moved meanwhile.
 LIST_TRIES: Final = 3
@@ -92,6 +95,10 @@ class HttpOwnerDirectory(Protocol):
     def refresh(self) -> Awaitable[None]:
         """Read the catalog again."""
 
+    @property
+    def knows_catalog(self) -> bool:
+        """Whether the catalog's database is reached."""
+
 
 class HttpProxy:
     """Sends requests on, for one server."""
@@ -126,6 +133,8 @@ class HttpProxy:
             return None
         # The access rules of an entity are changed where the entity is.
         entity = entity_of(target)
+        if target.lower[0] in _OWN and entity is None and not (request.method == "GET" and target.lower == FRAGMENTS):
+            return await self._drill(request, target)
         if PROXIED not in request.headers:
             # Who is asked by another server tells what it has itself.
             gathered = await self._of_several(request, target, is_about_keys=entity is not None)
@@ -136,16 +145,10 @@ class HttpProxy:
         address = await self._address(request, entity or target.lower)
         if address is None:
             return None
-        if not address or PROXIED in request.headers:
-            return _refusal(503, "The entity moves to another server. Please wait a second and try again.")
-        try:
-            return await self._send_on(request, address)
-        except ClientConnectorCertificateError as error:
-            found = error.certificate_error
-            text = untrusted(address, found) if isinstance(found, SSLCertVerificationError) else str(found)
-            return _refusal(503, f"The entity is served by another server, and {text}.")
-        except (ClientError, OSError, TimeoutError) as error:
-            return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
+        if address in ("", "?") or PROXIED in request.headers:
+            what = "is not known: the catalog is not reached" if address == "?" else "moves to another server"
+            return _refusal(503, f"The entity {what}. Please wait a second and try again.")
+        return await self._sent_on(request, address)
 
     async def _of_several(
         self, request: web.Request, target: Target, *, is_about_keys: bool
@@ -280,6 +283,29 @@ class HttpProxy:
                 answer.headers["Content-Type"] = found.headers["Content-Type"]
             return answer
 
+    async def _drill(self, request: web.Request, target: Target) -> web.StreamResponse | None:
+        """Have the owner of a store do a drill with it; None when this server is it, or something else is asked for."""
+        match request.method, *target.lower:
+            case "POST", "$duobus", "stores", number, drill if drill in DRILLS and _NUMBER.fullmatch(number):
+                address = self._owners.http_address_at(int(number))
+            case _:
+                return None
+        if not address:
+            return _refusal(503, f"Messaging store {number} moves between servers. Please wait a second and try again.")
+        if address == self._owners.own_http_address or PROXIED in request.headers:
+            return None
+        return await self._sent_on(request, address)
+
+    async def _sent_on(self, request: web.Request, address: str) -> web.StreamResponse:
+        try:
+            return await self._send_on(request, address)
+        except ClientConnectorCertificateError as error:
+            found = error.certificate_error
+            text = untrusted(address, found) if isinstance(found, SSLCertVerificationError) else str(found)
+            return _refusal(503, f"The entity is served by another server, and {text}.")
+        except (ClientError, OSError, TimeoutError) as error:
+            return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
+
     async def _address(self, request: web.Request, lower: tuple[str, ...]) -> str | None:
         namespace = self._authorizer.namespace_of(request.host).name
         find = self._owners.http_address_of
@@ -288,7 +314,7 @@ class HttpProxy:
             # It may have been created a moment ago, by another server.
             await self._owners.refresh()
             address = find(namespace, lower, may_be_new=request.method == "PUT")
-        return None if address == "?" else address
+        return None if address == "?" and self._owners.knows_catalog else address
 
     async def _list(self, request: web.Request, target: Target) -> web.Response | None:
         """One feed of what all servers have; None when this one says as much alone."""

@@ -231,7 +231,7 @@ class Peer(asyncio.Protocol):
         """Write at the end of the turn what the engine has to say by then: one write per connection and turn."""
         if not self._write_scheduled:
             self._write_scheduled = True
-            self.server.loop.call_soon(self._end_iteration)
+            self.server.at_turn_end(self._end_iteration)
 
     def _end_iteration(self) -> None:
         self._write_scheduled = False

@@ -11,6 +11,7 @@ from duobus.auth.authorizer import Authorizer, Grant
 from duobus.broker import Queue, ScaleUnit
 from duobus.clock import Clock, Entropy
 from duobus.codec import Symbol
+from duobus.concurrency.turn_end import turn_end
 from duobus.errors import QuotaExceeded, ServiceBusError
 from duobus.gateway.amqp.byte_budget import ByteBudget
 from duobus.gateway.amqp.entity_status import entity_changed
@@ -93,6 +94,7 @@ class AmqpServer:
         self._holders: dict[tuple[str, tuple[str, ...]], dict[Peer, None]] = {}
         self.is_closing = False
         self.loop = asyncio.get_running_loop()
+        self.at_turn_end = turn_end(self.loop)
         self._server_id = str(entropy.uuid())
         self._empty: asyncio.Future[None] | None = None
         self._sweep: asyncio.TimerHandle | None = self.loop.call_later(SWEEP_S, self._check_connections)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from aiohttp import web
 
 from duobus.auth.authorizer import Authorizer, NamespaceRules
@@ -49,7 +51,7 @@ class HttpApi:
         errors: dict[str, int],
         options: HttpOptions,
         started_ms: int,
-        drills: dict[int, Drill],
+        drills: Mapping[int, Drill],
         backups: operating.Backups | None = None,
         audit: AuditTrail | None = None,
         overview: operating.Overview | None = None,

@@ -22,6 +22,7 @@ class NodeDetails(msgspec.Struct, frozen=True):
         labels: What it is called by preferences, as in ``zone=a``.
         load: Processors that it uses, as a mean of the last seconds: 0.8 is four fifths of one.
         is_drained: It has been told to give its stores away, and goes on serving clients.
+        keeps_own: It knows that the lease of a store may lie in the store's own database (decision 0067).
         placement: How it lays partitioned entities over stores: ``PLACEMENT``, or less for an earlier version.
     """
 
@@ -30,6 +31,7 @@ class NodeDetails(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
     load: float = 0.0
     is_drained: bool = False
+    keeps_own: bool = False
     placement: int = 0
 
 
@@ -80,6 +82,14 @@ class Exchange(msgspec.Struct, frozen=True):
         me: The server.
         lease_ms: For how long it is to count as alive, and its leases are prolonged.
         renew, claim, give_back: Store id to the term that the server has (renew, give_back) or has seen (claim).
+        gone: Ids of servers that take no connections any more. One that has no session with the database either has
+            ended, and its leases with it.
+        hand_over: Leases that this server has here, by store id and term, to be taken out of the catalog's table
+            because from now on the store's own database keeps them; refused while a server is alive that does not know
+            of this.
+        adopt: Leases that were handed over, by store id and term, to be this server's in the store's own database
+            unless there is one already.
+        create: Stores whose lease has been nowhere for longer than a lease lasts, with the last term that was seen.
     """
 
     me: NodeEntry
@@ -87,6 +97,10 @@ class Exchange(msgspec.Struct, frozen=True):
     renew: dict[int, int]
     claim: dict[int, int]
     give_back: dict[int, int]
+    gone: tuple[str, ...] = ()
+    hand_over: dict[int, int] = {}
+    adopt: dict[int, int] = {}
+    create: dict[int, int] = {}
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -144,10 +158,17 @@ class MemoryLeases(LeaseTable):
     Args:
         stores: Ids of all stores.
         now_ms: The table's own clock.
+        has_session: Whether the process of a server has a session with the database, by its id.
     """
 
-    def __init__(self, stores: Iterable[int], now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        stores: Iterable[int],
+        now_ms: Callable[[], int],
+        has_session: Callable[[str], bool] = lambda _node_id: True,
+    ) -> None:
         self.revision = 0
+        self._has_session = has_session
         self._now_ms = now_ms
         self._nodes: dict[str, tuple[NodeEntry, int]] = {}
         # Store id to holder, term, and when its time is over.
@@ -162,7 +183,13 @@ class MemoryLeases(LeaseTable):
         now_ms = self.now_for(told)
         mine, until_ms = told.me.node_id, now_ms + told.lease_ms
         self._nodes = {key: found for key, found in self._nodes.items() if found[1] > now_ms}
+        self._end_gone(told)
         self._nodes[mine] = (told.me, until_ms)
+        self._hand_over(told)
+        for store_id, term in told.adopt.items():
+            self._leases.setdefault(store_id, (mine, term + 1, until_ms))
+        for store_id, term in told.create.items():
+            self._leases.setdefault(store_id, (None, term, 0))
         for store_id, (holder, term, ends_ms) in list(self._leases.items()):
             if holder == mine and told.renew.get(store_id) == term:
                 self._leases[store_id] = (mine, term, until_ms)
@@ -186,6 +213,25 @@ class MemoryLeases(LeaseTable):
             for node, _ in self._nodes.values()
         )
         return Table(nodes, leases, self.revision, dict(self._preferences), tuple(sorted(self._drained)))
+
+    def _end_gone(self, told: Exchange) -> None:
+        """End the leases of servers that are gone: nobody can connect to them, and they have no session."""
+        me = told.me
+        for node_id, (node, _) in list(self._nodes.items()):
+            is_successor = (node.address, node.http_address) == (me.address, me.http_address)
+            if node_id == me.node_id or self._has_session(node_id) or not (node_id in told.gone or is_successor):
+                continue
+            del self._nodes[node_id]
+            for store_id, (holder, term, _) in list(self._leases.items()):
+                if holder == node_id:
+                    self._leases[store_id] = (None, term, 0)
+
+    def _hand_over(self, told: Exchange) -> None:
+        if all(node.details is not None and node.details.keeps_own for node, _ in self._nodes.values()):
+            for store_id, term in told.hand_over.items():
+                holder, now, ends_ms = self._leases.get(store_id, (None, 0, 0))
+                if (holder, now) == (told.me.node_id, term) and ends_ms > self._now_ms():
+                    del self._leases[store_id]
 
     def now_for(self, told: Exchange) -> int:
         """The time that counts for an exchange: the table's, whoever asks."""

@@ -1,4 +1,4 @@
-"""The table of leases in the catalog's database; its work is done there, by a function of the schema."""
+"""The table of leases in the catalog's database, or in that of stores; its work is done there, by a function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from duobus.errors import StoreFailed
 from duobus.storage.catalog.leases import Exchange, LeaseTable, Table
-from duobus.storage.catalog.postgres import connect
+from duobus.storage.catalog.postgres import SESSION_LOCK, connect
 from duobus.storage.postgres.address import PostgresAddress
 
 if TYPE_CHECKING:
@@ -17,16 +17,32 @@ if TYPE_CHECKING:
 
 _R = TypeVar("_R")
 
-_EXCHANGE: Final = "SELECT exchange_with_details(%s)::text"
+_EXCHANGE: Final = "SELECT exchange_leases(%s)::text"
 #: Wakes all servers, so that nobody waits for the next beat.
 _TELL: Final = "SELECT pg_notify(current_schema(), 'leases')"
 
 
-class PostgresLeases(LeaseTable):
-    """Leases beside the catalog in PostgreSQL, on a connection of their own: they must not wait behind anything."""
+def session_lock(node_id: str) -> str:
+    """The statement by which a session is a server's: a lock that PostgreSQL ends with the session (decision 0067).
 
-    def __init__(self, place: PostgresAddress) -> None:
+    ``node_id``: letters, digits and hyphens.
+    """
+    return f"SELECT pg_advisory_lock_shared({SESSION_LOCK}, hashtext('{node_id}'))"
+
+
+class PostgresLeases(LeaseTable):
+    """Leases in PostgreSQL, on a connection of their own: they must not wait behind anything.
+
+    Args:
+        place: The database, and the catalog's schema in it or, ``of_stores``, that of the leases alone.
+        node_id: Of the server whose session this is.
+        of_stores: The leases are those of stores whose catalog is in another database.
+    """
+
+    def __init__(self, place: PostgresAddress, node_id: str, *, of_stores: bool = False) -> None:
         self._place = place
+        self._node_id = node_id
+        self._of_stores = of_stores
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
     def exchange(self, told: Exchange) -> Table:
@@ -79,7 +95,8 @@ class PostgresLeases(LeaseTable):
 
         try:
             if self._connection is None:
-                self._connection = connect(self._place, "duobus-leases")
+                self._connection = connect(self._place, "duobus-leases", of_leases=self._of_stores)
+                self._connection.execute(session_lock(self._node_id).encode())
                 self._connection.execute(f"LISTEN {self._place.schema}".encode())
             return call(self._connection)
         except (psycopg.Error, OSError) as error:

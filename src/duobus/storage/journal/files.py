@@ -58,6 +58,11 @@ class JournalFiles:
         """Write buffers one behind the other; returns how many bytes the disk took."""
         return os.pwritev(file, buffers, offset)
 
+    def free(self, path: str) -> int:
+        """Return the bytes that the disk of a database has free."""
+        disk = os.statvfs(Path(path).parent)
+        return disk.f_bavail * disk.f_frsize
+
     def truncate(self, file: int, length: int) -> None:
         """Cut a file."""
         os.ftruncate(file, length)

@@ -5,11 +5,15 @@
     release   ──────────SQLite synced commit 7 ─ segment 1 is free ─ prepare: begun anew as 3
 
 A segment is laid out with zeros, so that an append overwrites and a sync writes these bytes and nothing else
-(decision 0027). A segment is begun ahead of need, by ``prepare``, because that takes two syncs; ``append`` goes to one
-that is prepared, and where none is, prepares one itself if there may be one more.
+(decision 0027). The first file is short, each other one twice as long as the one before, and a file grows by as much
+whenever it is begun anew: a store that writes little lays out little.
+
+A segment is begun ahead of need, by ``prepare``, because that takes two syncs; ``append`` goes to one that is prepared,
+and where none is, prepares one itself if there may be one more.
 
 A journal whose segments are all full takes nothing: ``append`` says so, and its caller brings commits to SQLite. So it
-does where the disk has no room for another segment, or for none.
+does where the disk has no room for another segment, or for none. There is room when all that the journal could hold
+still has a place in the database and in its log afterwards: else a store that was killed could not be opened again.
 """
 
 from __future__ import annotations
@@ -39,6 +43,8 @@ from duobus.storage.journal.format import (
 
 #: A sixth of a second of traffic at 100,000 messages of 1 KiB a second. A larger commit makes its segment longer.
 SEGMENT_BYTES: Final = 16 << 20
+#: Of the first file: each store of a server writes it at each start, whether or not any message comes.
+FIRST_BYTES: Final = 1 << 20
 _PIECE: Final = 1 << 20
 
 
@@ -67,7 +73,8 @@ class Segments:
         store_id: Whose journal it is.
         salt: Draws the salt of a segment.
         number: Of its segments, at the most.
-        segment_bytes: Length of a file.
+        segment_bytes: Length of a file that has grown.
+        first_bytes: Length of the first one, if that is less.
         files: The disk.
     """
 
@@ -79,9 +86,11 @@ class Segments:
         number: int,
         *,
         segment_bytes: int = SEGMENT_BYTES,
+        first_bytes: int = FIRST_BYTES,
         files: JournalFiles = SYSTEM_FILES,
     ) -> None:
         self._path = path
+        self._first_bytes = min(first_bytes, segment_bytes)
         self._files = files
         self._store_id = store_id
         self._salt = salt
@@ -160,11 +169,20 @@ class Segments:
         with self._preparing:
             if self._prepared:
                 return True
-            segment = self._free.pop() if self._free else self._laid_out(self._segment_bytes)
-            if segment is None:
+            if self._free:
+                segment = self._grown(self._free[-1])
+                self._free.pop()
+            elif (laid_out := self._laid_out(min(self._first_bytes << self._number, self._segment_bytes))) is not None:
+                segment = laid_out
+            else:
                 return False
             self._prepared.append(self._begun(segment))
             return True
+
+    @property
+    def wants_segment(self) -> bool:
+        """Whether ``prepare`` has something to do."""
+        return not self._prepared and bool(self._free or self._segments_left)
 
     def demand_files(self) -> None:
         """Raise FileNotFoundError or OSError when a file with commits is not at its name any more."""
@@ -191,22 +209,18 @@ class Segments:
             return self._used[-1]
         if not self.prepare():
             return None
-        segment = self._prepared.popleft()
-        if RECORDS_AT + length > segment.size:
-            try:
-                self._lay_out(segment.fd, segment.size, RECORDS_AT + length)
-            except OSError as error:
-                if not is_no_room(error):
-                    raise
-                self._files.truncate(segment.fd, segment.size)
-                self._prepared.appendleft(segment)
-                return None
-            segment.size = RECORDS_AT + length
+        segment = self._prepared[0]
+        missing = RECORDS_AT + length - segment.size
+        if missing > 0 and not self._is_longer(segment, missing):
+            return None
+        self._prepared.popleft()
         self._used.append(segment)
         return segment
 
     def _laid_out(self, length: int) -> _Segment | None:
         """A new file of zeros, which are on the disk, and its name, too; None: there may be no more, or is no room."""
+        if self._segments_left and not self._has_room(length):
+            self._segments_left = 0
         if not self._segments_left:
             return None
         name = f"{self._path}{SUFFIX}{self._number}"
@@ -225,6 +239,30 @@ class Segments:
             self._segments_left = 0
             return None
         return _Segment(name, fd, length)
+
+    def _has_room(self, length: int) -> bool:
+        return self._files.free(self._path) - length >= 2 * (self.size + length)
+
+    def _grown(self, segment: _Segment) -> _Segment:
+        """A segment that holds nothing any more, longer than it was, if there is room for that."""
+        missing = min(segment.size, self._segment_bytes - segment.size)
+        if missing > 0:
+            self._is_longer(segment, missing)
+        return segment
+
+    def _is_longer(self, segment: _Segment, missing: int) -> bool:
+        """Make a segment so much longer; return whether there was room for that."""
+        if not self._has_room(missing):
+            return False
+        try:
+            self._lay_out(segment.fd, segment.size, segment.size + missing)
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+            self._files.truncate(segment.fd, segment.size)
+            return False
+        segment.size += missing
+        return True
 
     def _lay_out(self, fd: int, start: int, end: int) -> None:
         while start < end:

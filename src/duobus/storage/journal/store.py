@@ -44,7 +44,7 @@ from duobus.storage.journal.files import SYSTEM_FILES, JournalFiles
 from duobus.storage.journal.mark import JournalMark, read_mark, remove_mark
 from duobus.storage.journal.merge import merged
 from duobus.storage.journal.replay import Position, missing_commits
-from duobus.storage.journal.segments import SEGMENT_BYTES, Segments, files_of, remove_files
+from duobus.storage.journal.segments import FIRST_BYTES, SEGMENT_BYTES, Segments, files_of, remove_files
 from duobus.storage.journal.writeback import WritebackThread
 from duobus.storage.sqlite.copy_lookup import CopyFound
 from duobus.storage.sqlite.file import StoreOptions, store_failed
@@ -65,7 +65,7 @@ class JournalStore(MessagingStore):
         salt: Draws the salts of segments.
         clock: Tells the age of commits.
         brings_over: Whether a thread brings commits over; without one, ``bring_over_due`` is the caller's to call.
-        segment_bytes: Length of a segment.
+        segment_bytes, first_bytes: Length of a segment, and of the first one.
         files: The disk of the journal; the one of a VFS, if the options name one.
     """
 
@@ -82,6 +82,7 @@ class JournalStore(MessagingStore):
         clock: Clock | None = None,
         brings_over: bool = True,
         segment_bytes: int = SEGMENT_BYTES,
+        first_bytes: int = FIRST_BYTES,
         files: JournalFiles = SYSTEM_FILES,
     ) -> None:
         self._files = files
@@ -93,7 +94,7 @@ class JournalStore(MessagingStore):
         self._salt = salt or Entropy().token
         self._clock = clock or Clock()
         self._brings_over = brings_over
-        self._segment_bytes = segment_bytes
+        self._lengths = segment_bytes, first_bytes
         #: Held by the thread that uses SQLite's connection for commits and reads.
         self._turn = threading.RLock()
         self._backlog = Backlog()
@@ -161,8 +162,9 @@ class JournalStore(MessagingStore):
         # The file lacks nothing now, so the store may do without a journal until the new one is there.
         self._sqlite.say_journal(is_there=False)
         remove_mark(self._path, self._files)
+        length, first = self._lengths
         self._journal = Segments(
-            self._path, self._store_id, self._salt, SEGMENTS, segment_bytes=self._segment_bytes, files=self._files
+            self._path, self._store_id, self._salt, SEGMENTS, segment_bytes=length, first_bytes=first, files=self._files
         )
         if self._journal.begin(0):
             self._mark = JournalMark(self._path, self._files)
@@ -234,7 +236,7 @@ class JournalStore(MessagingStore):
                         self._bring_over(len(self._backlog), batch)
                         batch.shared |= self._sizes_anew()
                 else:
-                    self._wait_for_sqlite(batch)
+                    self._wait_for_sqlite(batch, journal)
         except BaseException as error:
             failure = self._give_up("commit", error)
             if failure is error:
@@ -273,14 +275,14 @@ class JournalStore(MessagingStore):
         with self._beside("look for copies") as store:
             return store.bodies_of(keys)
 
-    def _wait_for_sqlite(self, batch: CommitBatch) -> None:
+    def _wait_for_sqlite(self, batch: CommitBatch, journal: Segments) -> None:
         """Note a commit that the journal has, and have it brought over some time."""
         is_first = not self._backlog
         self._backlog.add(batch, self._clock.monotonic_ms(), self._bodies)
         if self._backlog.size > 2 * BYTES_MAX:
             with self._turn:
                 self._bring_over(len(self._backlog))
-        elif (is_first or self._backlog.size > BYTES_MAX) and self._thread is not None:
+        elif self._thread is not None and (is_first or journal.wants_segment or self._backlog.size > BYTES_MAX):
             self._thread.wake()
 
     # -- bringing over ------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ _ADVICE: Final = {
     "42501": "the user may not do that; grant it CREATE on the database, or make the schema and give it to the user",
     "53100": "the disk of the server is full; free space there, then the store is reopened",
     "53200": "the memory of the server is exhausted",
-    "53300": "the server has no connection left; raise its max_connections",
+    "53300": "the server, or a pooler before it, has no connection left; raise its max_connections, or end others",
     "25006": "the server is read-only, as a standby is; name the primary, or promote this one",
     "55P03": "a row is locked by somebody else; end their session",
     "57P01": "the server is shutting down, or its operator has ended the session; the store is reopened",
@@ -51,6 +51,7 @@ _ADVICE: Final = {
     "XX002": "an index of the server is damaged; REINDEX it",
     "23505": "the rows contradict what is stored; this is a fault of the broker",
 }
+_UNTRUSTED: Final = "its certificate is not trusted; give sslrootcert, and the host as the certificate has it"
 _LOST: Final = "the server cannot be reached or has dropped the session; see that it runs and takes connections"
 
 
@@ -72,6 +73,10 @@ def _advice(state: str | None, words: str) -> str:
         return _ADVICE["28P01"]
     if "session is read-only" in words or "is not read-write" in words or "recovery" in words:
         return _ADVICE["25006"]
+    if any(full in words for full in ("too many clients", "connection slots are reserved", "no more connections")):
+        return _ADVICE["53300"]
+    if "certificate" in words:
+        return _UNTRUSTED
     if "does not exist" in words:
         return _ADVICE["28000" if "role" in words else "3D000"]
     return _LOST
@@ -101,8 +106,8 @@ class PostgresSession:
 
     @property
     def pid(self) -> int:
-        """The server's process for this session."""
-        return self._pg.backend_pid
+        """The server's process for this session; libpq knows that of a pooler where there is one."""
+        return int(self.rows("SELECT pg_backend_pid()")[0][0])
 
     def cancel(self) -> None:
         """Have the server give up what it does or is about to do; may be called by another thread."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from duobus.storage.interface import CommitBatch, Put
-from duobus.storage.journal.backlog import _COPY_BYTES, LargeCommits, measure
+from duobus.storage.journal.backlog import _COPY_BYTES, LargeCommits, _estimate, measure
 
 LARGE = [bytes(1 << 10)] * 500
 
@@ -32,6 +34,14 @@ def test_a_purge_before_does_not_keep_large_commits_from_sqlite() -> None:
         large.is_one(sent([b"small"], (1, 1)))
     large.is_one(sent([], (1, 1_000_000)))
     assert [large.is_one(sent(LARGE)) for _ in range(8)].index(True) < 6
+
+
+def test_how_large_a_long_commit_is_is_told_by_some_of_its_messages() -> None:
+    for sizes in ([1 << 10] * 500, [10, 3000] * 450, [*range(1000)], [1] * 31):
+        commit = sent([bytes(size) for size in sizes], (1, 7))
+        (size, *counts), (told, *counts_told) = measure(commit), _estimate(commit)
+        assert counts_told == counts
+        assert told == pytest.approx(size, rel=0.1)
 
 
 def test_a_body_that_copies_share_is_measured_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from itertools import count
@@ -12,6 +13,7 @@ from test_journal_format import small_batch
 
 from duobus.errors import StoreFailed
 from duobus.storage.journal import files as journal_files
+from duobus.storage.journal.files import SYSTEM_FILES, JournalFiles
 from duobus.storage.journal.format import HEADER_BYTES, HEADERS_AT
 from duobus.storage.journal.replay import Position, missing_commits
 from duobus.storage.journal.segments import Segments, files_of
@@ -24,13 +26,19 @@ POSITION = Position(3, 1, 0)
 class Opened:
     """A journal in a folder, its salts drawn from a counter."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, first_bytes: int = SIZE, files: JournalFiles = SYSTEM_FILES) -> None:
         self.path = str(folder / "s.db")
         salts = count(1)
         self.segments = Segments(
-            self.path, 3, lambda size: next(salts).to_bytes(size, "big"), SEGMENTS, segment_bytes=SIZE
+            self.path,
+            3,
+            lambda size: next(salts).to_bytes(size, "big"),
+            SEGMENTS,
+            segment_bytes=SIZE,
+            first_bytes=first_bytes,
+            files=files,
         )
-        self.segments.begin(0)
+        self.has_begun = self.segments.begin(0)
         self.commit_no = 0
 
     def append(self, size: int = 1_000) -> bool:
@@ -88,6 +96,98 @@ def test_a_full_journal_takes_nothing_until_segments_are_released(journal: Opene
     assert journal.append(20_000)
     assert journal.replayed(5) == list(range(6, journal.commit_no + 1))
     assert len(files_of(journal.path)) == SEGMENTS
+
+
+def test_a_journal_begins_small_and_grows_with_what_is_written(tmp_path: Path) -> None:
+    journal = Opened(tmp_path, SIZE // 4)
+
+    def sizes() -> list[int]:
+        return [file.stat().st_size // (SIZE // 4) for file in files_of(journal.path)]
+
+    assert sizes() == [1]
+    while journal.append():
+        pass
+    assert sizes() == [1, 2, 4, 4, 4, 4]
+    for _ in range(4):
+        # SQLite has all of it, and segments are begun anew, ahead of need.
+        journal.segments.release(journal.commit_no)
+        journal.segments.prepare()
+        done = journal.commit_no
+        while journal.append():
+            pass
+        assert journal.replayed(done) == list(range(done + 1, journal.commit_no + 1))
+    assert sizes() == [4, 4, 4, 4, 4, 4]
+    assert journal.segments.size == SEGMENTS * SIZE
+    journal.segments.close()
+
+
+def test_a_segment_that_finds_no_room_to_grow_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Opened(tmp_path, SIZE // 4)
+    while journal.append():
+        pass
+    pwritev = os.pwritev
+
+    def full(fd: int, buffers: Sequence[bytes], offset: int) -> int:
+        if offset >= os.fstat(fd).st_size:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwritev(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "pwritev", full)
+    done = journal.commit_no
+    journal.segments.release(done)
+    while journal.append():
+        pass
+    assert sum(file.stat().st_size for file in files_of(journal.path)) == 19 * SIZE // 4
+    assert journal.replayed(done) == list(range(done + 1, journal.commit_no + 1))
+    journal.segments.close()
+
+
+class Room(JournalFiles):
+    """A disk with so much free beside the journal's files."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.folder, self.size = folder, size
+
+    def free(self, path: str) -> int:
+        return self.size - sum(file.stat().st_size for file in self.folder.iterdir())
+
+
+@pytest.mark.parametrize(("disk", "lengths"), [(8, [1]), (9, [1, 2]), (20, [1, 2]), (21, [1, 2, 4])])
+def test_a_journal_leaves_room_for_twice_what_it_may_hold(tmp_path: Path, disk: int, lengths: list[int]) -> None:
+    piece = SIZE // 4
+    room = Room(tmp_path, disk * piece)
+    journal = Opened(tmp_path, piece, room)
+    while journal.append():
+        pass
+    assert [file.stat().st_size // piece for file in files_of(journal.path)] == lengths
+    for _ in range(5):
+        journal.segments.release(journal.commit_no)
+        while journal.append():
+            pass
+        assert not journal.append(SIZE)
+        assert room.free(journal.path) >= 2 * journal.segments.size
+    journal.segments.close()
+
+
+def test_a_disk_that_could_not_hold_twice_the_first_segment_has_no_journal(tmp_path: Path) -> None:
+    journal = Opened(tmp_path, SIZE // 4, Room(tmp_path, 3 * SIZE // 4 - 1))
+    assert not journal.has_begun
+    assert files_of(journal.path) == []
+
+
+def test_a_segment_is_wanted_when_one_was_taken_and_another_may_be_begun(tmp_path: Path) -> None:
+    journal = Opened(tmp_path)
+    assert not journal.segments.wants_segment
+    journal.append()
+    assert journal.segments.wants_segment
+    while journal.append(20_000):
+        pass
+    assert not journal.segments.wants_segment
+    journal.segments.release(journal.commit_no)
+    assert journal.segments.wants_segment
+    journal.segments.prepare()
+    assert not journal.segments.wants_segment
+    journal.segments.close()
 
 
 def test_a_segment_that_was_used_again_too_early_would_be_found(journal: Opened) -> None:

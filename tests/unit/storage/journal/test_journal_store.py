@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from duobus.clock import Clock
-from duobus.errors import ConfigurationError, StoreFailed
+from duobus.errors import ConfigurationError, StoreFailed, StoreStale
 from duobus.storage.backup.copy import back_up_stopped
 from duobus.storage.backup.snapshot import Snapshot
 from duobus.storage.catalog.sqlite import SqliteCatalog
@@ -224,6 +224,27 @@ def test_a_large_commit_of_what_stays_goes_to_sqlite_at_once(broker: Broker, dat
     for _ in range(40):
         broker.send(source, [bytes(1 << 10)] * 200)
     assert broker.store.commits > before + 10
+    assert len(found(killed(data), source)) == 1000
+
+
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_a_large_commit_of_a_former_owner_is_refused_like_a_small_one(
+    broker: Broker, data: Path, *, waiting: int
+) -> None:
+    (source,) = broker.add()
+    for _ in range(40):
+        broker.send(source, [bytes(1 << 10)] * 200)
+    # A commit that only moves on, and so waits in the journal where nothing large does.
+    for _ in range(waiting * 60):
+        broker.send(source, [b"small"])
+    assert isinstance(broker.store, JournalStore)
+    batch = broker.batch()
+    broker.put(batch, source, [bytes(1 << 10)] * 200)
+    batch.epochs = [(key, epoch - 1) for key, epoch in batch.epochs]
+    with pytest.raises(StoreStale):
+        broker.store.commit(batch)
+    with pytest.raises(StoreFailed):
+        broker.store.probe()
     assert len(found(killed(data), source)) == 1000
 
 

@@ -7,7 +7,7 @@ but for what a key that may listen everywhere could find out by itself: how much
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from aiohttp import web
@@ -95,7 +95,8 @@ class AdminOperations:
     Args:
         unit: What is asked about.
         guard: Says who may.
-        drills: Store id to the store under drill; empty where drills are not allowed.
+        drills: Store id to the store under drill; empty where drills are not allowed. Changes with the stores of a
+            server among others.
         backups: None where everything is kept in memory.
         overview: Tells what is going on.
         others: Answer what they know; everything else is answered here.
@@ -107,7 +108,7 @@ class AdminOperations:
         self,
         unit: ScaleUnit,
         guard: Guard,
-        drills: dict[int, Drill],
+        drills: Mapping[int, Drill],
         backups: Backups | None,
         overview: Overview | None = None,
         others: Sequence[OperationEndpoint] = (),

@@ -24,6 +24,7 @@ from simulation.mutants import forwarding as forwarding_mutants
 from simulation.mutants import idle as idle_mutants
 from simulation.mutants import queues as queue_mutants
 from simulation.mutants import servers as servers_mutants
+from simulation.mutants import sharding as sharding_mutants
 from simulation.mutants import topics as topics_mutants
 from simulation.scenarios import (
     catalogs,
@@ -126,7 +127,7 @@ WORLDS: Final[Mapping[str, CampaignWorld]] = {
     "sick-disk": CampaignWorld("stores that are late", lambda seed: _words(slow_disk.run(seed)[0]), slow_disk.BUGS),
     "fair": CampaignWorld("neighbours in one store", lambda seed: _words(fairness.run(seed).wrong), fairness.BUGS),
     "servers": CampaignWorld("servers over one catalog", _servers(servers.run), servers_mutants.BUGS),
-    "spread": CampaignWorld("a queue over the stores of several servers", _servers(sharding.run), {}),
+    "spread": CampaignWorld("queues over the stores of all servers", _servers(sharding.run), sharding_mutants.BUGS),
     "owners": CampaignWorld(
         "the leases of stores alone", lambda seed: _words(leases.run(seed).violations), leases.BUGS
     ),

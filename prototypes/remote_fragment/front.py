@@ -175,7 +175,7 @@ class FrontRouter(ClusterRouter):
         if queue is None or address.is_management:
             super()._route_sharded(link, address, sharded)
             return
-        demand_ordinary(link)
+        demand_ordinary(link, sharded.about, address.sub_queue)
         try:
             self._attach(link, address, queue)
         except ServiceBusError as error:

@@ -22,7 +22,7 @@ class Servers(Pair):
     """Two servers, a store for each, and the queues."""
 
     def __init__(self, folder: Path, *, segments: int) -> None:
-        super().__init__(folder, options=("--spread",), partitioned=(PROXIED, RUNS, REMOTE), segments=segments)
+        super().__init__(folder, partitioned=(PROXIED, RUNS, REMOTE), segments=segments)
 
     def __enter__(self) -> Self:
         super().__enter__()

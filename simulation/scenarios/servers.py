@@ -166,7 +166,6 @@ class SimulatedServerProcess:
         self.unit = unit = _WatchedClusterUnit(world.catalog, _ignored, Quotas(), entropy.uuid, time)
         unit.world = world
         unit.namespace(NAMESPACE)
-        unit.sharded_entities.is_wanted = world.is_spreading
         unit.directory = Directory(world.catalog.read())
         rules = NamespaceRules(NAMESPACE, world.catalog.read().namespaces[0].rules, [world.HOST])
         metering = MeteringCounts("sim")
@@ -191,6 +190,7 @@ class SimulatedServerProcess:
             home_of=lambda row: CATALOG if world.place_of(row.store_id) == DATABASE else OTHER_DATABASE,
             table_of=lambda _name: world.other_leases,
         )
+        unit.sharded_entities.is_understood = lambda: world.is_spreading
         world.hosts[me.node_id] = self
         amqp.router_of = partial(ClusterRouter, owners=cluster)
         open_cluster_forwarding(amqp, unit, cluster, self.clock)
@@ -244,11 +244,13 @@ class ServersWorld(World):
         leases: The table.
         is_trouble: Whether faults strike.
         is_spreading: Whether partitioned queues are spread over all stores.
+        peace_ms: How long after the last fault every store has to be served again.
         stale: What was handed out by somebody who was not the owner any more (I55).
         moved: How often a store was opened.
     """
 
     is_spreading = False
+    peace_ms = PEACE_MS
 
     def __init__(self, seed: int, queues: list[Any], stores: int) -> None:
         super().__init__(seed, queues, stores)
@@ -487,7 +489,7 @@ class ServersRun(SimulatedRun):
             connection.heal()
 
     async def _come_to_rest(self) -> None:
-        await asyncio.sleep(PEACE_MS / 1000)
+        await asyncio.sleep(self.world.peace_ms / 1000)
         wrong = self.world.unevenly()
         if wrong is not None:
             self.world.stale.append(wrong)

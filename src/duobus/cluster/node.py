@@ -27,7 +27,7 @@ from duobus.errors import ArgumentInvalid, EntityNotFound, ServerBusy, ServiceBu
 from duobus.model.address import sharded_queue_of
 from duobus.model.descriptions import QUEUE
 from duobus.storage.catalog.interface import Catalog
-from duobus.storage.catalog.leases import LeaseTable, NodeEntry
+from duobus.storage.catalog.leases import PLACEMENT, LeaseTable, NodeEntry
 from duobus.storage.catalog_rows import LIVE, StoreRow
 from duobus.storage.writers import StoppableWriter, StoreWriter
 from duobus.telemetry.logs import Log
@@ -129,6 +129,7 @@ class ClusterNode:
         self._processor_seconds = processor_seconds
         # When the load was taken last, and what had been used by then.
         self._load_from = (clock.monotonic_ms(), processor_seconds())
+        unit.sharded_entities.is_understood = self._all_lay_over_stores
 
     # -- start and stop -----------------------------------------------------------------------------------------
 
@@ -167,6 +168,11 @@ class ClusterNode:
         except StoreFailed as error:
             self._log.warning("not given back", reason=str(error))
         await database.close()
+
+    def _all_lay_over_stores(self) -> bool:
+        """Whether no server is of a version that lays partitioned entities into one store."""
+        nodes = self.ownership.nodes.values()
+        return all(node.details is not None and node.details.placement >= PLACEMENT for node in nodes)
 
     # -- beats --------------------------------------------------------------------------------------------------
 
@@ -347,6 +353,10 @@ class ClusterNode:
     def own_http_address(self) -> str:
         """See HttpOwnerDirectory."""
         return self.ownership.me.http_address
+
+    def http_addresses(self) -> Sequence[str]:
+        """See HttpOwnerDirectory."""
+        return sorted({node.http_address for node in self.ownership.nodes.values()} | {self.own_http_address})
 
     def http_address_at(self, store_id: int) -> str:
         """See HttpOwnerDirectory."""

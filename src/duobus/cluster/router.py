@@ -37,10 +37,11 @@ from duobus.cluster.connection import CONNECT_S, FRAME_SIZE, IDLE_MS, connect
 from duobus.cluster.proxy.link import ProxiedLink
 from duobus.cluster.proxy.upstream import UpstreamConnection
 from duobus.cluster.proxy.via_link import BorrowedViaLink, RemoteViaLink, demand_same
-from duobus.cluster.sharding.link import ShardedLink, demand_ordinary
+from duobus.cluster.sharding.link import ShardedEndpoint, demand_ordinary
 from duobus.cluster.sharding.management import ShardedManagementNode
 from duobus.cluster.sharding.receiver import ShardedReceiver
 from duobus.cluster.sharding.sender import ShardedSender
+from duobus.cluster.sharding.sessions import SessionSearch, wants_session
 from duobus.errors import DetachForced, ServerBusy, Unauthorized
 from duobus.gateway.amqp.attach import is_via_session
 from duobus.gateway.amqp.links.link import first_of, via_entity
@@ -91,7 +92,9 @@ class ClusterRouter:
         self._login: tuple[str, str] | None = None
         self._upstreams: dict[str, UpstreamConnection] = {}
         # A dict, for simulations must do the same every time.
-        self._sharded_links: dict[ShardedLink, None] = {}
+        self._sharded_links: dict[ShardedEndpoint, None] = {}
+        # Which shard is asked first for the next available session.
+        self._turn = 0
         self._nodes: dict[tuple[str, ...], ShardedManagementNode] = {}
         # Links of the client, and those beside them on which its transactions send.
         self._vias: dict[Link, RemoteViaLink] = {}
@@ -160,7 +163,7 @@ class ClusterRouter:
         if self.is_proxied and link.remote is not None and is_via_session(link.remote):
             # It is not this entity's: see attaching.
             return False
-        beside = self._needs_via(link, address, where)
+        beside = self._needs_via(link, address, where, is_sharded=sharded is not None)
         if beside is not None:
             via = self._vias[link] = RemoteViaLink(peer, link, address.path, self._owners, again)
             beside.attach_beside(via)
@@ -190,7 +193,7 @@ class ClusterRouter:
         upstream.attach(proxied)
         return True
 
-    def _needs_via(self, link: Link, address: Address, where: str) -> ProxiedLink | None:
+    def _needs_via(self, link: Link, address: Address, where: str, *, is_sharded: bool) -> ProxiedLink | None:
         """The link on an entity of another server by way of which transactions send on a link; None when they do not.
 
         It is asked for once: from then on there is a link beside it.
@@ -198,9 +201,9 @@ class ClusterRouter:
         if link.is_sender or address.is_management or self.is_proxied or link in self._vias:
             return None
         first = first_of(self._peer, link.session)
-        if not isinstance(first, ProxiedLink) or where in (MOVING, UNKNOWN):
+        if not isinstance(first, ProxiedLink) or (where in (MOVING, UNKNOWN) and not is_sharded):
             return None
-        return first if where == HERE or not first.is_of(self.upstream(where)) else None
+        return first if is_sharded or where == HERE or not first.is_of(self.upstream(where)) else None
 
     def send_via(self, link: Link, event: Transfers) -> bool:
         """Have a transaction send something by way of its session's first entity; False when that is the link's own."""
@@ -238,9 +241,14 @@ class ClusterRouter:
                 self._nodes[address.segments()] = node
             node.serve(link, address.segments())
             return
-        demand_ordinary(link)
-        made: type[ShardedLink] = ShardedReceiver if link.is_sender else ShardedSender
-        whole = made(self._peer, link, address, sharded, self._owners, self.upstream)
+        whole: ShardedEndpoint
+        arguments = self._peer, link, address, sharded, self._owners, self.upstream
+        if link.is_sender and sharded.about.requires_session and not address.sub_queue and wants_session(link):
+            self._turn += 1
+            whole = SessionSearch(*arguments, self._turn)
+        else:
+            demand_ordinary(link, sharded.about, address.sub_queue)
+            whole = ShardedReceiver(*arguments) if link.is_sender else ShardedSender(*arguments)
         self._peer.add_endpoint(link, whole)
         self._sharded_links[whole] = None
         whole.start()

@@ -272,8 +272,13 @@ class ClusteredScaleUnit(ScaleUnit):
     ) -> Queue:
         """See ScaleUnit."""
         if self.sharded_entities.takes(description):
-            return await self.sharded_entities.create(self.namespace(namespace), description)
-        return await super().create_queue(namespace, description, demand_targets=demand_targets)
+            home = self.namespace(namespace)
+            return await self.sharded_entities.create(home, description, demand_targets=demand_targets)
+        queue = await super().create_queue(namespace, description, demand_targets=demand_targets)
+        why = self.sharded_entities.in_one_store(description)
+        if why:
+            self.store_events(queue.fragments[0].store.store_id, "has all of a queue", f"'{queue.path}': {why}")
+        return queue
 
     async def update_queue(self, namespace: str, description: QueueDescription, *, profile: Profile = CLOUD) -> Queue:
         """See ScaleUnit."""

@@ -14,14 +14,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from duobus.broker.entities.placement import slot_of
-from duobus.model.address import PATH_LENGTH_MAX, SHARE, sharded_queue_of
-from duobus.model.descriptions import QUEUE
+from duobus.model.address import sharded_queue_of
+from duobus.model.descriptions import QUEUE, QueueDescription, from_json
 from duobus.storage.catalog_rows import DELETING, LIVE, EntityRow, SlotRow
 
 #: Kind of a queue that consists of shards.
 SHARDED: Final = "spread"
-#: Longest name of a sharded queue: what its shards add to it has room.
-SHARDED_NAME_MAX: Final = PATH_LENGTH_MAX - len(f"/{SHARE}/") - 2
 
 
 def assign_shards(fragments: int, stores: Sequence[int], offset: int = 0) -> list[tuple[SlotRow, ...]]:
@@ -43,13 +41,21 @@ class ShardedQueueMap:
         shares: The entries of its shards, in order of their slots; those that are being deleted left out.
     """
 
-    __slots__ = ("_by_number", "_by_slot", "row", "shares")
+    __slots__ = ("_about", "_by_number", "_by_slot", "row", "shares")
 
     def __init__(self, row: EntityRow, shares: Iterable[EntityRow]) -> None:
         self.row = row
+        self._about: QueueDescription | None = None
         self.shares = sorted(shares, key=lambda share: int(share.path.rpartition("/")[2]))
         self._by_slot = [i for i, share in enumerate(self.shares) for _ in share.slots]
         self._by_number = {slot.fragment_no: i for i, share in enumerate(self.shares) for slot in share.slots}
+
+    @property
+    def about(self) -> QueueDescription:
+        """The properties of the queue."""
+        if self._about is None:
+            self._about = from_json(self.row.description, QueueDescription)
+        return self._about
 
     @property
     def is_whole(self) -> bool:
@@ -60,6 +66,10 @@ class ShardedQueueMap:
     def slots(self) -> int:
         """How many slots, and so fragments, there are."""
         return len(self._by_slot)
+
+    def at_slot(self, slot: int) -> int:
+        """The shard that has a slot."""
+        return self._by_slot[slot]
 
     def of_key(self, key: bytes) -> int:
         """The shard in which messages with this key belong."""

@@ -128,7 +128,7 @@ def _parse_address(text: str) -> Address:
         _found_or_refused(subscription, [subscription], text)
         segments = segments[:-2]
     path = "/".join(segments)
-    if len(path) > PATH_LENGTH_MAX:
+    if len(path) > PATH_LENGTH_MAX and len("/".join(without_share(segments))) > PATH_LENGTH_MAX:
         raise ArgumentInvalid(f"The entity path has {len(path)} characters; at most {PATH_LENGTH_MAX} are allowed.")
     _found_or_refused(path, segments, text)
     return Address(path, subscription, sub_queue, is_management=is_management)

@@ -32,7 +32,7 @@ from duobus.model.descriptions import AccessRule, QueueDescription
 from duobus.model.topology.config_file import NamespaceConfig
 from duobus.server.composition import Server
 from duobus.server.monitoring.metric_samples import running_version
-from duobus.storage.catalog.leases import NodeDetails, NodeEntry
+from duobus.storage.catalog.leases import PLACEMENT, NodeDetails, NodeEntry
 from duobus.storage.catalog.postgres import PostgresCatalog
 from duobus.storage.catalog.postgres_leases import PostgresLeases, session_lock
 from duobus.storage.catalog_identity import IDENTITY_BITS, demand_own
@@ -136,9 +136,7 @@ class ClusterServer(Server):
 
     def _make_unit(self) -> ClusteredScaleUnit:
         settings = self.settings
-        unit = ClusteredScaleUnit(self._catalog, self._store_event, settings.quotas, self._entropy.uuid, self._time)
-        unit.sharded_entities.is_wanted = settings.shards_queues
-        return unit
+        return ClusteredScaleUnit(self._catalog, self._store_event, settings.quotas, self._entropy.uuid, self._time)
 
     # -- start --------------------------------------------------------------------------------------------------
 
@@ -227,7 +225,9 @@ class ClusterServer(Server):
     async def _open_listeners(self, authorizer: Authorizer) -> None:
         settings = self.settings
         assert settings.join is not None
-        details = NodeDetails(running_version() or "unknown", settings.weight, settings.labels, keeps_own=True)
+        details = NodeDetails(
+            running_version() or "unknown", settings.weight, settings.labels, keeps_own=True, placement=PLACEMENT
+        )
         me = NodeEntry(str(self._entropy.uuid()), "", "", is_leaving=False, details=details)
         self.node = ClusterNode(
             me,

@@ -108,7 +108,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         cluster_ca: Whose certificates the other servers have; None: they are reached without TLS.
         weight: This server's share of the stores, in proportion to the weights of the others.
         labels: What it is called by preferences of stores, as in ``zone=a``.
-        shards_queues: Partitioned queues that are created here are spread over all stores that servers share.
         otlp_endpoint: Address of a collector that the broker's own spans go to, or None for none.
         console_port: Port of the console that runs beside the server; None for no console.
         console_host: Address that the console listens on; None for this machine alone.
@@ -154,7 +153,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     join_wait_s: float = JOIN_WAIT_S
     advertise: str | None = None
     cluster_ca: Path | None = None
-    shards_queues: bool = False
     weight: int = 1
     labels: tuple[str, ...] = ()
     accept_clock: bool = False
@@ -427,10 +425,6 @@ def _check_join(options: Settings) -> None:
     if options.join is None:
         if options.advertise is not None or options.cluster_ca is not None:
             raise ConfigurationError("--advertise and --cluster-ca are for servers that share a catalog. Give --join.")
-        if options.shards_queues:
-            raise ConfigurationError(
-                "--spread is for servers that share a catalog; a lone one spreads anyway. Give --join."
-            )
         if options.labels or options.weight != 1:
             raise ConfigurationError("--label and --weight are for servers that share a catalog. Give --join.")
         return

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -11,10 +13,12 @@ from typing import Any
 
 import pytest
 from azure.core.exceptions import ResourceNotFoundError
-from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus.exceptions import ServiceBusError
+from azure.servicebus.management import AccessRights, AuthorizationRule
 from kit_cluster import Cluster, Traffic, running_cluster
 
+from duobus.ha.sdk import prompt_client
 from duobus.model.access_rules import sign_token
 
 pytestmark = [
@@ -30,7 +34,7 @@ AGAIN_S = 5.0
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two servers that spread, with two stores each."""
+    """Two servers with two stores each. The option has no effect any more, and is still taken."""
     folder = tmp_path_factory.mktemp("spread")
     with running_cluster(folder, servers=2, stores=4, more=lambda _number: ["--spread"]) as found:
         found.await_served()
@@ -111,6 +115,110 @@ def test_a_spread_queue_is_used_over_http_at_every_server(pair: Cluster) -> None
         assert status == 200
         assert {*found, body} == {b"%d" % number for number in range(10)}
         assert _http(pair, server, "DELETE", "web/messages/head?timeout=0")[0] == 204
+
+
+def _json(pair: Cluster, server: int, method: str, path: str, about: Any = None, **headers: str) -> Any:
+    body = None if about is None else json.dumps(about).encode()
+    answer = _http(pair, server, method, path, body, **headers)[2]
+    return json.loads(answer) if answer else None
+
+
+def test_a_batch_over_http_is_stored_as_a_whole_at_every_server(pair: Cluster) -> None:
+    with pair.admin(0) as admin:
+        admin.create_queue("batches", enable_partitioning=True)
+    about = {"Content-Type": "application/vnd.microsoft.servicebus.json"}
+    for server in pair.servers:
+        keyed = [{"Body": str(number), "BrokerProperties": {"PartitionKey": "k"}} for number in range(3)]
+        _json(pair, server, "POST", "batches/messages", keyed, **about)
+        _json(pair, server, "POST", "batches/messages", [{"Body": "keyless"}], **about)
+    with pair.admin(1) as admin:
+        assert admin.get_queue_runtime_properties("batches").active_message_count == 8
+        (listed,) = [one for one in admin.list_queues_runtime_properties() if one.name == "batches"]
+        assert listed.active_message_count == 8
+
+
+def test_fragments_of_a_spread_queue_are_listed_at_every_server(pair: Cluster) -> None:
+    with pair.admin(0) as admin:
+        admin.create_queue("listed", enable_partitioning=True)
+    end = time.monotonic() + 30
+    for server in pair.servers:
+        while True:
+            found = _json(pair, server, "GET", "$duobus/fragments?entity=listed")
+            if len(found) == 16:
+                break
+            assert time.monotonic() < end, found
+            time.sleep(0.1)
+        assert [row["fragment"] for row in found] == list(range(16))
+        assert {row["entity"] for row in found} == {"listed"}
+        assert {row["store"] for row in found} == {1, 2, 3, 4}
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        _json(pair, 0, "GET", "$duobus/fragments?entity=nowhere")
+
+
+def test_dead_letters_of_a_spread_queue_are_worked_on_at_every_server(pair: Cluster) -> None:
+    with pair.admin(0) as admin:
+        admin.create_queue("letters", enable_partitioning=True)
+    desk = "letters/$deadletterqueue/$desk"
+    with (
+        pair.client(0) as bus,
+        bus.get_queue_sender("letters") as sender,
+        bus.get_queue_receiver("letters") as receiver,
+    ):
+        for number in range(12):
+            sender.send_messages(ServiceBusMessage(str(number), partition_key=f"k{number}"))
+        for message in _receive(receiver, 12):
+            receiver.dead_letter_message(message, reason="because")  # type: ignore[arg-type]
+    end = time.monotonic() + 60
+    for server in pair.servers:
+        # The SDK does not wait until a message is a dead letter.
+        while (listed := _json(pair, server, "POST", desk, {"action": "list", "heads": True}))["matched"] < 12:
+            assert time.monotonic() < end, listed
+            time.sleep(0.1)
+        assert listed["next"] is None
+        numbers = [row["sequenceNumber"] for row in listed["messages"]]
+        assert numbers == sorted(numbers)
+        page = _json(pair, server, "POST", desk, {"action": "list", "heads": True, "limit": 5})
+        assert [row["sequenceNumber"] for row in page["messages"]] == numbers[:5]
+    first: int | None = 0
+    moved: list[int] = []
+    while first is not None:
+        done = _json(pair, 1, "POST", desk, {"action": "resubmit", "first": first})
+        moved += [row["sequenceNumber"] for row in done["moved"]]
+        first = done["next"]
+    assert sorted(moved) == numbers
+    items = [{"message": {"body": {"data": ["new"]}, "partitionKey": f"k{number}"}} for number in range(4)]
+    sent = _json(pair, 0, "POST", "letters/$desk", {"action": "send", "items": items})
+    assert sent["sent"] == 4, sent
+    with pair.admin(1) as admin:
+        about = admin.get_queue_runtime_properties("letters")
+        assert (about.active_message_count, about.dead_letter_message_count) == (16, 0)
+
+
+def test_the_key_of_a_queues_own_rule_is_good_for_all_of_it_at_every_server(pair: Cluster) -> None:
+    key = base64.b64encode(b"k" * 32).decode()
+    rule = AuthorizationRule(
+        type="SharedAccessAuthorizationRule",
+        claim_type="SharedAccessKey",
+        claim_value="None",
+        rights=[AccessRights.SEND, AccessRights.LISTEN],
+        key_name="own",
+        primary_key=key,
+        secondary_key=key,
+    )
+    with pair.admin(0) as admin:
+        admin.create_queue("guarded", enable_partitioning=True, authorization_rules=[rule])
+        admin.create_queue("other", enable_partitioning=True)
+    for server in pair.servers:
+        address = pair.address(server).replace("RootManageSharedAccessKey", "own").replace("SAS_KEY_VALUE", key)
+        with prompt_client(ServiceBusClient.from_connection_string(address)) as bus:
+            with bus.get_queue_sender("guarded") as sender:
+                for number in range(8):
+                    sender.send_messages(ServiceBusMessage(str(number)))
+            with bus.get_queue_receiver("guarded") as receiver:
+                for message in _receive(receiver, 8):
+                    receiver.complete_message(message)  # type: ignore[arg-type]
+            with pytest.raises(ServiceBusError), bus.get_queue_sender("other") as sender:
+                sender.send_messages(ServiceBusMessage("refused"))
 
 
 def test_a_spread_queue_is_managed_at_every_server(pair: Cluster) -> None:

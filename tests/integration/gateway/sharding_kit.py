@@ -25,7 +25,7 @@ class Front:
 
     knows_catalog = True
 
-    def __init__(self, here: Server, owners: dict[int, Server], sharded_queue: ShardedQueueMap) -> None:
+    def __init__(self, here: Server, owners: dict[int, Server], sharded_queue: ShardedQueueMap | None) -> None:
         self.node_id = "front"
         self.context = None
         self.proxied_links = 0
@@ -89,6 +89,8 @@ async def sharded_entities(**properties: Any) -> AsyncIterator[ShardedRoom]:
             server.unit.place = lambda *_args, own=own, **_options: own  # type: ignore[method-assign]
             about = QueueDescription(name=shard_path("q", number), enable_partitioning=True, **properties)
             await server.unit.create_queue("ns", about)
+            # An owner knows by its own router that another server asks it.
+            server.amqp.router_of = partial(ClusterRouter, owners=Front(server, {}, None))
             rows.append(EntityRow(number, "ns", "queue", about.name, b"", LIVE, 8, slots[number - 1]))
         whole = QueueDescription(name="q", enable_partitioning=True, **properties)
         sharded_queue = ShardedQueueMap(EntityRow(9, "ns", SHARDED, "q", to_json(whole), LIVE, 0, ()), rows)

@@ -81,9 +81,6 @@ class AllRemote:
     def knows(self, namespace: str, path: str) -> bool:
         return path in ("own", "q", "near", "p")
 
-    def is_sharded(self, namespace: str, path: str) -> bool:
-        return False
-
     async def refresh(self) -> None:
         return
 

@@ -280,11 +280,24 @@ async def test_what_is_not_offered_over_shares_is_refused() -> None:
         filters = {Symbol("com.microsoft:session-filter"): None}
         link = room.client.session.attach_receiver("r", Source(address="q", filter=filters), Target(address="c"))
         assert "session" in (await _refusal(room, link))[1]
-        properties = {Symbol("com.microsoft:transfer-destination-address"): "own"}
-        link = room.client.session.attach_sender("s", Source(address="c"), Target(address="q"), properties=properties)
-        assert "via" in (await _refusal(room, link))[1]
         link = room.client.session.attach_sender("d", Source(address="c"), Target(address="q/$deadletterqueue"))
         assert "dead-letter" in (await _refusal(room, link))[1]
+
+
+@in_loop
+async def test_what_is_sent_via_a_spread_queue_goes_where_its_link_says() -> None:
+    async with sharded_entities() as room:
+        # Of the owners one alone knows where that is.
+        properties = {Symbol("com.microsoft:transfer-destination-address"): "one"}
+        link = room.client.session.attach_sender("s", Source(address="c"), Target(address="q"), properties=properties)
+        await room.client.wait(LinkAttached, lambda event: event.link is link)
+        while not link.sendable():
+            await room.client.pump()
+        for _ in range(4):
+            assert await room.client.send(link, b"m") == ACCEPTED
+        there = room.owners[1].unit.namespace("ns").queues["one"]
+        await settled(lambda: there.numbers()[0][0] == 4)
+        assert room.numbers() == [0, 0]
 
 
 @in_loop

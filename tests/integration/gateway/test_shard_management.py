@@ -33,10 +33,11 @@ class Asking:
             await self.room.client.pump()
         return self
 
-    async def ask(self, operation: str, body: dict[str, Any]) -> tuple[int, Any]:
+    async def ask(self, operation: str, body: dict[str, Any], **about: Any) -> tuple[int, Any]:
         number = uuid.uuid4()
         name = operation if ":" in operation else f"com.microsoft:{operation}"
-        payload = build_message([number, None, None, None, self.name], {"operation": name}, body_value=body)
+        properties = {"operation": name, **about}
+        payload = build_message([number, None, None, None, self.name], properties, body_value=body)
         self.requests.send_one(number.bytes, payload, True)
         event = await self.room.client.wait(Transfers, lambda event: event.link is self.replies)
         (reply,) = event.payloads

@@ -279,9 +279,6 @@ class Elsewhere:
     def knows(self, namespace: str, path: str) -> bool:
         return path == "far"
 
-    def is_sharded(self, namespace: str, path: str) -> bool:
-        return path == "spread"
-
     async def refresh(self) -> None:
         return
 
@@ -299,4 +296,3 @@ async def test_a_queue_of_another_server_can_be_sent_to_via_one_of_this() -> Non
         # It is safe here until it gets there.
         assert transfer_message_count(queue_of(server)) == 1
         assert await refusal(client, "nowhere") == "amqp:not-found"
-        assert await refusal(client, "spread") == "amqp:not-allowed"

@@ -120,8 +120,8 @@ def test_settings_that_were_not_all_read_are_no_plan(tmp_path: Path) -> None:
 def test_options_that_contradict_each_other_are_told_beside_a_file_that_is_wrong(tmp_path: Path) -> None:
     config = tmp_path / "Config.json"
     config.write_text("[]")
-    result = run("--data", tmp_path, "--config", config, "--spread")
-    assert [line.partition(": ")[2][:12] for line in result.stderr.splitlines()] == [f"{config}"[:12], "--spread is "]
+    result = run("--data", tmp_path, "--config", config, "--advertise", "bus1")
+    assert [line.partition(": ")[2][:12] for line in result.stderr.splitlines()] == [f"{config}"[:12], "--advertise "]
 
 
 def test_the_keys_of_an_issuer_are_read(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from clustered_kit import Owner
+from msgspec import structs
 
 from duobus.broker import TRANSFER_DEAD_LETTER, address
 from duobus.cluster.directory import HERE, MOVING, UNKNOWN, Directory
@@ -25,7 +26,8 @@ from duobus.cluster.forwarding.protocol import (
     refusal,
 )
 from duobus.cluster.forwarding.receiver import OriginRegistration
-from duobus.errors import ArgumentInvalid, NotAllowed, ServiceBusError, StoreFailed, StoreUnavailable, Undecodable
+from duobus.codec import build_message
+from duobus.errors import ArgumentInvalid, ServiceBusError, StoreFailed, StoreUnavailable, Undecodable
 from duobus.model.descriptions import DISABLED, QueueDescription
 from duobus.model.metadata import MessageMetadata
 from kits.broker import Hall, batch, simulated_over
@@ -519,14 +521,122 @@ async def test_who_has_lost_a_store_while_it_was_opened_says_nothing_of_what_is_
         owner.unit.receiver.gone(origin, [1])
 
 
+async def _over_both(hall: Hall, **properties: Any) -> tuple[Town, str, str]:
+    """The town, a queue that forwards, and its destination, a partitioned queue over both stores."""
+    town = Town(hall)
+    await town.give(town.a, 1)
+    await town.give(town.b, 2)
+    source, target = town.names_of(1, 1)[0], town.names_of(2, 1)[0]
+    for side in town.sides.values():
+        side.owner.unit.sharded_entities.is_understood = lambda: True
+    about = QueueDescription(name=target, enable_partitioning=True, **properties)
+    await town.b.owner.unit.create_queue("n", about)
+    for _ in range(2):
+        for side in town.sides.values():
+            await side.owner.unit.read_again()
+    await town.a.owner.unit.create_queue("n", QueueDescription(name=source, forward_to=target))
+    for side in town.sides.values():
+        await side.owner.unit.read_again()
+    return town, source, target
+
+
+async def _in_shards(town: Town, target: str) -> list[list[bytes]]:
+    """What each shard has, by the store that has it."""
+    found = []
+    for number in (1, 2):
+        unit = town.sides[town.owners[number]].owner.unit
+        (path,) = [
+            path
+            for path, queue in unit.namespace("n").queues.items()
+            if path.startswith(f"{target}/") and queue.fragments[0].store.store_id == number
+        ]
+        messages = await unit.namespace("n").queues[path].peek(0, 1, 5000)
+        found.append([message.payload for _, message in messages])
+    return found
+
+
 @simulated_over(2, 3600)
-async def test_nothing_is_forwarded_to_a_queue_that_is_spread(hall: Hall) -> None:
-    town, source, target = await _town(hall)
-    unit = town.a.owner.unit
-    unit.directory.sharded["n", target] = object()  # type: ignore[assignment]
-    with pytest.raises(NotAllowed, match="spread over several servers"):
-        await unit.create_queue("n", QueueDescription(name="q", forward_to=target))
-    # What forwarded to its name before waits.
-    _send(town.a, source, b"1")
-    await asyncio.sleep(15 * 60)
-    assert await _there(town.a, source) == [b"1"]
+async def test_what_is_forwarded_to_a_queue_over_both_servers_is_in_the_shard_of_its_key(hall: Hall) -> None:
+    town, source, target = await _over_both(hall)
+    for number in range(20):
+        keyed = batch(b"%d" % number, b"%d" % (number + 100), partition_key=f"key {number}")
+        town.a.owner.queue(source).send(keyed)
+    await asyncio.sleep(3)
+    first, second = await _in_shards(town, target)
+    assert sorted(first + second, key=int) == [b"%d" % number for number in (*range(20), *range(100, 120))]
+    assert first
+    assert second
+    # Of a key both are in one shard.
+    assert {int(text) % 100 for text in first}.isdisjoint({int(text) % 100 for text in second})
+    assert await _there(town.a, source) == []
+
+
+@simulated_over(2, 3600)
+async def test_a_repeat_to_a_queue_over_both_servers_goes_where_the_first_went(hall: Hall) -> None:
+    town, source, target = await _over_both(hall)
+    _send(town.a, source, *[b"%d" % number for number in range(1200)])
+    await asyncio.sleep(5)
+    line = await town.a.get("b", "n")
+    line.late = []
+    _send(town.a, source, *[b"%d" % number for number in range(1200, 2400)])
+    await asyncio.sleep(0.5)
+    # What it had on its way is there, and it does not know; the next owner of the origin sends that again.
+    town.a.owner.unit.drop(1, "its lease has ended")
+    line.cut()
+    await town.give(town.b, 1)
+    for _ in range(2):
+        await town.b.owner.unit.read_again()
+    await asyncio.sleep(10)
+    first, second = await _in_shards(town, target)
+    assert sorted(first + second, key=int) == [b"%d" % number for number in range(2400)]
+    assert first
+    assert second
+    assert await _there(town.b, source) == []
+
+
+@simulated_over(2, 3600)
+async def test_a_duplicate_that_is_forwarded_meets_the_first_whatever_forwards_it(hall: Hall) -> None:
+    """PE10."""
+    town, source, target = await _over_both(hall, requires_duplicate_detection=True)
+    for _ in range(2):
+        for number in range(30):
+            town.a.owner.queue(source).send(batch(build_message([f"id {number}"], data=b"%d" % number)))
+        await asyncio.sleep(2)
+    first, second = await _in_shards(town, target)
+    assert len(first + second) == 30
+    assert first
+    assert second
+
+
+@simulated_over(2, 3600)
+async def test_a_duplicate_that_is_forwarded_to_another_server_meets_the_first(hall: Hall) -> None:
+    """PE10."""
+    town, source, target = await _town(hall, enable_partitioning=True, requires_duplicate_detection=True)
+    for _ in range(2):
+        for number in range(20):
+            town.a.owner.queue(source).send(batch(build_message([f"id {number}"], data=b"%d" % number)))
+            # Each goes in a batch of its own, so that turns would part them.
+            await asyncio.sleep(0.2)
+    assert len(await _there(town.b, target)) == 20
+
+
+@simulated_over(2, 3600)
+async def test_a_queue_over_both_servers_that_forwards_from_now_on_does_so_from_every_shard(hall: Hall) -> None:
+    town, source, target = await _over_both(hall)
+    del source
+    unit = town.b.owner.unit
+    await unit.create_queue("n", QueueDescription(name=(last := town.names_of(2, 2)[1])))
+    for side in town.sides.values():
+        await side.owner.unit.read_again()
+    kept = unit.namespace("n").queues[target].description
+    await unit.update_queue("n", structs.replace(kept, forward_to=last))
+    for side in town.sides.values():
+        await side.owner.unit.read_again()
+    for side in town.sides.values():
+        shards = [
+            queue for path, queue in side.owner.unit.namespace("n").queues.items() if path.startswith(f"{target}/")
+        ]
+        for shard in shards:
+            shard.send(batch(shard.path.encode()))
+    await asyncio.sleep(2)
+    assert sorted(await _there(town.b, last)) == [f"{target}/~share/1".encode(), f"{target}/~share/2".encode()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from duobus.broker.entities.queue import COUNT_BITS
 from duobus.cluster.directory import Directory
 from duobus.cluster.sharding.entities import ShardedQueue
 from duobus.cluster.shards import assign_shards
-from duobus.errors import EntityAlreadyExists, NotAllowed, NotImplementedYet, StoreUnavailable
+from duobus.errors import ArgumentInvalid, EntityAlreadyExists, NotImplementedYet, StoreUnavailable
 from duobus.model.access_rules import sign_token
 from duobus.model.address import check_entity_name, parse_address, shard_path, sharded_queue_of
 from duobus.model.batches import Refusal
@@ -30,7 +31,7 @@ async def _sharded_queue(hall: Hall, **properties: Any) -> tuple[Owner, Owner]:
     await first.adopt(1)
     await second.adopt(2)
     for owner in (first, second):
-        owner.unit.sharded_entities.is_wanted = True
+        owner.unit.sharded_entities.is_understood = lambda: True
         owner.unit.namespace("n")
     creator = _creator(first, second)
     await creator.unit.create_queue("n", QueueDescription(name="q", enable_partitioning=True, **properties))
@@ -170,23 +171,46 @@ async def test_a_name_is_taken_and_its_owner_alone_creates(hall: Hall) -> None:
 
 
 @simulated_over(2)
-async def test_what_needs_all_in_one_place_is_not_spread(hall: Hall) -> None:
+async def test_a_partitioned_queue_is_laid_over_all_stores_once_every_server_understands_it(hall: Hall) -> None:
     first, _ = await _sharded_queue(hall)
     takes = first.unit.sharded_entities.takes
-    assert takes(QueueDescription(name="r", enable_partitioning=True))
-    for other in ({"requires_session": True}, {"requires_duplicate_detection": True}, {"auto_delete_on_idle_ms": 1}):
-        assert not takes(QueueDescription(name="r", enable_partitioning=True, **other))
+    for more in ({}, {"requires_session": True}, {"requires_duplicate_detection": True}, {"forward_to": "q"}):
+        assert takes(QueueDescription(name="r", enable_partitioning=True, **more))
+    assert not takes(QueueDescription(name="r", enable_partitioning=True, auto_delete_on_idle_ms=300_000))
     assert not takes(QueueDescription(name="r"))
-    first.unit.sharded_entities.is_wanted = False
+    first.unit.sharded_entities.is_understood = lambda: False
     assert not takes(QueueDescription(name="r", enable_partitioning=True))
 
 
 @simulated_over(2)
-async def test_nothing_forwards_to_what_is_spread(hall: Hall) -> None:
+async def test_a_partitioned_queue_in_one_store_is_told_in_the_log(hall: Hall) -> None:
     first, second = await _sharded_queue(hall)
+    for why, about in (
+        ("AutoDeleteOnIdle", QueueDescription(name="q-idle", enable_partitioning=True, auto_delete_on_idle_ms=300_000)),
+        ("earlier version", QueueDescription(name="q-old", enable_partitioning=True)),
+    ):
+        for owner in (first, second):
+            with contextlib.suppress(StoreUnavailable):
+                await owner.unit.create_queue("n", about)
+        assert any(why in text and about.name in text for owner in (first, second) for *_, text in owner.events)
+        for owner in (first, second):
+            owner.unit.sharded_entities.is_understood = lambda: False
+            await owner.unit.read_again()
+
+
+@simulated_over(2)
+async def test_the_name_of_a_queue_that_is_spread_may_have_all_the_length_that_names_have(hall: Hall) -> None:
+    first, second = await _sharded_queue(hall)
+    name = "n" * 260
     for owner in (first, second):
-        with pytest.raises(NotAllowed, match="spread"):
-            await owner.unit.create_queue("n", QueueDescription(name="f", forward_to="q"))
+        with contextlib.suppress(StoreUnavailable):
+            await owner.unit.create_queue("n", QueueDescription(name=name, enable_partitioning=True))
+    for owner in (first, second):
+        await owner.unit.read_again()
+        assert isinstance(owner.queue(name), ShardedQueue)
+    assert parse_address(shard_path(name, 2)).key == shard_path(name, 2)
+    with pytest.raises(ArgumentInvalid, match="261"):
+        parse_address("n" * 261)
 
 
 @simulated_over(2)

@@ -11,15 +11,16 @@ from aiohttp.test_utils import make_mocked_request
 
 from duobus.cluster.http.shards import HttpShardRouter, summed
 from duobus.cluster.shards import SHARDED, ShardedQueueMap, assign_shards
-from duobus.errors import MessageLockLost, NotImplementedYet, StoreUnavailable
+from duobus.errors import ArgumentInvalid, MessageLockLost, StoreUnavailable
 from duobus.gateway.rest.request_target import parse_target
 from duobus.gateway.rest.runtime.routes import call_of
 from duobus.model.address import shard_path
+from duobus.model.descriptions import QueueDescription, to_json
 from duobus.storage.catalog_rows import LIVE, EntityRow
 from kits.gateway import in_loop
 
 SPREAD_QUEUE = ShardedQueueMap(
-    EntityRow(1, "ns", SHARDED, "a/q", b"", LIVE, 1, ()),
+    EntityRow(1, "ns", SHARDED, "a/q", to_json(QueueDescription(name="a/q")), LIVE, 1, ()),
     [
         EntityRow(2 + i, "ns", "queue", shard_path("a/q", i + 1), b"", LIVE, 4, slots)
         for i, slots in enumerate(assign_shards(8, [1, 2]))
@@ -33,19 +34,26 @@ class Owners:
     def __init__(self, *statuses: int | None) -> None:
         self.statuses = statuses
         self.asked: list[tuple[int, str]] = []
+        self.bodies: list[bytes | None] = []
+        self.body = b""
         self.router = HttpShardRouter()
 
-    async def send(self, index: int, path: str) -> web.Response | None:
+    async def send(self, index: int, path: str, body: bytes | None) -> web.Response | None:
         self.asked.append((index, path))
+        self.bodies.append(body)
         status = self.statuses[index]
         return None if status is None else web.Response(status=status)
+
+    async def read(self, limit: int) -> bytes:
+        assert len(self.body) <= limit
+        return self.body
 
     async def ask(self, method: str, path: str, **headers: str) -> int:
         request = make_mocked_request(method, path, headers=headers)
         target = parse_target(path)
         call = call_of(method, target)
         assert call is not None
-        return (await self.router.answer(call, request, target, SPREAD_QUEUE, self.send)).status
+        return (await self.router.answer(call, request, target, SPREAD_QUEUE, self.send, self.read)).status
 
 
 def _key(share: int) -> str:
@@ -74,12 +82,26 @@ async def test_a_send_with_a_key_goes_where_the_key_belongs_and_nowhere_else() -
     assert {index for index, _ in owners.asked[:2]} == {0}
 
 
+def _batch(*keys: str | None, name: str = "PartitionKey") -> bytes:
+    return json.dumps([{"Body": "m", "BrokerProperties": {} if key is None else {name: key}} for key in keys]).encode()
+
+
 @in_loop
-async def test_a_batch_is_refused_because_it_may_belong_to_several_shares() -> None:
-    with pytest.raises(NotImplementedYet, match="singly"):
-        await Owners(201, 201).ask(
-            "POST", "/a/q/messages", **{"Content-Type": "application/vnd.microsoft.servicebus.json"}
-        )
+async def test_a_batch_goes_as_a_whole_to_the_share_of_its_keys() -> None:
+    json_batch = {"Content-Type": "application/vnd.microsoft.servicebus.json"}
+    owners = Owners(201, 201)
+    owners.body = _batch(_key(1), _key(1))
+    assert await owners.ask("POST", "/a/q/messages", **json_batch) == 201
+    assert owners.asked == [(1, "/a/q/~share/2/messages")]
+    assert owners.bodies == [owners.body]
+    owners.body = _batch(None, None)
+    assert await owners.ask("POST", "/a/q/messages", **json_batch) == 201
+    owners.body = _batch(_key(0), _key(1))
+    with pytest.raises(ArgumentInvalid, match="different fragments"):
+        await owners.ask("POST", "/a/q/messages", **json_batch)
+    owners.body = b"[1]"
+    with pytest.raises(ArgumentInvalid, match="Message 0"):
+        await owners.ask("POST", "/a/q/messages", **json_batch)
 
 
 @in_loop

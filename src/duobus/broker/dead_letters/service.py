@@ -121,7 +121,11 @@ class DeadLetterService:
                 raise EntityDisabled(f"'{queue.path}' has the status {status}. Enable it, then resubmit.")
             return queue
         found = ends.find(home, target)
-        assert isinstance(found, Queue)
+        if not isinstance(found, Queue):
+            raise NotAllowed(
+                f"'{target}' lies in stores of several servers, or of another one than the messages, which are moved "
+                "within one server. Resubmit them, or move them to an entity of the same server."
+            )
         return found
 
     def _taken(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from duobus.broker.entities.placement import Placement, slot_of, string_key
 from duobus.codec import DecodeError, TooLargeError, decode, scan, sent_size, with_application_properties
-from duobus.errors import ArgumentInvalid, EntityDisabled, EntityNotFound, NotAllowed, QuotaExceeded, ServiceBusError
+from duobus.errors import ArgumentInvalid, EntityDisabled, EntityNotFound, QuotaExceeded, ServiceBusError
 from duobus.model.address import not_found
 from duobus.model.descriptions import ACTIVE, RECEIVE_DISABLED
 from duobus.model.metadata import MessageMetadata, TransferRoute
@@ -53,11 +53,13 @@ class Destination(Protocol):
         fragments: In order of slot.
         placement: Which of them a message goes to.
         is_deleted: It is gone.
+        is_sharded: It is a sharded queue.
     """
 
     fragments: list[FragmentHandle]
     placement: Placement
     is_deleted: bool
+    is_sharded: bool
 
     @property
     def path(self) -> str:
@@ -73,6 +75,12 @@ class Destination(Protocol):
 
     def prepare(self, batch: SendBatch) -> None:
         """Messages are about to be sent to it: they are a use of it, and get their identity."""
+
+    def fragment_of_count(self, count: int) -> FragmentHandle:
+        """Where a message without a key goes that has this count at its origin; asked of sharded queues alone.
+
+        The same each time: only the fragment that it was sent to before knows that it has it.
+        """
 
 
 class ForwardSource(Protocol):
@@ -105,7 +113,6 @@ def find(home: Namespace, path: str) -> Destination:
     Raises:
         EntityDisabled: Its status forbids it.
         EntityNotFound: There is none.
-        NotAllowed: It is spread over several servers.
         StoreUnavailable: Another server may have it, which is not known yet.
     """
     found = locate(home, path)
@@ -118,27 +125,16 @@ def locate(home: Namespace, path: str) -> Destination:
 
     Raises:
         EntityNotFound: There is none.
-        NotAllowed: It is spread over several servers.
         StoreUnavailable: Another server may have it, which is not known yet.
     """
     key = path.lower()
-    demand_one_place(home, path)
     found: Queue | None = home.queues.get(key) or home.topics.get(key)
-    if found is None:
+    if found is None or found.is_sharded:
         remote = None if home.remote_entities is None else home.remote_entities.find(home.name, path)
         if remote is None:
             raise not_found(f"sb://{home.name}/{path}")
         return remote
     return found
-
-
-def demand_one_place(home: Namespace, path: str) -> None:
-    """Raise NotAllowed for a sharded queue (decision 0029): no server has all of it."""
-    if home.remote_entities is not None and home.remote_entities.is_sharded(home.name, path):
-        raise NotAllowed(
-            f"'{path}' is spread over several servers, so nothing is forwarded to it. Forward to a queue that lies in "
-            "one store, or make this one without --spread."
-        )
 
 
 def demand_status(entity: Destination) -> None:
@@ -156,7 +152,6 @@ def check_targets(home: Namespace, description: QueueDescription, kept: QueueDes
 
     Raises:
         ArgumentInvalid: A target does not exist.
-        NotAllowed: It is spread over several servers.
     """
     for name, attribute in (
         ("ForwardTo", "forward_to"),
@@ -165,7 +160,6 @@ def check_targets(home: Namespace, description: QueueDescription, kept: QueueDes
         target: str | None = getattr(description, attribute)
         if target is None or (kept is not None and getattr(kept, attribute) == target):
             continue
-        demand_one_place(home, target)
         key = target.lower()
         if key == description.name.lower() or home.has(key):
             continue
@@ -199,9 +193,11 @@ def key_of(metadata: MessageMetadata) -> bytes | None:
     return None if text is None else string_key(text)
 
 
-def fragment_of_key(entity: Destination, key: bytes) -> FragmentHandle:
-    """The one fragment of a key, there or not."""
-    return entity.fragments[slot_of(key, len(entity.fragments))]
+def fixed_fragment(entity: Destination, key: bytes | None, count: int) -> FragmentHandle | None:
+    """The one fragment, there or not, of a message that has this key and count; None: it may go to any."""
+    if key is not None:
+        return entity.fragments[slot_of(key, len(entity.fragments))]
+    return entity.fragment_of_count(count) if entity.is_sharded else None
 
 
 def is_retriable(error: ServiceBusError) -> bool:

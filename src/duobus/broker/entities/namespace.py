@@ -31,9 +31,6 @@ class RemoteEntities(Protocol):
     def knows(self, namespace: str, path: str) -> bool:
         """Whether the catalog names such an entity."""
 
-    def is_sharded(self, namespace: str, path: str) -> bool:
-        """Whether it names a sharded queue."""
-
     async def refresh(self) -> None:
         """Read anew what the catalog names."""
 

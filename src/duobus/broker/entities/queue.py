@@ -37,6 +37,7 @@ from duobus.fragment.sessions.sessions import SessionLock
 from duobus.fragment.sessions.states import STATE_BYTES_MAX, SetSessionState
 from duobus.fragment.settlement import SettleBatch
 from duobus.fragment.source import Source, SourceSettings
+from duobus.model.address import sharded_queue_of
 from duobus.model.batches import DeliveryBatch, Mailbox, Refusal, SendBatch
 from duobus.model.descriptions import QueueDescription
 from duobus.model.metadata import MessageMetadata
@@ -97,6 +98,7 @@ class Queue:
     __slots__ = (
         "_by_number",
         "_claiming",
+        "_is_shard",
         "acceptor",
         "description",
         "entity_id",
@@ -129,6 +131,7 @@ class Queue:
         self.description = description
         self.fragments = list(fragments)
         self.source_no = source_no
+        self._is_shard = sharded_queue_of(description.name.lower()) is not None
         self.placement = Placement(self.fragments)
         self.schedulers = {sub: CreditScheduler(source_no, sub) for sub in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)}
         self.idle: LastUse | None = None
@@ -150,8 +153,11 @@ class Queue:
 
     @property
     def is_partitioned(self) -> bool:
-        """Whether the queue has several fragments, so that keys matter for placement."""
-        return len(self.fragments) > 1
+        """Whether the queue has several fragments, so that keys matter for placement.
+
+        The one fragment that a shard of a sharded queue has is one of several, too.
+        """
+        return len(self.fragments) > 1 or self._is_shard
 
     @property
     def partitions(self) -> int:
@@ -252,6 +258,10 @@ class Queue:
         self._note_use()
         by_fragment = self._by_fragment(numbers, "scheduled")
         return [CancelScheduled(handle, self.source_no, counts, reply) for handle, counts in by_fragment]
+
+    def fragment_of_count(self, count: int) -> FragmentHandle:
+        """See Destination; a queue is asked for its turns instead."""
+        return self.fragments[count % len(self.fragments)]
 
     # -- receiving ----------------------------------------------------------------------------------------------
 

@@ -267,8 +267,10 @@ class Forwarder:
         origin = origin_of(self.handle, self.source_no)
         if self._service.remote_entities is not None:
             self._service.remote_entities.arrived(origin, fragment.epoch)
-        question = self._question = InDoubtQuery(self, fragment, len(entity.fragments))
-        for handle in entity.fragments:
+        # Slots of a sharded queue have the handle of their shard.
+        handles = list(dict.fromkeys(entity.fragments))
+        question = self._question = InDoubtQuery(self, fragment, len(handles))
+        for handle in handles:
             handle.submit(QueryForwarded(handle, SOURCE, question, origin=origin))
 
     def resolved(self, question: InDoubtQuery) -> None:
@@ -360,9 +362,9 @@ class Forwarder:
         by_handle: dict[FragmentHandle, list[int]] = {}
         keyless: list[int] = []
         for index, message in enumerate(messages):
-            key = None if batch.keys is None else batch.keys[index]
-            if key is not None:
-                by_handle.setdefault(ends.fragment_of_key(entity, key), []).append(index)
+            fixed = ends.fixed_fragment(entity, None if batch.keys is None else batch.keys[index], message.count)
+            if fixed is not None:
+                by_handle.setdefault(fixed, []).append(index)
             elif message.count >= in_doubt:
                 keyless.append(index)
             elif (known := self._remembered(entity, message.count)) is not None:

@@ -59,7 +59,7 @@ class FragmentMoves:
         if self._unit.namespace(namespace).is_shared:
             # Links and requests are proxied by entity, so all of it has to be with one owner (decision 0024).
             raise NotAllowed(
-                "Servers that share a catalog do not move fragments: an entity lies in one store, and whole stores "
+                "Servers that share a catalog do not move fragments: a fragment stays in its store, and whole stores "
                 "move between the servers by themselves. Start another server to spread them further."
             )
         entity = self._entity(namespace, path)

@@ -281,16 +281,18 @@ class ForwardReceiver:
                 raise ends.Unfit(*why)
         batch = SendBatch(0, [payload for _, payload, _ in messages], False, NOBODY)
         batch.extra = {index: metadata for index, (_, _, metadata) in enumerate(messages)}
-        keys: list[bytes | None] = [None] * batch.n
         if entity.is_partitioned:
-            keys = [ends.key_of(metadata) for _, _, metadata in messages]
-            batch.keys = keys if any(key is not None for key in keys) else None
+            found = [ends.key_of(metadata) for _, _, metadata in messages]
+            batch.keys = found if any(key is not None for key in found) else None
         entity.prepare(batch)
+        # With duplicate detection the message ids are keys as well, so that all duplicates meet in one fragment (PE10).
+        keys: list[bytes | None] = batch.keys or [None] * batch.n
         by_handle: dict[tuple[FragmentHandle, bool], list[int]] = {}
         keyless: FragmentHandle | None = None
         for index, key in enumerate(keys):
-            if key is not None:
-                where = ends.fragment_of_key(entity, key), False
+            fixed = ends.fixed_fragment(entity, key, 0)
+            if fixed is not None:
+                where = fixed, False
             elif entity.is_partitioned:
                 keyless = keyless or entity.placement.keyless(batch.bytes_total)
                 where = keyless, True

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from duobus.broker.entities.message_ids import identify
 from duobus.cluster.directory import HERE, MOVING, UNKNOWN
 from duobus.cluster.forwarding.protocol import (
     ASKED_MAX,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from duobus.cluster.directory import Directory
     from duobus.cluster.forwarding.receiver import ForwardReceiver, OriginRegistration
     from duobus.cluster.owners import StoreOwners
+    from duobus.cluster.shards import ShardedQueueMap
     from duobus.fragment.forward_dedup import Origin
 
 #: Pauses before a batch in doubt is sent again, in seconds: the first, and the longest of its doublings.
@@ -53,6 +55,8 @@ ROUTES_MAX: Final = 10_000
 ABSENT_MAX: Final = 10_000
 #: For how long such names are believed to be unused, in seconds: longer than the pauses of a forwarder.
 ABSENT_S: Final = 10.0
+#: Messages without a key that go to the same shard, one after the other: as many as a forwarder takes at once.
+NEIGHBOURS: Final = 500
 
 
 class ClusterConnection(Protocol):
@@ -107,13 +111,18 @@ class RemoteBroker:
 
 
 class RemoteFragment:
-    """The one fragment that an entity of another server seems to have; see FragmentHandle."""
+    """The one fragment that an entity of another server seems to have; see FragmentHandle.
 
-    __slots__ = ("broker", "fragment", "store", "submit")
+    Attributes:
+        path: Of the shard that it stands for; None when it stands for the whole destination.
+    """
+
+    __slots__ = ("broker", "fragment", "path", "store", "submit")
 
     online: Final = True
 
-    def __init__(self, broker: RemoteBroker) -> None:
+    def __init__(self, broker: RemoteBroker, path: str | None = None) -> None:
+        self.path = path
         self.broker = self.store = broker
         self.submit = broker.submit
         self.fragment = None
@@ -122,7 +131,7 @@ class RemoteFragment:
 class RemoteEntity:
     """An entity of another server as a destination; see Destination."""
 
-    __slots__ = ("description", "fragments", "is_deleted", "is_partitioned", "path", "placement")
+    __slots__ = ("description", "fragments", "is_deleted", "is_partitioned", "is_sharded", "path", "placement")
 
     def __init__(self, path: str, broker: RemoteBroker) -> None:
         self.path = path
@@ -131,9 +140,56 @@ class RemoteEntity:
         self.placement: Any = None
         self.is_deleted = False
         self.is_partitioned = False
+        self.is_sharded = False
 
     def prepare(self, batch: Any) -> None:
         """The owner does that."""
+
+    def fragment_of_count(self, count: int) -> Any:
+        """See Destination."""
+        del count
+        return self.fragments[0]
+
+
+class ShardedDestination:
+    """A sharded queue as a destination: each of its shards seems to be a fragment; see Destination.
+
+    Attributes:
+        entity_id: By what the catalog knows the queue.
+    """
+
+    __slots__ = (
+        "_handles",
+        "description",
+        "entity_id",
+        "fragments",
+        "is_deleted",
+        "is_partitioned",
+        "is_sharded",
+        "path",
+        "placement",
+    )
+
+    def __init__(self, sharded: ShardedQueueMap, broker: RemoteBroker) -> None:
+        self.entity_id = sharded.row.entity_id
+        self.path = sharded.row.path
+        self.description = sharded.about
+        self.is_deleted = False
+        self.is_partitioned = True
+        self.is_sharded = True
+        self.placement: Any = None
+        self._handles: list[Any] = [RemoteFragment(broker, share.path) for share in sharded.shares]
+        # By slot, so that a key leads to its shard.
+        self.fragments: Any = [self._handles[sharded.at_slot(slot)] for slot in range(sharded.slots)]
+
+    def prepare(self, batch: Any) -> None:
+        """Messages get their identity: without a key it tells where they go. Their use is noted by the owners."""
+        if self.description.requires_duplicate_detection:
+            identify(batch, is_partitioned=True)
+
+    def fragment_of_count(self, count: int) -> Any:
+        """See Destination; neighbours go together."""
+        return self._handles[count // NEIGHBOURS % len(self._handles)]
 
 
 class _RemoteTask:
@@ -276,6 +332,7 @@ class RemoteForwarder:
         "_owners",
         "_receiver",
         "_routes",
+        "_sharded",
         "_tasks",
     )
 
@@ -287,6 +344,7 @@ class RemoteForwarder:
         self._broker = RemoteBroker(self)
         self._log = Log("forwarding")
         self._entities: dict[tuple[str, str], RemoteEntity] = {}
+        self._sharded: dict[tuple[str, str], ShardedDestination] = {}
         self._routes: dict[tuple[str, str, Origin], _Route] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # How often the catalog was read for this, and how often it had been, and when, at the first miss.
@@ -310,9 +368,12 @@ class RemoteForwarder:
 
     # -- destinations -------------------------------------------------------------------------------------------
 
-    def find(self, namespace: str, path: str) -> RemoteEntity | None:
+    def find(self, namespace: str, path: str) -> RemoteEntity | ShardedDestination | None:
         """See namespace.RemoteEntities."""
         key = namespace.lower(), path.lower()
+        sharded = self._directory().sharded.get(key)
+        if sharded is not None:
+            return self._find_sharded(key, sharded)
         where = self._where(*key)
         if where == UNKNOWN:
             if self._is_absent(key):
@@ -331,9 +392,14 @@ class RemoteForwarder:
         """See namespace.RemoteEntities."""
         return self._directory().store_of(namespace, path.lower()) is not None
 
-    def is_sharded(self, namespace: str, path: str) -> bool:
-        """See namespace.RemoteEntities."""
-        return (namespace.lower(), path.lower()) in self._directory().sharded
+    def _find_sharded(self, key: tuple[str, str], sharded: ShardedQueueMap) -> ShardedDestination:
+        found = self._sharded.get(key)
+        if found is None or found.entity_id != sharded.row.entity_id:
+            if len(self._sharded) >= ROUTES_MAX:
+                self._sharded.clear()
+            found = self._sharded[key] = ShardedDestination(sharded, self._broker)
+        found.description = sharded.about
+        return found
 
     def _where(self, namespace: str, key: str) -> str:
         return MOVING if self._owners is None else self._owners.where(namespace, key)
@@ -368,6 +434,9 @@ class RemoteForwarder:
             else _RemoteBatch(in_flight, command, is_in_doubt)
         )
         namespace, path = in_flight.destination
+        handle: Any = command.handle if isinstance(command, QueryForwarded) else command.members[0].handle
+        if isinstance(handle, RemoteFragment) and handle.path is not None:
+            path = handle.path
         key = namespace.lower(), path.lower(), job.origin
         epoch = in_flight.life.epoch
         route = self._routes.get(key)

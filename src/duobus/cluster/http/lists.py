@@ -63,9 +63,14 @@ class ListPage:
         """Whether something on it has no server at the moment."""
         return any(not part.address for part in self.parts)
 
-    def assemble(self, title: str, url: str, texts: Sequence[str], now_ms: int) -> str | None:
-        """The feed, of what the servers told of their parts; None when one of the entities is missing."""
-        entries = {title_of(entry): entry for text in texts for entry in _ENTRY.findall(text)}
+    def assemble(
+        self, title: str, url: str, texts: Sequence[str], now_ms: int, completed: Mapping[str, str] | None = None
+    ) -> str | None:
+        """The feed, of what the servers told of their parts; None when one of the entities is missing.
+
+        ``completed``: lower-case path to the entry of an entity of which no server knows all numbers.
+        """
+        entries = {**entries_of(texts), **(completed or {})}
         if any(path.lower() not in entries for path in self.paths):
             return None
         return documents.feed(
@@ -75,6 +80,11 @@ class ListPage:
             following=next_url(url, self._page) if self.is_followed else None,
             updated_at_ms=now_ms,
         )
+
+
+def entries_of(texts: Iterable[str]) -> dict[str, str]:
+    """Lower-case path to entry, of what servers told."""
+    return {title_of(entry): entry for text in texts for entry in _ENTRY.findall(text)}
 
 
 def title_of(entry: str) -> str:

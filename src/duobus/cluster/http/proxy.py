@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import socket
 from collections.abc import Awaitable, Sequence
 from ssl import SSLCertVerificationError, SSLContext
 from typing import Any, Final, Protocol
+from urllib.parse import quote
 
 from aiohttp import ClientConnectorCertificateError, ClientError, ClientSession, ClientTimeout, TCPConnector, web
 from yarl import URL
 
 from duobus.auth.authorizer import Authorizer
 from duobus.clock import Clock
-from duobus.cluster.http.lists import LISTS, Listed, ListPage, PageSegment, query_of
-from duobus.cluster.http.shards import HttpShardRouter
+from duobus.cluster.http.dead_letters import ShardedDeadLetters
+from duobus.cluster.http.lists import LISTS, Listed, ListPage, PageSegment, entries_of, query_of
+from duobus.cluster.http.shards import HttpShardRouter, query_text, summed
 from duobus.cluster.shards import ShardedQueueMap
 from duobus.errors import ArgumentInvalid, ServiceBusError
 from duobus.gateway.rest.atom.paging import page_of
 from duobus.gateway.rest.atom.xml import documents
+from duobus.gateway.rest.authorization import Guard
+from duobus.gateway.rest.dead_letters.endpoint import ORDER_BYTES_MAX, is_dead_letter_request
 from duobus.gateway.rest.keys.endpoint import entity_of
-from duobus.gateway.rest.operations.endpoint import DRILLS
+from duobus.gateway.rest.operations.endpoint import DRILLS, FRAGMENTS_MAX
+from duobus.gateway.rest.request_bodies import BodyBudget, read_body
 from duobus.gateway.rest.request_target import HOST, Target, parse_target
 from duobus.gateway.rest.runtime.routes import Call, call_of
 from duobus.gateway.tls import untrusted
@@ -44,6 +50,8 @@ _HOP: Final = frozenset(
 )
 #: First segments of what is this server's own, or of the whole namespace.
 _OWN: Final = ("$duobus", "$namespaceinfo", "$cbs")
+#: Address of the list of fragments.
+FRAGMENTS: Final = ("$duobus", "fragments")
 #: The number of a store in a path.
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _KINDS: Final = {"queues": QUEUE, "topics": TOPIC}
@@ -77,6 +85,9 @@ class HttpOwnerDirectory(Protocol):
     def http_address_at(self, store_id: int) -> str:
         """Address of the server that has a store, this one too; empty while it moves."""
 
+    def http_addresses(self) -> Sequence[str]:
+        """Addresses of all servers that are alive, this one too."""
+
     @property
     def is_member(self) -> bool:
         """Whether this server can reach what it shares with the others."""
@@ -98,6 +109,9 @@ class HttpProxy:
         self._clock = clock
         self._session: ClientSession | None = None
         self._shard_router = HttpShardRouter()
+        self._guard = Guard(authorizer, clock)
+        # What bodies take of memory that are taken apart here.
+        self._room = BodyBudget()
 
     @property
     def is_member(self) -> bool:
@@ -119,14 +133,15 @@ class HttpProxy:
             return None
         # The access rules of an entity are changed where the entity is.
         entity = entity_of(target)
-        if target.lower[0] in _OWN and entity is None:
+        if target.lower[0] in _OWN and entity is None and not (request.method == "GET" and target.lower == FRAGMENTS):
             return await self._drill(request, target)
-        if target.lower[0] == LISTS:
+        if PROXIED not in request.headers:
             # Who is asked by another server tells what it has itself.
-            return None if PROXIED in request.headers else await self._list(request, target)
-        whole = None if PROXIED in request.headers or entity else self._whole_of(request, target)
-        if whole is not None:
-            return await self._of_shards(request, target, *whole)
+            gathered = await self._of_several(request, target, is_about_keys=entity is not None)
+            if gathered is not None:
+                return gathered
+        if entity is None and target.lower[0] in (*_OWN, LISTS):
+            return None
         address = await self._address(request, entity or target.lower)
         if address is None:
             return None
@@ -135,6 +150,22 @@ class HttpProxy:
             return _refusal(503, f"The entity {what}. Please wait a second and try again.")
         return await self._sent_on(request, address)
 
+    async def _of_several(
+        self, request: web.Request, target: Target, *, is_about_keys: bool
+    ) -> web.StreamResponse | None:
+        """The answer to what concerns several servers; None when the request does not, or this one says as much."""
+        if request.method == "GET" and target.lower == FRAGMENTS:
+            return await self._fragments(request)
+        if is_about_keys or target.lower[0] in _OWN:
+            return None
+        if target.lower[0] == LISTS:
+            return await self._list(request, target)
+        if is_dead_letter_request(request.method, target):
+            sharded = self._sharded_at(request, "/".join(target.segments[:-1]))
+            return None if sharded is None else await self._of_dead_letters(request, target, sharded)
+        whole = self._whole_of(request, target)
+        return None if whole is None else await self._of_shards(request, target, *whole)
+
     def _whole_of(self, request: web.Request, target: Target) -> tuple[Call | None, ShardedQueueMap] | None:
         """What is asked of a sharded queue: something of its messages, or for its entry (None).
 
@@ -142,44 +173,109 @@ class HttpProxy:
         """
         try:
             call = call_of(request.method, target)
-            key = "/".join(target.lower) if call is None else parse_address(call.entity).key
         except ServiceBusError:
             return None
         if call is None and request.method != "GET":
             return None
-        sharded = self._owners.sharded_queue_of(self._authorizer.namespace_of(request.host).name, key)
+        sharded = self._sharded_at(request, "/".join(target.lower) if call is None else call.entity)
         return None if sharded is None else (call, sharded)
+
+    def _sharded_at(self, request: web.Request, path: str) -> ShardedQueueMap | None:
+        """The sharded queue that an address is in."""
+        try:
+            key = parse_address(path).key
+        except ServiceBusError:
+            return None
+        return self._owners.sharded_queue_of(self._authorizer.namespace_of(request.host).name, key)
 
     async def _of_shards(
         self, request: web.Request, target: Target, call: Call | None, sharded: ShardedQueueMap
     ) -> web.StreamResponse:
         """The answer of a share; or, where nothing is asked of messages, the entry of all of them."""
 
-        async def send(index: int, path: str) -> web.Response | None:
+        async def send(index: int, path: str, body: bytes | None) -> web.Response | None:
             address = self._owners.http_address_at(sharded.store_of(index))
-            return None if not address else await self._whole(request, address, path)
+            return None if not address else await self._whole(request, address, path, body)
+
+        held = 0
+
+        async def read(limit: int) -> bytes:
+            nonlocal held
+            body = await self._body(request, target, limit)
+            held += len(body)
+            return body
 
         try:
             if call is not None:
-                return await self._shard_router.answer(call, request, target, sharded, send)
+                return await self._shard_router.answer(call, request, target, sharded, send, read)
             own = await self._whole(request, self._owners.own_http_address, request.raw_path)
             return await self._shard_router.entry(own, target, sharded, send)
         except ServiceBusError as error:
             return _refusal(error.http_status, str(error))
         except (ClientError, OSError, TimeoutError) as error:
             return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
+        finally:
+            self._room.give(held)
 
-    async def _whole(self, request: web.Request, address: str, path: str) -> web.Response:
-        """Another server's answer, as a whole."""
+    async def _of_dead_letters(self, request: web.Request, target: Target, sharded: ShardedQueueMap) -> web.Response:
+        """What the shards say to work on the messages of all of them."""
+
+        async def send(index: int, path: str, body: bytes) -> web.Response | None:
+            address = self._owners.http_address_at(sharded.store_of(index))
+            return None if not address else await self._whole(request, address, path, body)
+
+        rest = tuple(target.segments[sharded.row.path.count("/") + 1 : -1])
+        body = b""
+        try:
+            body = await self._body(request, target, ORDER_BYTES_MAX)
+            return await ShardedDeadLetters(sharded, rest, send).answer(body)
+        except ServiceBusError as error:
+            return _refusal(error.http_status, str(error))
+        except (ClientError, OSError, TimeoutError) as error:
+            return _refusal(503, f"The server of the entity cannot be reached ({type(error).__name__}). Try again.")
+        finally:
+            self._room.give(len(body))
+
+    async def _body(self, request: web.Request, target: Target, limit: int) -> bytes:
+        """The body of a request, of somebody who has a good token; what it may do there the owner says.
+
+        The caller gives the room for it back.
+
+        Raises:
+            ServiceBusError: It is too large, or the token is not good, or there is no room.
+        """
+        self._guard.demand(request, target, self._authorizer.namespace_of(request.host), None)
+        return await read_body(request, limit, self._room)
+
+    async def _fragments(self, request: web.Request) -> web.Response:
+        """The list of fragments of all servers."""
+        addresses = self._owners.http_addresses()
+        answers = await asyncio.gather(
+            *(self._whole(request, address, request.raw_path) for address in addresses), return_exceptions=True
+        )
+        found = [answer for answer in answers if isinstance(answer, web.Response)]
+        rows: list[dict[str, Any]] = []
+        for answer in found:
+            if answer.status == 200:
+                rows += json.loads(answer.body if isinstance(answer.body, bytes) else b"[]")
+        refused = [answer for answer in found if answer.status not in (200, 404)] or found
+        if refused and not any(answer.status == 200 for answer in found):
+            return refused[0]
+        if not found:
+            return _refusal(503, "No server of the cluster can be reached. Try again.")
+        rows.sort(key=lambda row: (row["entity"].lower(), row["fragment"]))
+        return web.json_response(rows[:FRAGMENTS_MAX])
+
+    async def _whole(self, request: web.Request, address: str, path: str, body: bytes | None = None) -> web.Response:
+        """Another server's answer, as a whole; ``body``: in place of the request's own."""
         async with self._opened().request(
             request.method,
             self._url(address, path),
-            headers=self._headers(request),
-            data=request.content if request.can_read_body else None,
+            headers=self._headers(request, keeps_length=body is None),
+            data=body if body is not None else request.content if request.can_read_body else None,
             allow_redirects=False,
         ) as found:
-            body = await found.read()
-            answer = web.Response(status=found.status, reason=found.reason, body=body)
+            answer = web.Response(status=found.status, reason=found.reason, body=await found.read())
             for name, value in found.headers.items():
                 if name.lower() not in _HOP and name.lower() not in ("content-length", "content-type"):
                     answer.headers.add(name, value)
@@ -252,8 +348,34 @@ class HttpProxy:
             return refused
         url = f"{'https' if request.secure else 'http'}://{request.host}/{'/'.join(target.segments)}"
         texts = [answer.text or "" for answer in answers]
-        feed = page.assemble(target.lower[1].title(), url, texts, self._clock.now_ms())
+        completed = await self._completed(request, query_text(target.query), page, entries_of(texts))
+        feed = page.assemble(target.lower[1].title(), url, texts, self._clock.now_ms(), completed)
         return None if feed is None else web.Response(text=feed, headers={"Content-Type": documents.FEED_TYPE})
+
+    async def _completed(
+        self, request: web.Request, query: str, page: ListPage, entries: dict[str, str]
+    ) -> dict[str, str]:
+        """The entries of the sharded queues on a page, with the numbers of all shards."""
+        namespace = self._authorizer.namespace_of(request.host).name
+        found: dict[str, str] = {}
+        for key in map(str.lower, page.paths):
+            sharded = self._owners.sharded_queue_of(namespace, key)
+            if sharded is not None and key in entries:
+                found[key] = await self._summed(request, query, sharded, entries[key])
+        return found
+
+    async def _summed(self, request: web.Request, query: str, sharded: ShardedQueueMap, entry: str) -> str:
+        """The entry of a sharded queue with the numbers of all shards."""
+        addresses = [self._owners.http_address_at(sharded.store_of(index)) for index in range(len(sharded.shares))]
+        answers = await asyncio.gather(
+            *(
+                self._whole(request, address, f"{quote(f'/{share.path}')}{query}")
+                for share, address in zip(sharded.shares, addresses, strict=True)
+                if address
+            ),
+            return_exceptions=True,
+        )
+        return summed(entry, [one.text or "" for one in answers if isinstance(one, web.Response) and one.status == 200])
 
     async def _part(self, request: web.Request, target: Target, part: PageSegment) -> web.Response:
         path = f"/{'/'.join(target.segments)}?{query_of(target.query, part)}"
@@ -276,8 +398,12 @@ class HttpProxy:
             )
         return self._session
 
-    def _headers(self, request: web.Request) -> list[tuple[str, str]]:
-        headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP]
+    def _headers(self, request: web.Request, *, keeps_length: bool = True) -> list[tuple[str, str]]:
+        headers = [
+            (name, value)
+            for name, value in request.headers.items()
+            if name.lower() not in _HOP and (keeps_length or name.lower() != "content-length")
+        ]
         return [*headers, (PROXIED, self._owners.node_id)]
 
     def _url(self, address: str, path: str) -> URL:

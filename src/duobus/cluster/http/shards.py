@@ -17,23 +17,27 @@ from urllib.parse import quote
 from aiohttp import web
 
 from duobus.broker import string_key
+from duobus.cluster.sharding.shard_choice import ANY, shard_of_key, the_one
 from duobus.cluster.shards import ShardedQueueMap
-from duobus.errors import ArgumentInvalid, MessageLockLost, NotImplementedYet, StoreUnavailable
+from duobus.errors import ArgumentInvalid, MessageLockLost, StoreUnavailable
 from duobus.gateway.rest.atom.xml.runtime_info import AVAILABLE, LIMITED
 from duobus.gateway.rest.request_target import Target
 from duobus.gateway.rest.runtime import routes
-from duobus.gateway.rest.runtime.broker_properties import read_header
+from duobus.gateway.rest.runtime.broker_properties import BrokerProperties, read_header
 from duobus.gateway.rest.runtime.messages import timeout_of
+from duobus.gateway.rest.runtime.requests import batch_properties
 from duobus.gateway.rest.runtime.routes import Call
-from duobus.gateway.rest.runtime.sends import is_batch_type
+from duobus.gateway.rest.runtime.sends import SEND_BYTES_MAX, is_batch_type
 
 #: Between two looks through all shards for a message that is to come, in seconds.
 PAUSE_S: Final = 0.25
 
 _NUMBER: Final = re.compile(r"<(SizeInBytes|(?:d2p1:)?[A-Za-z]*MessageCount)>(\d+)<")
 
-#: Sends a request on to a path of a shard, by its number; None when it has no server.
-Send = Callable[[int, str], Awaitable[web.StreamResponse | None]]
+#: Sends a request on to a path of a shard, by its number; None when it has no server. With a body in place of its own.
+Send = Callable[[int, str, bytes | None], Awaitable[web.StreamResponse | None]]
+#: Gives the body of a request.
+Read = Callable[[int], Awaitable[bytes]]
 
 
 class HttpShardRouter:
@@ -43,16 +47,16 @@ class HttpShardRouter:
         self._turn = 0
 
     async def answer(
-        self, call: Call, request: web.Request, target: Target, sharded: ShardedQueueMap, send: Send
+        self, call: Call, request: web.Request, target: Target, sharded: ShardedQueueMap, send: Send, read: Read
     ) -> web.StreamResponse:
-        """The answer of the shard that a request is for.
+        """The answer of the shard that a request is for; ``read``: gives its body, of so many bytes at most.
 
         Raises:
             ServiceBusError: There is none.
         """
         self._turn += 1
         if call.kind == routes.SEND:
-            return await self._send(request, call, sharded, send)
+            return await self._send(request, call, sharded, send, read)
         if call.kind in (routes.PEEK_LOCK, routes.RECEIVE):
             return await self._receive(target, call, sharded, send)
         try:
@@ -63,7 +67,7 @@ class HttpShardRouter:
         if index is None:
             raise MessageLockLost("The lock token is not one of this entity. Receive the message again.")
         rest = f"{quote(call.message)}/{quote(call.token)}"
-        return _found(await send(index, f"{_messages_of(sharded, index, call)}/{rest}{_query(target.query)}"))
+        return _found(await send(index, f"{_messages_of(sharded, index, call)}/{rest}{query_text(target.query)}", None))
 
     async def entry(
         self, own: web.StreamResponse, target: Target, sharded: ShardedQueueMap, send: Send
@@ -71,30 +75,31 @@ class HttpShardRouter:
         """What this server tells of a queue, with the numbers of all its shards."""
         if own.status != 200 or not isinstance(own, web.Response):
             return own
-        query = _query(target.query)
+        query = query_text(target.query)
         paths = [f"{quote(f'/{share.path}')}{query}" for share in sharded.shares]
-        found = await asyncio.gather(*(send(index, path) for index, path in enumerate(paths)))
+        found = await asyncio.gather(*(send(index, path, None) for index, path in enumerate(paths)))
         texts = [one.text or "" for one in found if isinstance(one, web.Response) and one.status == 200]
         text = summed(own.text or "", texts)
         if len(texts) < len(sharded.shares):
             text = text.replace(f">{AVAILABLE}<", f">{LIMITED}<")
         return web.Response(body=text.encode(), headers={"Content-Type": own.headers["Content-Type"]})
 
-    async def _send(self, request: web.Request, call: Call, sharded: ShardedQueueMap, send: Send) -> web.StreamResponse:
+    async def _send(
+        self, request: web.Request, call: Call, sharded: ShardedQueueMap, send: Send, read: Read
+    ) -> web.StreamResponse:
+        body: bytes | None = None
         if is_batch_type(request.headers.get("Content-Type")):
-            raise NotImplementedYet(
-                f"'{sharded.row.path}' is spread over several servers. Send batches to it over AMQP, or messages "
-                "singly."
-            )
-        text = request.headers.get("BrokerProperties")
-        properties = None if text is None else read_header(text)
-        key = None if properties is None else properties.session_id or properties.partition_key
-        if key is not None:
-            index = sharded.of_key(string_key(key))
-            return _found(await send(index, _messages_of(sharded, index, call)), sharded.slots_of(index))
+            # It is stored as a whole, in one fragment.
+            body = await read(SEND_BYTES_MAX)
+            index = the_one(_shard_of(sharded, about) for about in batch_properties(body))
+        else:
+            text = request.headers.get("BrokerProperties")
+            index = ANY if text is None else _shard_of(sharded, read_header(text))
+        if index != ANY:
+            return _found(await send(index, _messages_of(sharded, index, call), body), sharded.slots_of(index))
         for index in self._order(sharded):
             # A body can be sent on once: what an owner has begun to read it has answered, or nobody knows.
-            answer = await send(index, _messages_of(sharded, index, call))
+            answer = await send(index, _messages_of(sharded, index, call), body)
             if answer is not None:
                 return answer
         return _found(None)
@@ -102,11 +107,11 @@ class HttpShardRouter:
     async def _receive(self, target: Target, call: Call, sharded: ShardedQueueMap, send: Send) -> web.StreamResponse:
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_of(target.query)
-        query = _query({**target.query, "timeout": "0"})
+        query = query_text({**target.query, "timeout": "0"})
         while True:
             answer: web.StreamResponse | None = None
             for index in self._order(sharded):
-                found = await send(index, f"{_messages_of(sharded, index, call)}/head{query}")
+                found = await send(index, f"{_messages_of(sharded, index, call)}/head{query}", None)
                 if found is not None and found.status != 204:
                     return found
                 answer = answer or found
@@ -117,6 +122,15 @@ class HttpShardRouter:
     def _order(self, sharded: ShardedQueueMap) -> list[int]:
         number = len(sharded.shares)
         return [(self._turn + step) % number for step in range(number)]
+
+
+def _shard_of(sharded: ShardedQueueMap, about: BrokerProperties) -> int:
+    """The shard of a message with these properties; ANY when nothing decides."""
+    text = about.session_id or about.partition_key
+    if text is None and sharded.about.requires_duplicate_detection:
+        # As the message is going to have it.
+        text = about.message_id or None
+    return shard_of_key(sharded, None if text is None else string_key(text))
 
 
 def summed(text: str, parts: list[str]) -> str:
@@ -134,7 +148,8 @@ def _messages_of(sharded: ShardedQueueMap, index: int, call: Call) -> str:
     return quote(f"/{sharded.shares[index].path}{rest}/messages")
 
 
-def _query(query: Mapping[str, str]) -> str:
+def query_text(query: Mapping[str, str]) -> str:
+    """A query as it stands in an address."""
     text = "&".join(f"{quote(name)}={quote(value)}" for name, value in query.items())
     return f"?{text}" if text else ""
 

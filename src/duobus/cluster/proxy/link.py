@@ -341,9 +341,13 @@ class ProxiedLink(Endpoint):
         (payload,) = event.payloads
         first = uplink.send_one(self._tag(1), payload, event.settled, event.message_format, state)
         if not event.settled:
-            self._peer.note_bytes(session.note_sent(first, event.first_delivery_id, event.payloads))
+            self._peer.note_bytes(self._note_sent(session, first, event))
         self._owners.proxied_messages += 1
         self._write()
+
+    def _note_sent(self, session: ProxiedSession, owner_id: int, event: Transfers) -> int:
+        """One delivery of a transaction has gone to the owner; its bytes."""
+        return session.note_sent(owner_id, event.first_delivery_id, event.payloads)
 
     def refused(self, event: TransferRefused) -> None:
         """A delivery that the engine did not take in: too large."""

@@ -8,6 +8,7 @@ again, and whatever a server leaves half done when it dies, the next owner of th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +18,7 @@ from duobus.broker.entities.bulk_creation import differences
 from duobus.broker.entities.destination import check_targets
 from duobus.broker.entities.queue import Queue
 from duobus.broker.fragment_handle import FragmentHandle
-from duobus.cluster.shards import SHARDED, SHARDED_NAME_MAX, assign_shards
+from duobus.cluster.shards import SHARDED, assign_shards
 from duobus.errors import (
     EntityAlreadyExists,
     NotImplementedYet,
@@ -96,34 +97,33 @@ class ShardedQueues:
     """The sharded queues, and their shards in the stores of this server.
 
     Attributes:
-        is_wanted: Partitioned queues that are created from now on are spread.
+        is_understood: Whether every server that is alive knows all that a sharded queue can have (decision 0066). As
+            long as one does not, a partitioned queue is laid into one store.
     """
 
     def __init__(self, unit: ClusteredScaleUnit) -> None:
-        self.is_wanted = False
+        self.is_understood: Callable[[], bool] = lambda: False
         self._unit = unit
 
     # -- what clients ask for -----------------------------------------------------------------------------------
 
     def takes(self, about: QueueDescription) -> bool:
-        """Whether a new queue is to be spread; what has properties that need all of it in one place is not."""
-        return (
-            self.is_wanted
-            and about.enable_partitioning
-            and len(self._unit.directory.contents.stores) > 1
-            and len(about.name) <= SHARDED_NAME_MAX
-            and not (
-                about.requires_session
-                or about.requires_duplicate_detection
-                or about.auto_delete_on_idle_ms
-                or about.authorization_rules
-                or about.forward_to
-                or about.forward_dead_lettered_messages_to
-            )
-        )
+        """Whether a new queue is to be laid over all stores."""
+        are_several = len(self._unit.directory.contents.stores) > 1
+        return about.enable_partitioning and are_several and not self.in_one_store(about)
 
-    async def create(self, home: Namespace, about: QueueDescription) -> Queue:
+    def in_one_store(self, about: QueueDescription) -> str:
+        """Why a new partitioned queue is to lie in one store; empty when nothing speaks for it."""
+        if not about.enable_partitioning:
+            return ""
+        if about.auto_delete_on_idle_ms:
+            return "it has AutoDeleteOnIdle, which is not offered over several stores"
+        return "" if self.is_understood() else "a server of an earlier version is in the cluster"
+
+    async def create(self, home: Namespace, about: QueueDescription, *, demand_targets: bool = True) -> Queue:
         """Record a queue and its shards; each is made by the owner of its store.
+
+        ``demand_targets``: see ``ScaleUnit.create_queue``.
 
         Raises:
             EntityAlreadyExists: The name is taken.
@@ -138,12 +138,13 @@ class ShardedQueues:
         if store_id is None or store_id not in unit.brokers:
             raise StoreUnavailable(f"'{about.name}' is created by another server from now on. Try again.")
         unit.demand_room(home, about.name, is_partitioned=True)
-        check_targets(home, about)
+        if demand_targets:
+            check_targets(home, about)
         entity_id = catalog.begin_create(home.name, SHARDED, about.name, to_json(about), (SlotRow(0, 0, store_id),))
         stores = sorted(row.store_id for row in unit.directory.contents.stores)
         try:
             for index, slots in enumerate(assign_shards(unit.partitions, stores, entity_id % len(stores))):
-                share = msgspec.structs.replace(about, name=shard_path(about.name, index + 1))
+                share = _of_shard(about, shard_path(about.name, index + 1))
                 catalog.begin_create(home.name, QUEUE, share.name, to_json(share), slots)
             catalog.mark_live(entity_id)
         except (StoreFailed, ServiceBusError):
@@ -162,11 +163,10 @@ class ShardedQueues:
             ServerBusy: The catalog is lost.
         """
         wanted = check_queue_update(queue.description, wanted, profile)
-        forwards = wanted.forward_to or wanted.forward_dead_lettered_messages_to
-        if wanted.auto_delete_on_idle_ms or wanted.authorization_rules or forwards:
+        if wanted.auto_delete_on_idle_ms:
             raise NotImplementedYet(
-                f"'{queue.path}' is spread over several servers: AutoDeleteOnIdle, forwarding and access rules of its "
-                "own are not offered for it. Leave them out."
+                f"'{queue.path}' lies in the stores of several servers: AutoDeleteOnIdle is not offered for it. Leave "
+                "it out."
             )
         check_targets(self._unit.namespace(queue.namespace), wanted, queue.description)
         wanted = msgspec.structs.replace(wanted, updated_at_ms=self._unit.now_ms())
@@ -220,6 +220,7 @@ class ShardedQueues:
             kept = home.queues.get(key)
             if kept is None:
                 home.queues[key] = ShardedQueue(sharded_queue.row.entity_id, home.name, about, sharded_queue.slots)
+                self._unit.forwarding.entity_changed(about.name)
             elif isinstance(kept, ShardedQueue):
                 # The catalog may have been read while another server was still recording its shards.
                 kept.slots = sharded_queue.slots
@@ -251,8 +252,15 @@ class ShardedQueues:
             await unit.resume(row)
         elif whole.state == LIVE and share is not None:
             about = from_json(whole.description, QueueDescription)
-            about = msgspec.structs.replace(about, name=share.path)
+            about = _of_shard(about, share.path)
             if differences(share.description, about):
                 unit.catalog.update_description(row.entity_id, to_json(about))
                 share.change(about)
+                unit.idle_watch.begin(share)
+                unit.forwarding.begin(share)
                 unit.notify(share)
+
+
+def _of_shard(about: QueueDescription, path: str) -> QueueDescription:
+    """The properties of a shard: those of its queue. The access rules every server knows by the queue itself."""
+    return msgspec.structs.replace(about, name=path, authorization_rules=())

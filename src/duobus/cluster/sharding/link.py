@@ -19,9 +19,9 @@ from duobus.cluster.shards import ShardedQueueMap
 from duobus.errors import DetachForced, NotAllowed, NotImplementedYet, ServerBusy, ServiceBusError
 from duobus.gateway.amqp.links.counting_link import TELLS
 from duobus.gateway.amqp.links.link import about_entity, summarize_attach
-from duobus.gateway.amqp.links.session_link import wanted_session
+from duobus.gateway.amqp.links.session_link import needs_session, wanted_session
 from duobus.model.address import Address, not_found
-from duobus.model.descriptions import QUEUE
+from duobus.model.descriptions import QUEUE, QueueDescription
 
 if TYPE_CHECKING:
     from duobus.cluster.owners import OwnerDirectory
@@ -44,21 +44,23 @@ ROUTING: Final = frozenset(
 )
 
 
-def demand_ordinary(link: Link) -> None:
+def demand_ordinary(link: Link, about: QueueDescription, sub_queue: int) -> None:
     """Refuse a link that wants something which is not offered over several shards.
 
     Raises:
-        NotAllowed: A session, or to send on to another entity.
+        NotAllowed: A session of what has none, or none of what requires one.
         NotImplementedYet: To browse.
     """
     remote = link.remote
     source: Any = None if remote is None else remote.source
-    if wanted_session(getattr(source, "filter", None))[0]:
-        raise NotAllowed("The entity does not require sessions, so no session can be accepted from it.")
+    is_session = wanted_session(getattr(source, "filter", None))[0]
+    if is_session:
+        what = "The entity does" if not sub_queue else "Dead-letter queues do"
+        raise NotAllowed(f"{what} not require sessions, so no session can be accepted from it.")
+    if link.is_sender and about.requires_session and not sub_queue:
+        raise needs_session(QUEUE, about.name)
     if getattr(source, "distribution_mode", None) == "copy":
         raise NotImplementedYet("Browsing by a link is not offered. Use peek-message of $management.")
-    if remote is not None and any(str(key) == TRANSFER_DESTINATION for key in remote.properties or ()):
-        raise NotAllowed("Nothing is sent via a queue that is spread over several servers. Send to the entity itself.")
 
 
 class ShardLink(ProxiedLink):
@@ -94,6 +96,19 @@ class ShardLink(ProxiedLink):
         if isinstance(state, Rejected) and state.error is not None:
             self.is_busy = self.is_busy or str(state.error.condition) == ServerBusy.condition
 
+    def does(self, coordinator: object) -> bool:
+        """Whether this is the coordinator of its owner."""
+        return self._upstream is not None and self._upstream.coordinator is coordinator
+
+    def take(self, event: Transfers) -> None:
+        """Pass one delivery of a transaction on."""
+        self._in_state(event)
+
+    def _note_sent(self, session: ProxiedSession, owner_id: int, event: Transfers) -> int:
+        """See ProxiedLink: its answer is waited for, as that of every other delivery."""
+        self.unanswered += 1
+        return session.note_sent(owner_id, event.first_delivery_id, event.payloads, self)
+
     @property
     def pending(self) -> int:
         """What came from the owner and the client has no credit for."""
@@ -114,7 +129,7 @@ class ShardLink(ProxiedLink):
             Target(address="front" if self.link.is_sender else address),
             snd_settle_mode=2 if remote.snd_settle_mode is None else remote.snd_settle_mode,
             rcv_settle_mode=remote.rcv_settle_mode or 0,
-            properties={TELLS: True} if self.link.is_sender else None,
+            properties={TELLS: True} if self.link.is_sender else whole.asked_properties,
         )
         self.uplink.context = self
         if self.link.is_sender:
@@ -167,27 +182,17 @@ class ShardLink(ProxiedLink):
         self._write()
 
 
-class ShardedLink(ProxiedLink):
-    """The client's end; see ShardedSender and ShardedReceiver.
+class ShardedEndpoint(ProxiedLink):
+    """The client's end of a link that the owners of several shards answer.
 
     Attributes:
         peer, owners: As in ProxiedLink.
         sharded_queue: The queue.
-        branches: By shard; those without an owner are missing.
-        is_over: The client's link has ended.
+        connect: Gives the connection to a server.
+        is_over: The client's link has ended, or is another endpoint's.
     """
 
-    __slots__ = (
-        "_address",
-        "_attempts",
-        "_connect",
-        "_since_ms",
-        "branches",
-        "is_over",
-        "owners",
-        "peer",
-        "sharded_queue",
-    )
+    __slots__ = ("_address", "_names", "connect", "is_over", "owners", "peer", "sharded_queue")
 
     def __init__(
         self,
@@ -202,14 +207,10 @@ class ShardedLink(ProxiedLink):
         self.peer = peer
         self.owners = owners
         self.sharded_queue = sharded_queue
-        self.branches: dict[int, ShardLink] = {}
+        self.connect = connect
         self.is_over = False
         self._address = address
-        self._connect = connect
-        self._attempts = 0
-        self._since_ms = -1
-
-    # -- shard links -----------------------------------------------------------------------------------------------
+        self._names = 0
 
     def address_of(self, index: int) -> str:
         """The address of a shard, or of the same sub-queue of it."""
@@ -218,8 +219,69 @@ class ShardedLink(ProxiedLink):
 
     def next_name(self) -> str:
         """A name that no other link of the client's connection has."""
-        self._attempts += 1
-        return f"{self._prefix.hex()}-{self._attempts}"
+        self._names += 1
+        return f"{self._prefix.hex()}-{self._names}"
+
+    def is_renewed(self) -> bool:
+        """Whether the queue is gone, or another one of its name is there."""
+        sharded_queue = self.owners.sharded_queue_of(self.peer.namespace or "", self._address.key)
+        return sharded_queue is None or sharded_queue.row.entity_id != self.sharded_queue.row.entity_id
+
+    def start(self) -> None:
+        """Look for the owners."""
+        raise NotImplementedError
+
+    def tick(self, monotonic_ms: int) -> None:
+        """Follow the shards to their owners; called about twice a second."""
+
+    def attach_beside(self, other: ProxiedLink) -> None:
+        """See ProxiedLink: which of the owners that would be nobody knows yet."""
+        other.lost("the session of its first entity is not known yet")
+
+    def _end_with(self, error: ServiceBusError) -> None:
+        described = self.peer.error(error, self._address.path)
+        self._end(described.condition, described.description, described.info)
+
+    def _end(self, condition: Any = None, text: str | None = None, info: Any = None) -> None:
+        if condition is None:
+            self._close()
+            return
+        if self._is_accepted:
+            self.link.detach(condition, text, info)
+        else:
+            self.link.refuse(condition, text, info)
+        self.peer.drop_endpoint(self.link)
+        self.peer.write_soon()
+
+    def close(self) -> None:
+        """The client has detached, or is gone."""
+        self._close()
+
+    def _close(self) -> None:
+        raise NotImplementedError
+
+
+class ShardedLink(ShardedEndpoint):
+    """The client's end; see ShardedSender and ShardedReceiver.
+
+    Attributes:
+        branches: By shard; those without an owner are missing.
+        asked_properties: What of the properties of the client's attach its owners have to know.
+    """
+
+    __slots__ = ("_since_ms", "_size_max", "asked_properties", "branches")
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        remote = self.link.remote
+        asked = {} if remote is None else remote.properties or {}
+        # Each owner is to send on what the client sends by way of the queue.
+        self.asked_properties = {key: value for key, value in asked.items() if str(key) == TRANSFER_DESTINATION}
+        self.branches: dict[int, ShardLink] = {}
+        self._since_ms = -1
+        self._size_max: int | None = None
+
+    # -- shard links -----------------------------------------------------------------------------------------------
 
     def parts(self) -> Sequence[ProxiedLink]:
         """See ProxiedLink."""
@@ -240,7 +302,7 @@ class ShardedLink(ProxiedLink):
             shard_link = None
         if shard_link is None and ":" in address and not self.is_over:
             shard_link = self.branches[index] = self.shard_link_of(index, address)
-            self._connect(address).attach(shard_link)
+            self.connect(address).attach(shard_link)
 
     def shard_link_of(self, index: int, address: str) -> ShardLink:
         """A shard link to the owner of a shard."""
@@ -251,35 +313,52 @@ class ShardedLink(ProxiedLink):
         if self.is_over:
             return
         self._since_ms = monotonic_ms if self._since_ms < 0 else self._since_ms
-        sharded_queue = self.owners.sharded_queue_of(self.peer.namespace or "", self._address.key)
-        if sharded_queue is None or sharded_queue.row.entity_id != self.sharded_queue.row.entity_id:
+        if self.is_renewed():
             self._end_with(not_found(f"sb://{self.peer.namespace}/{self._address.path}"))
             return
         for index in range(len(self.sharded_queue.shares)):
             if not self.is_over:
                 self._look_for(index)
+        if not self.is_over and not self._is_accepted and monotonic_ms > self._since_ms:
+            self._accept(is_late=True)
         if not self.is_over and not self._is_accepted and monotonic_ms - self._since_ms >= ATTACH_MS:
             self._end_with(DetachForced(f"No part of '{self._address.path}' has a server now. Attach again."))
 
     def opened(self, shard_link: ShardLink, size_max: int | None) -> None:
         """An owner has accepted a shard link."""
+        self._size_max = size_max
         if not self._is_accepted:
-            remote = self.link.remote
-            assert remote is not None
-            if isinstance(remote.source, Source):
-                # What is not honoured is left out of the echo.
-                remote.source.filter = None
-            properties: dict[str, Any] = {**about_entity(QUEUE)}
-            if not self.link.is_sender:
-                properties["com.microsoft:max-message-batch-size"] = size_max
-            self._is_accepted = self.link.accept(
-                source=remote.source, target=remote.target, max_message_size=size_max, properties=properties
-            )
-            if not self._is_accepted:
-                self._close()
-                return
-            self.link.remote = summarize_attach(remote)
-        self.shard_flow(shard_link)
+            self._accept(is_late=False)
+        else:
+            self.shard_flow(shard_link)
+            self.peer.write_soon()
+
+    def _accept(self, *, is_late: bool) -> None:
+        """Answer the client, who may use any shard from then on.
+
+        One that does transactions is answered when all owners have done so, or it is late: what belongs to a
+        transaction cannot wait for an owner.
+        """
+        there = self.open_branches
+        if not there or (self.peer.transactions.has_coordinators and len(there) < len(self.branches) and not is_late):
+            return
+        remote = self.link.remote
+        assert remote is not None
+        if isinstance(remote.source, Source):
+            # What is not honoured is left out of the echo.
+            remote.source.filter = None
+        properties: dict[str, Any] = {**about_entity(QUEUE)}
+        if not self.link.is_sender:
+            properties["com.microsoft:max-message-batch-size"] = self._size_max
+        self._is_accepted = self.link.accept(
+            source=remote.source, target=remote.target, max_message_size=self._size_max, properties=properties
+        )
+        if not self._is_accepted:
+            self._close()
+            return
+        self.link.remote = summarize_attach(remote)
+        for shard_link in there:
+            self.shard_flow(shard_link)
         self.peer.write_soon()
 
     def ended(self, shard_link: ShardLink, error: AmqpError | None) -> None:
@@ -293,28 +372,11 @@ class ShardedLink(ProxiedLink):
             self._end(str(error.condition), error.description, error.info)
         elif shard_link.unanswered or shard_link.was_used or self.is_waiting_on(shard_link.index):
             self._end_with(DetachForced(f"A part of '{self._address.path}' moves to another server. Attach again."))
+        elif not self._is_accepted:
+            self._accept(is_late=False)
         else:
             self.shard_gone()
             self.peer.write_soon()
-
-    def _end_with(self, error: ServiceBusError) -> None:
-        described = self.peer.error(error, self._address.path)
-        self._end(described.condition, described.description, described.info)
-
-    def _end(self, condition: Any = None, text: str | None = None, info: Any = None) -> None:
-        if condition is None:
-            self._close()
-            return
-        if self._is_accepted:
-            self.link.detach(condition, text, info)
-        else:
-            self.link.refuse(condition, text, info)
-        self.peer.drop_endpoint(self.link)
-        self.peer.write_soon()
-
-    def close(self) -> None:
-        """The client has detached, or is gone."""
-        self._close()
 
     def _close(self) -> None:
         self.is_over = True

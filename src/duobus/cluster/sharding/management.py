@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import Link
-from duobus.broker import COUNT_BITS
+from duobus.broker import COUNT_BITS, string_key
 from duobus.cluster.proxy.link import ProxiedLink
+from duobus.cluster.sharding import claims
+from duobus.cluster.sharding.sessions import ShardSessionLink
+from duobus.cluster.sharding.shard_choice import ANY, shard_of, the_one
 from duobus.cluster.sharding.shard_management import Reply, ShardManagement, ShardManagementLink
 from duobus.cluster.shards import ShardedQueueMap
 from duobus.codec import Array, Int, Symbol, Timestamp, build_message, decode
@@ -32,13 +36,14 @@ from duobus.gateway.amqp.links.link import about_entity, summarize_attach
 from duobus.gateway.amqp.management.node import (
     PEEK_BYTES_MAX,
     PEEK_MESSAGES_MAX,
+    SESSIONS_PAGE_MAX,
+    TELL_NUMBER,
     TIMEOUT_DEFAULT_MS,
     TIMEOUT_MAX_MS,
     tokens_of,
 )
 from duobus.gateway.amqp.management.request_node import REQUEST_BYTES_MAX, ReplyLink, Request, RequestLink, RequestNode
 from duobus.gateway.amqp.management.scheduling import numbers_of
-from duobus.gateway.amqp.mapping import take_apart
 from duobus.model.address import Address, not_found
 from duobus.model.descriptions import QUEUE
 
@@ -46,6 +51,18 @@ if TYPE_CHECKING:
     from duobus.cluster.owners import OwnerDirectory
     from duobus.cluster.proxy.upstream import UpstreamConnection
     from duobus.gateway.amqp.peer import Peer
+
+
+class _Answered(Exception):
+    """An owner has refused; its answer is the client's.
+
+    Attributes:
+        rest: The answer, from its application properties on.
+    """
+
+    def __init__(self, rest: bytes) -> None:
+        super().__init__()
+        self.rest = rest
 
 
 class ShardedManagementNode(RequestNode):
@@ -85,29 +102,89 @@ class ShardedManagementNode(RequestNode):
             link.accept(max_message_size=REQUEST_BYTES_MAX, properties=about_entity(QUEUE))
             self.peer.add_endpoint(link, requests)
             requests.start()
+        if self.peer.transactions.has_coordinators:
+            # What belongs to a transaction cannot wait until an owner is found.
+            self._open_all(link)
         link.remote = summarize_attach(remote)
+
+    def _open_all(self, link: Link) -> None:
+        for index in range(len(self._sharded_queue.shares)):
+            with suppress(StoreUnavailable):
+                self._node(index, link)
 
     # -- requests -----------------------------------------------------------------------------------------------
 
     def handle(self, request: Request, link: RequestLink) -> None:
         """Answer in a task of the connection."""
-        if request.txn_id is not None:
-            # At once: the discharge may be the next that arrives, and nothing is done without what is refused (I34).
-            self.peer.transactions.doom(request.txn_id, self._no_part())
-        self.peer.spawn(self._answer(request, link.link), request.weight)
+        # What belongs to a transaction joins it at once: its discharge may be the next that arrives (I34).
+        participation = None if request.txn_id is None else self._join(request, request.txn_id, link.link)
+        self.peer.spawn(self._answer(request, link.link, participation), request.weight)
 
-    async def _answer(self, request: Request, link: Link) -> None:
+    def _join(self, request: Request, txn_id: bytes, link: Link) -> asyncio.Future[Reply] | ServiceBusError:
+        """Have an operation done as part of a transaction by the owner of one shard: its answer, or why it is not."""
+        transactions = self.peer.transactions
         try:
-            if request.txn_id is not None:
-                raise self._no_part()
+            transactions.find(txn_id)
+            try:
+                index = self._shard_of(request)
+                properties = self._properties_of(request)
+                rest = build_message(None, properties, body_value=request.body)
+                return self._node(index, link).ask_in(txn_id, rest, self._address.path)
+            except ServiceBusError as error:
+                transactions.doom(txn_id, error)
+                raise
+        except ServiceBusError as error:
+            return error
+
+    def _shard_of(self, request: Request) -> int:
+        """The one shard of an operation that is part of a transaction.
+
+        Raises:
+            ServiceBusError: There is none, or several.
+        """
+        name, body, sharded = request.text("operation") or "", request.body, self._sharded_queue
+        if name not in _IN_TRANSACTIONS:
+            raise NotImplementedYet(
+                f"'{name}' cannot be part of a transaction. Settle, schedule and cancel in it; ask for all else "
+                "outside of it."
+            )
+        if not isinstance(body, dict):
+            raise ArgumentInvalid("The body of the request must be a map.")
+        if name == "com.microsoft:schedule-message":
+            index = the_one(self._shards_of_entries(body), "request")
+            # Without a key its owner refuses it, as on one server (PE15).
+            return self._next() if index == ANY else index
+        if name == "com.microsoft:update-disposition":
+            found = {sharded.of_number(int.from_bytes(token[:2], "big")) for token in tokens_of(body)}
+            missing: ServiceBusError = MessageLockLost("The lock token is not one of this entity.")
+        else:
+            found = {sharded.of_number(number >> COUNT_BITS) for number in numbers_of(body)}
+            missing = MessageNotFound("No message has one of the sequence numbers.")
+        wanted = [index for index in found if index is not None]
+        if None in found or not wanted:
+            raise missing
+        return the_one(wanted, "transaction")
+
+    async def _answer(
+        self, request: Request, link: Link, participation: asyncio.Future[Reply] | ServiceBusError | None
+    ) -> None:
+        try:
+            if isinstance(participation, ServiceBusError):
+                raise participation
             limit_ms = request.properties.get("com.microsoft:server-timeout")
             limit_ms = limit_ms if isinstance(limit_ms, int) and limit_ms > 0 else TIMEOUT_DEFAULT_MS
             try:
                 async with asyncio.timeout(min(limit_ms, TIMEOUT_MAX_MS) / 1000):
-                    rest = await self.guarded(self._do(request, link))
+                    rest = (
+                        await self.guarded(self._do(request, link))
+                        if participation is None
+                        else (await participation)[1]
+                    )
             except TimeoutError:
                 raise OperationTimeout(f"The operation did not end within the {limit_ms} ms given.") from None
         except ServiceBusError as error:
+            # Whoever hears that a piece was not done must not get the rest done without it (I34).
+            self.peer.transactions.doom(request.txn_id, error)
             described = self.peer.error(error, self._address.path)
             properties: dict[str, Any] = {
                 "statusCode": Int(error.http_status),
@@ -123,11 +200,6 @@ class ShardedManagementNode(RequestNode):
         if target is not None:
             fields = [None, None, request.scan.reply_to, None, None, request.scan.message_id]
             target.send(build_message(fields) + rest)
-
-    def _no_part(self) -> NotImplementedYet:
-        return NotImplementedYet(
-            f"'{self._address.path}' is spread over several servers, and can be no part of a transaction."
-        )
 
     async def _do(self, request: Request, link: Link) -> bytes:
         name = request.text("operation") or ""
@@ -148,8 +220,14 @@ class ShardedManagementNode(RequestNode):
         return (await self._ask(index, request, link, body))[1]
 
     async def _ask(self, index: int, request: Request, link: Link, body: dict[Any, Any]) -> Reply:
-        rest = build_message(None, request.properties, body_value=body)
-        return await self._node(index, link).ask(rest)
+        return await self._node(index, link).ask(build_message(None, self._properties_of(request), body_value=body))
+
+    def _properties_of(self, request: Request) -> dict[str, Any]:
+        """What the owner is told beside the body; it knows the link of a session by another name."""
+        held = self._held(request)
+        if held is None or held.uplink is None:
+            return request.properties
+        return {**request.properties, "associated-link-name": held.uplink.name}
 
     def _node(self, index: int, link: Link) -> ShardManagement:
         """The node of a shard, where it is now.
@@ -217,9 +295,71 @@ class ShardedManagementNode(RequestNode):
         until = [ends[position] for position in sorted(ends)]
         return _ok({"expirations": Array(Timestamp, until)} if until else None)
 
-    async def _of_sessions(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
-        """A sharded queue has no sessions; any owner says so."""
-        return await self._of_one(self._next(), request, link, body)
+    async def _of_session(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
+        """What is about one session: at the shard of its id, where this connection holds it."""
+        held = self._held(request)
+        session_id = body.get("session-id")
+        if held is not None and session_id is None:
+            session_id = held.session_id
+        if not isinstance(session_id, str):
+            # Any owner says what is wrong with it.
+            return await self._of_one(self._next(), request, link, body)
+        index = self._sharded_queue.of_key(string_key(session_id))
+        return await self._of_one(index, request, link, {**body, "session-id": session_id})
+
+    def _held(self, request: Request) -> ShardSessionLink | None:
+        """The link on which the client holds a session, as the request names it; None when it names none."""
+        name = request.text("associated-link-name")
+        if name is None or not self._sharded_queue.about.requires_session:
+            return None
+        return next(
+            (
+                endpoint
+                for one, endpoint in self.peer.endpoints()
+                if one.name == name
+                and isinstance(endpoint, ShardSessionLink)
+                and endpoint.segments == self._address.segments()
+            ),
+            None,
+        )
+
+    async def _sessions(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
+        """Ids of sessions, from one shard after the other."""
+        skip, top = integer_of(body, "skip", 0), integer_of(body, "top", SESSIONS_PAGE_MAX)
+        if skip < 0 or top < 1:
+            raise ArgumentInvalid("'skip' must be at least 0, 'top' at least 1.")
+        page: list[Any] = []
+        before, top = skip, min(top, SESSIONS_PAGE_MAX)
+        for index in range(len(self._sharded_queue.shares)):
+            asked = {**body, "skip": Int(before), "top": Int(top - len(page)), TELL_NUMBER: True}
+            properties, rest = await self._ask(index, request, link, asked)
+            if properties.get("statusCode") != 200:
+                return rest
+            answer = _body_of(rest)
+            page += _items(answer.get("sessions-ids"))
+            if len(page) >= top:
+                break
+            before = max(0, before - int(answer.get(TELL_NUMBER) or 0))
+        if not page:
+            return _nothing("com.microsoft:session-not-found")
+        return _ok({"skip": Int(skip + len(page)), "sessions-ids": Array(str, page)})
+
+    async def _claims(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
+        """What concerns claims: each is made of those of all shards under its id."""
+
+        async def ask(index: int, asked: dict[Any, Any]) -> dict[Any, Any]:
+            properties, rest = await self._ask(index, request, link, asked)
+            if properties.get("statusCode") == 503:
+                raise StoreUnavailable(str(properties.get("statusDescription")))
+            if properties.get("statusCode") != 200:
+                raise _Answered(rest)
+            return _body_of(rest)
+
+        shards = [[slot.fragment_no for slot in share.slots] for share in self._sharded_queue.shares]
+        try:
+            return _ok(await _CLAIMS[request.text("operation") or ""](ask, shards, body))
+        except _Answered as refused:
+            return refused.rest
 
     async def _by_number(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
         """Receive deferred messages, or cancel scheduled ones."""
@@ -242,19 +382,16 @@ class ShardedManagementNode(RequestNode):
 
     async def _schedule(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
         """Messages of one request are stored together: in one shard."""
+        index = the_one(self._shards_of_entries(body), "request")
+        return await self._of_one(self._next() if index == ANY else index, request, link, body)
+
+    def _shards_of_entries(self, body: dict[Any, Any]) -> list[int]:
+        """The shards of the messages that are to be scheduled."""
         entries = body.get("messages")
-        wanted: set[int] = set()
-        for entry in entries if isinstance(entries, list) else ():
-            message = entry.get("message") if isinstance(entry, dict) else None
-            key = take_apart(message).key if isinstance(message, bytes) else None
-            wanted.add(-1 if key is None else self._sharded_queue.of_key(key))
-        if len(wanted) > 1:
-            raise ArgumentInvalid(
-                "The messages of this request have partition keys that belong to different fragments of a partitioned "
-                "entity. Schedule them singly, or those of one key at a time."
-            )
-        index = wanted.pop() if wanted else -1
-        return await self._of_one(self._next() if index < 0 else index, request, link, body)
+        messages = (
+            [entry.get("message") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+        )
+        return [shard_of(self._sharded_queue, one) if isinstance(one, bytes) else ANY for one in messages]
 
     async def _peek(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
         """Messages in order of sequence number, from one shard after the other; one that is away is passed over."""
@@ -265,7 +402,7 @@ class ShardedManagementNode(RequestNode):
         messages: list[Any] = []
         size = 0
         away: StoreUnavailable | None = None
-        for index in self._to_look_at(first):
+        for index in self._to_look_at(first, body):
             asked = {**body, "message-count": Int(limit - len(messages))}
             try:
                 properties, rest = await self._ask(index, request, link, asked)
@@ -286,10 +423,15 @@ class ShardedManagementNode(RequestNode):
             raise away
         return _ok({"messages": messages}) if messages else _nothing()
 
-    def _to_look_at(self, first: int) -> list[int]:
+    def _to_look_at(self, first: int, body: dict[Any, Any]) -> list[int]:
         """The shards that may have something from a sequence number on."""
         least = first >> COUNT_BITS
-        return [i for i, share in enumerate(self._sharded_queue.shares) if share.slots[-1].fragment_no >= least]
+        found = [i for i, share in enumerate(self._sharded_queue.shares) if share.slots[-1].fragment_no >= least]
+        session_id = body.get("session-id")
+        if isinstance(session_id, str) and self._sharded_queue.about.requires_session:
+            index = self._sharded_queue.of_key(string_key(session_id))
+            return [index] if index in found else []
+        return found
 
     async def _each(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
         """Delete messages: from one shard after the other, so many in all."""
@@ -324,11 +466,21 @@ _OPERATIONS: Final[dict[str, _Operation]] = {
     "com.microsoft:peek-message": ShardedManagementNode._peek,
     "com.microsoft:batch-delete-messages": ShardedManagementNode._each,
     "duobus:purge-messages": ShardedManagementNode._each,
-    "com.microsoft:renew-session-lock": ShardedManagementNode._of_sessions,
-    "com.microsoft:get-session-state": ShardedManagementNode._of_sessions,
-    "com.microsoft:set-session-state": ShardedManagementNode._of_sessions,
-    "com.microsoft:get-message-sessions": ShardedManagementNode._of_sessions,
+    "com.microsoft:renew-session-lock": ShardedManagementNode._of_session,
+    "com.microsoft:get-session-state": ShardedManagementNode._of_session,
+    "com.microsoft:set-session-state": ShardedManagementNode._of_session,
+    "com.microsoft:get-message-sessions": ShardedManagementNode._sessions,
 }
+_IN_TRANSACTIONS: Final = frozenset(
+    ("com.microsoft:update-disposition", "com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message")
+)
+_CLAIMS: Final = {
+    "duobus:claim": claims.claim,
+    "duobus:settle-claim": claims.free,
+    "duobus:release-claim": claims.free,
+    "duobus:list-claims": claims.list_claims,
+}
+_OPERATIONS.update(dict.fromkeys(_CLAIMS, ShardedManagementNode._claims))
 
 
 def _ok(body: Any) -> bytes:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from duobus.amqp import Rejected, TransactionalState, Transfers
 from duobus.cluster.sharding.link import ShardedLink, ShardLink
+from duobus.cluster.sharding.shard_choice import ANY, shard_of, shard_of_batch, shard_via, shard_via_of_batch
+from duobus.cluster.shards import ShardedQueueMap
 from duobus.codec import BATCH_FORMAT
-from duobus.errors import ArgumentInvalid, NotAllowed, ServiceBusError, StoreUnavailable
-from duobus.gateway.amqp.links.incoming_link import CREDIT, runs_of
-from duobus.gateway.amqp.mapping import plain_offset, take_apart
+from duobus.errors import ServiceBusError, StoreUnavailable
+from duobus.gateway.amqp.links.incoming_link import CREDIT
 
 _MASK: Final = 0xFFFFFFFF
-#: Beside the number of a shard: a message that may go to any.
-_ANY: Final = -1
 
 
 class _PendingSend:
@@ -50,15 +49,15 @@ class ShardedSender(ShardedLink):
     def transfers(self, event: Transfers) -> None:
         """Divide what came in one read among the shards."""
         if event.state is not None:
-            self._refuse_in_state(event)
+            self._in_transaction(event)
             return
         is_batch = event.message_format == BATCH_FORMAT
-        place = self._place_of_batch if is_batch else self._place_of
+        place, sharded_queue = self._place(event), self.sharded_queue
         groups: dict[int, tuple[list[int], list[bytes]]] = {}
         for index, payload in enumerate(event.payloads):
             delivery_id = (event.first_delivery_id + index) & _MASK
             try:
-                ids, payloads = groups.setdefault(place(payload), ([], []))
+                ids, payloads = groups.setdefault(place(sharded_queue, payload), ([], []))
             except ServiceBusError as error:
                 self._reject([delivery_id], event.settled, error)
                 continue
@@ -69,53 +68,57 @@ class ShardedSender(ShardedLink):
         self.owners.proxied_messages += len(event.payloads)
         self.top_up()
 
-    def _refuse_in_state(self, event: Transfers) -> None:
-        """A transaction is done by one store, and a sharded queue has several."""
-        error = NotAllowed(
-            f"'{self.path}' is spread over several servers, and can be no part of a transaction. Send without one, or "
-            "to a queue that is not spread."
-        )
-        if isinstance(event.state, TransactionalState):
-            self.peer.transactions.doom(event.state.txn_id, error)
-        self._reject([event.first_delivery_id], event.settled, error)
+    def _in_transaction(self, event: Transfers) -> None:
+        """One delivery with a state: part of a transaction, which the owner of the fragment of its key does."""
+        if self.peer.router.send_via(self.link, event):
+            self.top_up()
+            return
+        state = event.state
+        try:
+            share = self._place(event)(self.sharded_queue, event.payloads[0])
+            shard_link = self._of_transaction(state) if share == ANY else self.branches.get(share)
+            if shard_link is None or not shard_link.is_open:
+                raise self._away(share)
+        except ServiceBusError as error:
+            if isinstance(state, TransactionalState):
+                self.peer.transactions.doom(state.txn_id, error)
+            self._reject([event.first_delivery_id], event.settled, error)
+        else:
+            shard_link.take(event)
         self.top_up()
 
-    def _place_of(self, payload: bytes) -> int:
-        if plain_offset(payload, True) != -1:
-            return _ANY
-        try:
-            key = take_apart(payload).key
-        except ServiceBusError:
-            # Whichever owner gets it says what is wrong with it.
-            return _ANY
-        return _ANY if key is None else self.sharded_queue.of_key(key)
+    def _of_transaction(self, state: Any) -> ShardLink | None:
+        """Where a message without a key goes: to the owner that does its transaction already, or the next in turn."""
+        if not isinstance(state, TransactionalState):
+            return self._next(1)
+        remote = self.peer.transactions.find(state.txn_id).remote
+        if remote is None:
+            return self._next(1)
+        there = [one for one in self.open_branches if one.does(remote.coordinator)]
+        return there[0] if there else self._next(1)
 
-    def _place_of_batch(self, payload: bytes) -> int:
-        """The one shard of all of a batch; it is stored as a whole (I40)."""
-        try:
-            parts = runs_of(payload, take_apart)
-        except ServiceBusError:
-            return _ANY
-        wanted = {_ANY if part.key is None else self.sharded_queue.of_key(part.key) for part in parts}
-        if len(wanted) > 1:
-            raise ArgumentInvalid(
-                "The messages of this batch have partition keys that belong to different fragments of a partitioned "
-                "entity. Send them singly, or one batch for each key."
-            )
-        return wanted.pop() if wanted else _ANY
+    def _place(self, event: Transfers) -> Callable[[ShardedQueueMap, bytes], int]:
+        is_batch = event.message_format == BATCH_FORMAT
+        if self.asked_properties:
+            # They are for another entity; this one only has to be asked at the right place.
+            return shard_via_of_batch if is_batch else shard_via
+        return shard_of_batch if is_batch else shard_of
+
+    def _away(self, share: int) -> StoreUnavailable:
+        """Why messages for a shard, or for any, are not taken."""
+        if share == ANY:
+            return StoreUnavailable(f"No part of '{self.path}' has a server now. Try again in a few seconds.")
+        return StoreUnavailable(
+            f"The part of '{self.path}' where messages with this key belong has no server now. Try again in a few "
+            "seconds, or send without a key.",
+            self.sharded_queue.slots_of(share),
+        )
 
     def _give(self, share: int, what: _PendingSend) -> None:
         # One whose owner was just found waits for its answer.
-        shard_link = self._next(len(what.ids)) if share == _ANY else self.branches.get(share)
+        shard_link = self._next(len(what.ids)) if share == ANY else self.branches.get(share)
         if shard_link is None:
-            error = StoreUnavailable(
-                f"No part of '{self.path}' has a server now. Try again in a few seconds."
-                if share == _ANY
-                else f"The part of '{self.path}' where messages with this key belong has no server now. Try again in a "
-                "few seconds, or send without a key.",
-                None if share == _ANY else self.sharded_queue.slots_of(share),
-            )
-            self._reject(what.ids, what.settled, error)
+            self._reject(what.ids, what.settled, self._away(share))
             return
         self._number += len(what.ids)
         self.peer.note_bytes(sum(map(len, what.payloads)))

@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import Error as AmqpError
-from duobus.amqp import Link, Source, Target, Transfers
+from duobus.amqp import Link, Source, Target, TransactionalState, Transfers
 from duobus.cluster.proxy.link import ProxiedLink, ProxiedSession
 from duobus.codec import build_message, scan
 from duobus.codec.sections import APPLICATION_PROPERTIES, application_properties, find_section
@@ -72,6 +72,11 @@ class ShardManagementLink(ProxiedLink):
         self._write()
 
     @property
+    def upstream(self) -> UpstreamConnection | None:
+        """The connection to its owner."""
+        return self._upstream
+
+    @property
     def was_accepted(self) -> bool:
         """Whether it has ever been usable."""
         return self._is_accepted
@@ -122,16 +127,42 @@ class ShardManagement:
             raise StoreUnavailable("A part of the queue moves to another server. Try again.")
         if len(self._asked) >= WAITING_MAX:
             raise QuotaExceeded(f"{WAITING_MAX} requests wait for a part of this queue. Wait for their answers.")
-        self._count += 1
-        number = f"{self._name}-{self._count}"
-        self._waiting.append(build_message([number, None, None, None, self._name]) + rest)
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        number, payload, future = self._numbered(rest)
+        self._waiting.append(payload)
         self._asked[number] = future
         self.ready()
         try:
             return await future
         finally:
             self._asked.pop(number, None)
+
+    def ask_in(self, txn_id: bytes, rest: bytes, path: str) -> asyncio.Future[Reply]:
+        """Send a request as part of a transaction, at once, and return what gets its answer.
+
+        Raises:
+            ServiceBusError: The transaction cannot have it; it can only be rolled back.
+        """
+        requests, upstream = self.ends[1].uplink, self.ends[1].upstream
+        is_open = not self.is_gone and all(end.is_usable for end in self.ends)
+        if not is_open or self._waiting or requests is None or upstream is None or not requests.credit:
+            raise StoreUnavailable("A part of the queue takes nothing in a transaction for now. Try it again.")
+        if len(self._asked) >= WAITING_MAX:
+            raise QuotaExceeded(f"{WAITING_MAX} requests wait for a part of this queue. Wait for their answers.")
+        self.peer.transactions.join(txn_id, upstream.coordinator, path)
+        number, payload, future = self._numbered(rest)
+        self._asked[number] = future
+        future.add_done_callback(lambda _: self._asked.pop(number, None))
+        self._count += 1
+        requests.send_one(self._count.to_bytes(8, "big"), payload, True, 0, TransactionalState(txn_id))
+        self.ends[1].write()
+        return future
+
+    def _numbered(self, rest: bytes) -> tuple[str, bytes, asyncio.Future[Reply]]:
+        """A request's number, the request, and what gets its answer."""
+        self._count += 1
+        number = f"{self._name}-{self._count}"
+        payload = build_message([number, None, None, None, self._name]) + rest
+        return number, payload, asyncio.get_running_loop().create_future()
 
     def ready(self) -> None:
         """Send what waits, once both links are there."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import Attach, Coordinator, Link, Source, Target
 from duobus.broker import Queue
-from duobus.broker.entities.destination import demand_one_place
 from duobus.codec import Described
 from duobus.errors import (
     DetachForced,
@@ -22,7 +21,7 @@ from duobus.gateway.amqp.arguments import map_of
 from duobus.gateway.amqp.entity_status import demand_receiving, demand_sending
 from duobus.gateway.amqp.links.counting_link import CountingLink, wants_telling
 from duobus.gateway.amqp.links.link import ADDRESS_MAX, about_entity, demand_one_entity, is_short, summarize_attach
-from duobus.gateway.amqp.links.session_link import attach_session, wanted_session
+from duobus.gateway.amqp.links.session_link import attach_session, needs_session, wanted_session
 from duobus.gateway.amqp.links.via_link import ViaLink
 from duobus.gateway.amqp.management.cbs_node import CBS, CbsNode
 from duobus.gateway.amqp.management.node import ManagementNode
@@ -201,14 +200,10 @@ def _demand_destination(peer: Peer, address: Address) -> str:
     if address.sub_queue or address.is_management or address.is_cbs:
         raise NotAllowed("Messages are sent via an entity to a queue itself, not to a part of it.")
     home = peer.server.unit.namespace(peer.namespace or "")
-    demand_one_place(home, address.key)
     if address.subscription is None and not home.is_taken(address.key) and home.has(address.key):
         # Another server has it, and gets the messages when they are durable here.
         return address.path
-    queue = home.resolve(address)
-    if queue.is_sharded:
-        raise NotAllowed(f"'{queue.path}' is spread over several servers; nothing is sent via another entity to it.")
-    return queue.path
+    return home.resolve(address).path
 
 
 def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
@@ -228,11 +223,7 @@ def _attach_receiver(peer: Peer, link: Link, address: Address) -> None:
         what = "The entity does" if not address.sub_queue else "Dead-letter queues do"
         raise NotAllowed(f"{what} not require sessions, so no session can be accepted from it.")
     if requires_session and not is_session:
-        raise NotAllowed(
-            "It is not possible for an entity that requires sessions to create a non-sessionful message receiver. "
-            f"Attach to the {queue.kind} '{queue.path}' with the filter com.microsoft:session-filter, which names a "
-            "session or is null for the next available."
-        )
+        raise needs_session(queue.kind, queue.path)
     if getattr(source, "distribution_mode", None) == "copy":
         raise NotImplementedYet("Browsing by a link is not offered. Use peek-message of $management.")
     is_removing = _remote(link).snd_settle_mode == SETTLED

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import msgspec
+
+#: Of servers that lay partitioned entities over the stores of all of them, with all their features (decision 0066). As
+#: long as one tells less, new entities are placed as it expects.
+PLACEMENT: Final = 1
 
 
 class NodeDetails(msgspec.Struct, frozen=True):
@@ -18,6 +23,7 @@ class NodeDetails(msgspec.Struct, frozen=True):
         load: Processors that it uses, as a mean of the last seconds: 0.8 is four fifths of one.
         is_drained: It has been told to give its stores away, and goes on serving clients.
         keeps_own: It knows that the lease of a store may lie in the store's own database (decision 0067).
+        placement: How it lays partitioned entities over stores: ``PLACEMENT``, or less for an earlier version.
     """
 
     version: str = ""
@@ -26,6 +32,7 @@ class NodeDetails(msgspec.Struct, frozen=True):
     load: float = 0.0
     is_drained: bool = False
     keeps_own: bool = False
+    placement: int = 0
 
 
 class NodeEntry(msgspec.Struct, frozen=True):

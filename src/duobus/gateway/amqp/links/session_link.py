@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from duobus.amqp import ATTACHED, DeliveryState, Link, Rejected, Source, Target
 from duobus.broker import Queue, SessionHolder, SessionReceiver, SettleBatch, session_lock_lost
 from duobus.codec import Described, Symbol, ULong
-from duobus.errors import ArgumentInvalid, OperationTimeout, ServiceBusError
+from duobus.errors import ArgumentInvalid, NotAllowed, OperationTimeout, ServiceBusError
 from duobus.gateway.amqp.arguments import demand, is_integer, map_of
 from duobus.gateway.amqp.entity_status import demand_receiving
 from duobus.gateway.amqp.links.link import Claim, Endpoint, about_entity
@@ -51,6 +51,15 @@ def wanted_session(filters: object) -> tuple[bool, str | None]:
     if len(session_id) > ID_LENGTH_MAX:
         raise ArgumentInvalid(f"The session id has {len(session_id)} characters; at most {ID_LENGTH_MAX} are allowed.")
     return is_there, str(session_id)
+
+
+def needs_session(kind: str, path: str) -> NotAllowed:
+    """Why an entity that requires sessions has no receiver without one."""
+    return NotAllowed(
+        "It is not possible for an entity that requires sessions to create a non-sessionful message receiver. "
+        f"Attach to the {kind} '{path}' with the filter com.microsoft:session-filter, which names a session or is null "
+        "for the next available."
+    )
 
 
 def _session_filter(filters: object) -> tuple[bool, ULong | Symbol | None, object]:

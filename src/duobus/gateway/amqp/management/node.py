@@ -66,6 +66,8 @@ DELETED_MAX = 4000
 PURGE_MS = 5_000
 #: Sessions of one page of get-message-sessions (Python asks for 100).
 SESSIONS_PAGE_MAX = 1000
+#: In the body of get-message-sessions by another server, and of its answer: how many sessions were looked at.
+TELL_NUMBER = "duobus:number"
 #: The instant that asks for sessions with active messages or a state, whenever that was set (Azure: AMQP
 #: request-response operations; docs/reference/errata.md); later ones are no times of .NET.
 ACTIVE_SESSIONS_MS = 253_402_300_799_000
@@ -341,17 +343,20 @@ class ManagementNode(RequestNode):
             raise ArgumentInvalid("'skip' must be at least 0, 'top' at least 1.")
         is_every = since >= ACTIVE_SESSIONS_MS
         page: list[str] = []
-        before, top = skip, min(top, SESSIONS_PAGE_MAX)
+        before, top, number = skip, min(top, SESSIONS_PAGE_MAX), 0
         for some in self.queue.lists_of_sessions(None if is_every else since):
             page += some[before : before + top - len(page)]
             before = max(0, before - len(some))
+            number += len(some)
             if len(page) >= top:
                 break
             # There may be a million of them, and all of them be skipped: others have a turn (I62).
             await asyncio.sleep(0)
-        if not page:
-            return 204, None
-        return 200, {"skip": Int(skip + len(page)), "sessions-ids": Array(str, page)}
+        told = {"skip": Int(skip + len(page)), "sessions-ids": Array(str, page)}
+        if body.get(TELL_NUMBER) is True:
+            # Who asks puts several lists together, and has to know how many there are when the page is not full.
+            return 200, {**told, TELL_NUMBER: Int(number)}
+        return (200, told) if page else (204, None)
 
     # -- reading ------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from duobus.gateway.rest.operations.json_bodies import json_response
 from duobus.gateway.rest.operations.registry import OperationEndpoint
 from duobus.gateway.rest.request_target import MethodUnknown, Target
 from duobus.gateway.waits import StepBudget
+from duobus.model.address import sharded_queue_of
 from duobus.model.descriptions import Right
 from duobus.telemetry.audit_log import DONE, UPDATE, AuditTrail, Change
 
@@ -231,7 +232,7 @@ class AdminOperations:
         parts: list[str] = []
         number = 0
         for entity in (*home.queues.values(), *home.topics.values()):
-            if (path is not None and entity.path.lower() != path.lower()) or not home.serves(entity):
+            if (path is not None and _named(entity).lower() != path.lower()) or not home.serves(entity):
                 continue
             for handle in entity.fragments:
                 parts.append(json.dumps(_fragment_row(entity, handle)))
@@ -242,16 +243,21 @@ class AdminOperations:
             if number >= FRAGMENTS_MAX:
                 break
         if path is not None and not parts:
-            where = "at this server; others share its catalog, ask them" if home.is_shared else "in this namespace"
-            raise EntityNotFound(f"There is no queue or topic '{path}' {where}.")
+            # Of servers that share a catalog all are asked.
+            raise EntityNotFound(f"There is no queue or topic '{path}' in this namespace.")
         return f"[{', '.join(parts)}]".encode()
+
+
+def _named(entity: Queue) -> str:
+    """What users call the entity: that of which it is a shard, if it is one."""
+    return entity.path if sharded_queue_of(entity.path) is None else entity.path.rsplit("/", 2)[0]
 
 
 def _fragment_row(entity: Queue, handle: FragmentHandle) -> dict[str, object]:
     fragment = handle.fragment
     sources = [] if fragment is None else list(fragment.sources.values())
     return {
-        "entity": entity.path,
+        "entity": _named(entity),
         "kind": entity.kind,
         "fragment": handle.number,
         "store": handle.store.store_id,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from duobus.broker import string_key
 from duobus.clock import Entropy
@@ -16,6 +16,8 @@ from duobus.errors import ArgumentInvalid, MessageTooLarge
 from duobus.gateway.rest.runtime.broker_properties import BrokerProperties, read_members
 from duobus.model.batches import CONTENT_TYPE
 from duobus.model.metadata import MessageMetadata
+
+T = TypeVar("T")
 
 #: Messages of one batch: what 1 MiB holds of small ones.
 BATCH_MESSAGES_MAX: Final = 4_500
@@ -122,6 +124,16 @@ def read_batch(body: bytes, entropy: Entropy) -> list[Outgoing]:
         ArgumentInvalid: It is no list of messages; the text names the first wrong one.
         MessageTooLarge: There are too many.
     """
+    return _each(body, lambda item: _entry(item, entropy))
+
+
+def batch_properties(body: bytes) -> list[BrokerProperties]:
+    """Return the broker properties of the messages of a batch; raises as ``read_batch``."""
+    return _each(body, lambda item: _read(item)[1])
+
+
+def _each(body: bytes, read: Callable[[Any], T]) -> list[T]:
+    """What is read of each message of a batch."""
     try:
         entries = json.loads(body)
     except (ValueError, RecursionError):
@@ -133,21 +145,26 @@ def read_batch(body: bytes, entropy: Entropy) -> list[Outgoing]:
     found = []
     for index, item in enumerate(entries):
         try:
-            found.append(_entry(item, entropy))
+            found.append(read(item))
         except ArgumentInvalid as error:
             raise ArgumentInvalid(f"Message {index} of the batch: {error}") from None
     return found
 
 
-def _entry(item: Any, entropy: Entropy) -> Outgoing:
+def _read(item: Any) -> tuple[dict[str, Any], BrokerProperties]:
+    """The members of a message by their lower-case names, and its broker properties."""
     if not isinstance(item, dict):
         raise ArgumentInvalid("It must be an object with a Body.")
     members = {name.lower(): value for name, value in item.items()}
     about = members.get("brokerproperties") or {}
-    properties = members.get("userproperties") or {}
-    if not isinstance(about, dict) or not isinstance(properties, dict):
+    if not isinstance(about, dict) or not isinstance(members.get("userproperties") or {}, dict):
         raise ArgumentInvalid("BrokerProperties and UserProperties must be objects.")
-    read = read_members(about)
+    return members, read_members(about)
+
+
+def _entry(item: Any, entropy: Entropy) -> Outgoing:
+    members, read = _read(item)
+    properties = members.get("userproperties") or {}
     values = {name: _value(name, value) for name, value in properties.items() if value is not None}
     return make_message(_body(members), read, values, read.content_type, entropy)
 

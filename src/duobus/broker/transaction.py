@@ -20,6 +20,7 @@ from duobus.fragment.commands import Command
 from duobus.fragment.purge import CancelScheduled
 from duobus.fragment.send import Reserve, ReservedRun, Run
 from duobus.fragment.settlement import SettleBatch
+from duobus.model.address import are_shards_of_one, sharded_queue_of
 
 if TYPE_CHECKING:
     from duobus.broker.fragment_handle import FragmentHandle
@@ -235,6 +236,8 @@ class Transaction:
 
     def _demand_entity(self, queue: Queue) -> None:
         if self.queue is not None and self.queue.top is not queue.top:
+            if are_shards_of_one(self.queue.path, queue.path):
+                raise _spans_fragments(queue)
             raise NotAllowed(
                 f"{ONE_ENTITY} The transaction works on '{self.queue.path}' and cannot work on '{queue.path}', too. "
                 "Use a transaction for each."
@@ -242,10 +245,7 @@ class Transaction:
 
     def _enter(self, queue: Queue, handle: FragmentHandle) -> None:
         if self.handle is not None and self.handle.home is not handle.home:
-            raise NotAllowed(
-                f"The messages of this transaction belong to different fragments of the partitioned entity "
-                f"'{queue.path}', which no transaction can span. Use a transaction for each partition key."
-            )
+            raise _spans_fragments(queue)
         self.queue = queue
         self.handle = handle.home
 
@@ -276,3 +276,11 @@ class Transaction:
                 command.beside = size
                 size += command.batch.bytes_total
         return work
+
+
+def _spans_fragments(queue: Queue) -> NotAllowed:
+    return NotAllowed(
+        "The messages of this transaction belong to different fragments of the partitioned entity "
+        f"'{sharded_queue_of(queue.path) or queue.path}', which no transaction can span. Use a transaction for each "
+        "partition key."
+    )

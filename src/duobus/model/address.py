@@ -168,6 +168,12 @@ def sharded_queue_of(key: str) -> str | None:
     return "/".join(segments[:-2]) if len(segments) > 2 and segments[-2] == SHARE else None
 
 
+def are_shards_of_one(path: str, other: str) -> bool:
+    """Whether two entities are shards of one queue: to a client they are one entity, of different fragments."""
+    whole = sharded_queue_of(path.lower())
+    return whole is not None and whole == sharded_queue_of(other.lower())
+
+
 def check_entity_name(name: str) -> str:
     """Return ``name`` if a queue or topic may be created under it.
 

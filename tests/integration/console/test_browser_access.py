@@ -150,7 +150,7 @@ async def test_each_entry_of_the_navigation_has_a_letter_that_the_list_of_keys_n
     entries = await page.locator("nav.screens a").evaluate_all(
         "links => links.map(link => [link.dataset.key, link.textContent.trim()])"
     )
-    assert len(entries) == 12
+    assert len(entries) == 13
     assert len({key for key, _ in entries}) == len(entries)
     # The page on which a person is comes last, so that each key has a page to leave.
     for key, label in [*entries[1:], entries[0]]:

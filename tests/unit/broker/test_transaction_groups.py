@@ -53,6 +53,20 @@ def active(queue: Queue) -> int:
 
 
 @simulated
+async def test_two_shards_of_one_queue_are_fragments_to_a_transaction_and_not_entities(hall: Hall) -> None:
+    # PE15: whoever owns both, the client knows one queue only, and reads its name.
+    await hall.start()
+    one, other = await hall.create("orders/~share/0"), await hall.create("Orders/~share/1")
+    found = transaction()
+    keyed = batch(b"a")
+    keyed.keys = [string_key("k")]
+    found.send(one, keyed)
+    with pytest.raises(NotAllowed, match=r"different fragments of the partitioned entity 'Orders'"):
+        found.send(other, batch(b"b"))
+    assert found.state == DOOMED
+
+
+@simulated
 async def test_refused_work_dooms_the_whole_and_the_first_reason_stays(hall: Hall) -> None:
     await hall.start()
     one, other = await hall.create("one"), await hall.create("other")

@@ -20,6 +20,7 @@ from duobus.gateway.amqp.mapping import (
     take_apart,
     take_session_apart,
 )
+from duobus.model.address import are_shards_of_one
 from duobus.model.batches import Mailbox, SendBatch
 from duobus.model.descriptions import Right
 from duobus.model.metering import OPERATION_BYTES, PING, SEND, operations_of
@@ -195,7 +196,7 @@ class IncomingLink(Mailbox, Endpoint):
         transaction processing).
         """
         via = via_entity(self._peer, self._link.session)
-        if via is None or via is self.queue or batch is None:
+        if via is None or via is self.queue or batch is None or are_shards_of_one(via.path, self.queue.path):
             self._peer.transactions.send(txn_id, self.queue, batch)
         else:
             address(batch, via, self.queue.path)

@@ -13,6 +13,7 @@ from typing import IO, Any, Final
 import pytest
 
 from duobus.testing import server as server_process
+from kits.browser_pages import browser, group_pages, page
 from kits.few_reports import tell_less
 from kits.loggers import loggers_as_before
 from kits.order import place_of
@@ -21,6 +22,8 @@ from kits.prompt_start import PromptStarter
 from kits.schedule import ALL, UNIT, UNIT_NICE, Places, Schedule, parts_of, read_durations, write_durations
 from kits.sockets import collect_sockets, sockets_forgiven
 
+#: Fixtures for tests with a browser, wherever they are: two folders that import them have two browsers in one process.
+__all__ = ["browser", "page"]
 #: Numbers of killed servers behind which sockets were collected once more.
 _KILLS: Final = [0]
 #: Fixtures that are costly enough for one process alone: a JVM takes seconds to start, and a gigabyte.
@@ -94,6 +97,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 # Before xdist looks at the groups.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    group_pages(items)
     if not config.pluginmanager.hasplugin("xdist"):
         return
     for item in items:

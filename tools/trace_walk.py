@@ -13,8 +13,8 @@ from ``Peer.data_received`` to the write of the answer on the transport:
     complete   a disposition comes in (accepted), and the one that settles goes out
 
 A profile hook in the loop's thread and in those of the stores notes which functions of ``duobus`` are called. Not
-counted: constructors, properties, lambdas, comprehensions and generator expressions, ``clock``, and the thread of the
-checkpoints, which does not run here.
+counted: constructors, properties, lambdas, comprehensions and generator expressions, ``clock``, and the threads of the
+checkpoints and of the journal's write-back, which do not run here.
 
 The walks are the same at each run. The loop's time stands still within a walk, so that no timer fires. What a thread
 has to say to the loop is held until that thread sleeps again: so a walk is what the loop does, then what the store's
@@ -63,6 +63,7 @@ from duobus.gateway.amqp.peer import Peer
 from duobus.model.descriptions import QueueDescription
 from duobus.server.composition import Server
 from duobus.server.settings import EMULATOR_KEY, NamespaceConfig, Settings, load_settings
+from duobus.storage.journal.writeback import WritebackThread
 from duobus.storage.sqlite.checkpoint import CheckpointThread
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -460,7 +461,8 @@ def trace_walks(folder: Path, rounds: int = 1) -> list[dict[str, Walk]]:
     """Return the walks by name, of so many messages one after the other, with a store in an empty folder."""
     trace = Trace()
     without_checkpoints = patch.object(CheckpointThread, "start", lambda _thread: None)
-    with trace.hooked(), without_checkpoints, asyncio.Runner(loop_factory=HandLoop) as runner:
+    without_writeback = patch.object(WritebackThread, "_run", lambda _thread: None)
+    with trace.hooked(), without_checkpoints, without_writeback, asyncio.Runner(loop_factory=HandLoop) as runner:
         return runner.run(_trace_in_loop(trace, folder, rounds))
 
 

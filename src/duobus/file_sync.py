@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
@@ -37,15 +37,17 @@ def sync_file(fd: int) -> None:
         os.fsync(fd)
 
 
-def sync_data(fd: int) -> None:
-    """Make the contents of an open file durable, and of what is known about it what it takes to read them.
-
-    Raises:
-        OSError: As of ``sync_file``.
-    """
+def full_data_sync(fd: int) -> None:
+    """What ``sync_data`` is where ``fdatasync`` does not reach the disk, or there is none."""
     if not _full_sync(fd):
-        # macOS and others have none.
-        getattr(os, "fdatasync", os.fsync)(fd)
+        os.fsync(fd)
+
+
+#: Make the contents of an open file durable, and of what is known about it what it takes to read them; raises as
+#: ``sync_file``. A journal calls this for each commit, so it is the system's own function where that is enough.
+sync_data: Final[Callable[[int], None]] = (
+    getattr(os, "fdatasync", full_data_sync) if FULL_SYNC is None else full_data_sync
+)
 
 
 def sync_folder(folder: Path | str) -> None:

@@ -1,6 +1,6 @@
 """A browser for tests of pages, as fixtures; without Debian's Chromium these tests are skipped and counted.
 
-A folder of tests has them by importing them into its conftest.
+The conftest of all tests imports them, once.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ BROWSER_GROUP = "browser"
 WAIT_MS = 60_000
 
 
-# Before xdist looks at the groups.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def group_pages(items: list[pytest.Item]) -> None:
+    """Put the tests with a browser into one group and give them time."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group(BROWSER_GROUP))

@@ -49,7 +49,7 @@ def on_macos(monkeypatch: pytest.MonkeyPatch, error: int = 0) -> FakeFcntl:
     return fake
 
 
-@pytest.mark.parametrize("sync", [syncing.sync_file, syncing.sync_data])
+@pytest.mark.parametrize("sync", [syncing.sync_file, syncing.full_data_sync])
 def test_on_macos_the_drive_is_told_to_write(
     monkeypatch: pytest.MonkeyPatch, synced: list[str], sync: Callable[[int], None]
 ) -> None:
@@ -85,8 +85,12 @@ def test_a_disk_that_refuses_a_full_sync_has_refused(monkeypatch: pytest.MonkeyP
 def test_elsewhere_files_are_synced_as_ever(monkeypatch: pytest.MonkeyPatch, synced: list[str]) -> None:
     monkeypatch.setattr(syncing, "FULL_SYNC", None)
     syncing.sync_file(7)
-    syncing.sync_data(7)
-    assert synced == ["fsync", "fdatasync"]
+    assert synced == ["fsync"]
+
+
+@pytest.mark.skipif(syncing.FULL_SYNC is not None or not hasattr(os, "fdatasync"), reason="macOS has another way")
+def test_elsewhere_the_data_of_a_file_are_synced_by_the_system_alone() -> None:
+    assert syncing.sync_data is os.fdatasync
 
 
 def test_nobody_syncs_a_file_past_the_one_that_knows_how() -> None:

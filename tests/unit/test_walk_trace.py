@@ -71,7 +71,7 @@ def test_a_walk_leads_from_the_connection_through_the_store_and_back(walks_of_tw
         functions = [function for functions in walk.values() for function in functions]
         assert functions[0] == "Peer.data_received", name
         assert "Peer._end_iteration" in functions, name
-        assert ("SqliteStore.commit" in functions) == (name != "deliver"), name
+        assert ("JournalStore.commit" in functions) == (name != "deliver"), name
 
 
 def test_a_walk_that_is_too_long_is_told_with_what_is_new_in_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -80,6 +81,16 @@ class Pooler:
         self._process = subprocess.Popen(
             ["pgbouncer", "-q", *user, str(self._config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
+        self._wait_until_it_listens()
+
+    def _wait_until_it_listens(self) -> None:
+        def listens() -> bool:
+            assert self._process is not None
+            assert self._process.poll() is None, f"PgBouncer ended with status {self._process.returncode}"
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", self._held.number)) == 0
+
+        until(listens)
 
     def stop(self) -> None:
         """Kill it: all connections break at once."""

@@ -29,7 +29,7 @@ def test_the_event_loop_and_the_thread_of_the_stores_have_a_table_each(tmp_path:
     loop, store = tables
     assert "read_frames" in loop
     assert "apsw" not in loop
-    assert "apsw" in store
+    assert "pwritev" in store
     assert "read_frames" not in store
     assert len(loop.split("\n")) == 10
     assert list(tmp_path.iterdir()) == []

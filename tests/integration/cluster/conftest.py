@@ -7,10 +7,6 @@ from collections.abc import Iterator
 import pytest
 from kit_cluster import Cluster, running_cluster
 
-from kits.browser_pages import browser, page, pytest_collection_modifyitems
-
-__all__ = ["browser", "cluster", "page", "pytest_collection_modifyitems"]
-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:

@@ -50,7 +50,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 def samples(key: str, option: click.Option) -> tuple[Any, Any]:
     """Two values that an option may have and that are not its default."""
     if option.is_flag:
-        return True, False
+        return option.default is not True, option.default is True
     if key in FORMS:
         return FORMS[key]
     if isinstance(option.type, click.Choice):
@@ -71,7 +71,9 @@ def toml(key: str, option: click.Option, value: Any) -> str:
 
 def words(key: str, option: click.Option, value: Any) -> list[str]:
     """The same on the command line."""
-    return [f"--{key}"] if option.is_flag else [f"--{key}", str(value)]
+    if option.is_flag:
+        return [f"--{key}" if value else f"--no-{key}"]
+    return [f"--{key}", str(value)]
 
 
 def run(*arguments: object, **environment: str) -> Result:

@@ -102,7 +102,7 @@ def test_a_disk_that_refuses_to_sync_the_room_fails_the_store(tmp_path: Path, mo
         raise OSError(errno.EIO, "input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr("duobus.storage.sqlite.log_space.os.fdatasync", refuse)
+        patch.setattr("duobus.storage.sqlite.log_space.sync_data", refuse)
         with pytest.raises(StoreFailed, match="could not make room in the log"):
             store.make_room(PIECE_BYTES)
     broker.open()

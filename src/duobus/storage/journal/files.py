@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -35,7 +35,16 @@ class JournalFiles:
     """The files of a journal where the operating system keeps them.
 
     Every method raises OSError where the system refuses.
+
+    Attributes:
+        write: Called with a file, buffers and an offset, writes the buffers one behind the other there; returns how
+            many bytes the disk took.
+        sync: Called with a file, has the disk keep what was written over bytes that the file had already.
     """
+
+    # Each commit makes these two calls, so they are the system's own.
+    write: Callable[[int, Sequence[bytes], int], int] = staticmethod(os.pwritev)
+    sync: Callable[[int], None] = staticmethod(sync_data)
 
     def names(self, path: str) -> list[str]:
         """Return the segments' files beside a database, sorted."""
@@ -54,10 +63,6 @@ class JournalFiles:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         return os.open(name, flags | (os.O_EXCL if is_new else 0), 0o600)
 
-    def write(self, file: int, buffers: Sequence[bytes], offset: int) -> int:
-        """Write buffers one behind the other; returns how many bytes the disk took."""
-        return os.pwritev(file, buffers, offset)
-
     def free(self, path: str) -> int:
         """Return the bytes that the disk of a database has free."""
         disk = os.statvfs(Path(path).parent)
@@ -66,10 +71,6 @@ class JournalFiles:
     def truncate(self, file: int, length: int) -> None:
         """Cut a file."""
         os.ftruncate(file, length)
-
-    def sync(self, file: int) -> None:
-        """Have the disk keep what was written over bytes that the file had already."""
-        sync_data(file)
 
     def sync_length(self, file: int) -> None:
         """Have the disk keep what was written, with the length that the file has now."""

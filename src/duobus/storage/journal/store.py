@@ -111,8 +111,6 @@ class JournalStore(MessagingStore):
         # See ``shared_bodies.topic_keys_of``.
         self._homes: Mapping[int, int] = {}
         self._sizes = CopySizes({}, {}, self)
-        # Shared bodies that the last commit of the journal has added, less those that went with it.
-        self._bodies = 0
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
@@ -221,22 +219,29 @@ class JournalStore(MessagingStore):
 
     def commit(self, batch: CommitBatch) -> None:
         """Append a record, durable on return, or have SQLite write the batch with all that waits."""
-        journal = self._opened()
+        journal = self._journal
+        if journal is None or self._failure is not None:
+            journal = self._opened()
         try:
             is_large = self._large.is_one(batch)
-            if is_large and not self._backlog:
+            if is_large and not self._backlog.size:
                 # SQLite has come as far as the journal and checks the batch itself; twice would cost a large one 2 %.
                 self._commit_behind(batch)
             else:
                 check_batch(batch, self._commit_no, self._fragments, self._sources)
                 if batch.commit_no != self._commit_no + 1 or is_for_tables(batch):
                     self._commit_behind(batch)
-                elif is_large or not self._append(journal, batch):
-                    with self._turn:
-                        self._bring_over(len(self._backlog), batch)
-                        batch.shared |= self._sizes_anew()
                 else:
-                    self._wait_for_sqlite(batch, journal)
+                    bodies = 0
+                    if self._homes and not is_large and self._sizes.concerns(batch):
+                        bodies = self._sizes.note(batch)
+                    # No room in the journal is as good as a large commit.
+                    if is_large or not journal.append(batch, self._generation):
+                        with self._turn:
+                            self._bring_over(len(self._backlog), batch)
+                            batch.shared |= self._sizes_anew()
+                    else:
+                        self._wait_for_sqlite(batch, journal, bodies)
         except BaseException as error:
             failure = self._give_up("commit", error)
             if failure is error:
@@ -254,11 +259,6 @@ class JournalStore(MessagingStore):
             self._sqlite.commit(batch)
             self._sizes_anew()
 
-    def _append(self, journal: Segments, batch: CommitBatch) -> bool:
-        """Write a commit to the journal, if there is room."""
-        self._bodies = self._sizes.note(batch) if self._sizes.concerns(batch) else 0
-        return journal.append(batch, self._generation)
-
     def _sizes_anew(self) -> dict[int, int]:
         """Take what SQLite, which has everything, says of the sizes of topics; returns those that are others now."""
         known, totals = self._sizes.totals, dict(self._sqlite.shared)
@@ -275,15 +275,15 @@ class JournalStore(MessagingStore):
         with self._beside("look for copies") as store:
             return store.bodies_of(keys)
 
-    def _wait_for_sqlite(self, batch: CommitBatch, journal: Segments) -> None:
-        """Note a commit that the journal has, and have it brought over some time."""
-        is_first = not self._backlog
-        self._backlog.add(batch, self._clock.monotonic_ms(), self._bodies)
+    def _wait_for_sqlite(self, batch: CommitBatch, journal: Segments, bodies: int) -> None:
+        """Note a commit that the journal has, with the shared bodies that it adds; it is brought over some time."""
+        is_first = not self._backlog.size
+        self._backlog.add(batch, self._clock.monotonic_ms(), bodies)
         if self._backlog.size > 2 * BYTES_MAX:
             with self._turn:
                 self._bring_over(len(self._backlog))
         elif self._thread is not None and (is_first or journal.wants_segment or self._backlog.size > BYTES_MAX):
-            self._thread.wake()
+            self._thread.bell.set()
 
     # -- bringing over ------------------------------------------------------------------------------------------
 

@@ -15,11 +15,14 @@ class WritebackThread:
 
     Args:
         look: Brings over what is due; whether anything still waits.
+
+    Attributes:
+        bell: Set by whoever wants the thread to look now.
     """
 
     def __init__(self, look: Callable[[], bool]) -> None:
         self._look = look
-        self._bell = threading.Event()
+        self.bell = threading.Event()
         self._is_ended = False
         # Not a daemon: the interpreter must not leave in the middle of a transaction.
         self._thread = threading.Thread(target=self._run, name="journal", daemon=False)
@@ -33,21 +36,17 @@ class WritebackThread:
         """Whether the thread has begun and not ended."""
         return self._thread.is_alive()
 
-    def wake(self) -> None:
-        """Have the thread look now."""
-        self._bell.set()
-
     def stop(self) -> None:
         """End, and wait for that; not to be called with a lock that ``look`` takes."""
         self._is_ended = True
-        self._bell.set()
+        self.bell.set()
         self._thread.join()
 
     def _run(self) -> None:
         is_more = False
         while True:
-            self._bell.wait(STEP_S if is_more else None)
-            self._bell.clear()
+            self.bell.wait(STEP_S if is_more else None)
+            self.bell.clear()
             if self._is_ended:
                 return
             is_more = self._look()

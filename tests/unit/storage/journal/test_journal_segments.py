@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_journal_format import small_batch
 
 from duobus.errors import StoreFailed
-from duobus.storage.journal import files as journal_files
 from duobus.storage.journal.files import SYSTEM_FILES, JournalFiles
 from duobus.storage.journal.format import HEADER_BYTES, HEADERS_AT
 from duobus.storage.journal.replay import Position, missing_commits
@@ -69,14 +69,19 @@ def test_every_commit_is_found_again(journal: Opened) -> None:
     assert journal.replayed(100) == list(range(101, 151))
 
 
+def replace(monkeypatch: pytest.MonkeyPatch, call: str, by: Callable[..., Any]) -> None:
+    """Have every journal make this call to the system in another way."""
+    monkeypatch.setattr(JournalFiles, call, staticmethod(by))
+
+
 def test_a_commit_is_one_write_and_one_sync_and_makes_no_file_longer(
     journal: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal.append()
     calls: list[str] = []
-    pwritev, sync_data = os.pwritev, journal_files.sync_data
-    monkeypatch.setattr(os, "pwritev", lambda *given: (calls.append("write"), pwritev(*given))[1])
-    monkeypatch.setattr(journal_files, "sync_data", lambda fd: (calls.append("sync"), sync_data(fd))[1])
+    write_at, sync_data = JournalFiles.write, JournalFiles.sync
+    replace(monkeypatch, "write", lambda *given: (calls.append("write"), write_at(*given))[1])
+    replace(monkeypatch, "sync", lambda fd: (calls.append("sync"), sync_data(fd))[1])
     sizes = [file.stat().st_size for file in files_of(journal.path)]
     for _ in range(3):
         journal.append()
@@ -125,14 +130,14 @@ def test_a_segment_that_finds_no_room_to_grow_is_used_as_it_is(tmp_path: Path, m
     journal = Opened(tmp_path, SIZE // 4)
     while journal.append():
         pass
-    pwritev = os.pwritev
+    write_at = JournalFiles.write
 
     def full(fd: int, buffers: Sequence[bytes], offset: int) -> int:
         if offset >= os.fstat(fd).st_size:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return pwritev(fd, buffers, offset)
+        return write_at(fd, buffers, offset)
 
-    monkeypatch.setattr(os, "pwritev", full)
+    replace(monkeypatch, "write", full)
     done = journal.commit_no
     journal.segments.release(done)
     while journal.append():
@@ -227,15 +232,15 @@ def test_a_prepared_segment_is_the_next_one_and_holds_nothing(journal: Opened) -
 
 def test_the_headers_are_synced_one_after_the_other(journal: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int | str] = []
-    pwritev, sync_data = os.pwritev, journal_files.sync_data
+    write_at, sync_data = JournalFiles.write, JournalFiles.sync
 
     def write(fd: int, buffers: Sequence[bytes], at: int) -> int:
         if [len(data) for data in buffers] == [HEADER_BYTES]:
             calls.append(at)
-        return pwritev(fd, buffers, at)
+        return write_at(fd, buffers, at)
 
-    monkeypatch.setattr(os, "pwritev", write)
-    monkeypatch.setattr(journal_files, "sync_data", lambda fd: (calls.append("sync"), sync_data(fd))[1])
+    replace(monkeypatch, "write", write)
+    replace(monkeypatch, "sync", lambda fd: (calls.append("sync"), sync_data(fd))[1])
     journal.append(3 * SIZE)
     journal.append(3 * SIZE)
     assert calls == ["sync", HEADERS_AT[0], "sync", HEADERS_AT[1], "sync", "sync"]
@@ -270,6 +275,6 @@ def test_a_sync_that_fails_comes_out_of_the_append(journal: Opened, monkeypatch:
     def refuse(_fd: int) -> None:
         raise OSError("planted")
 
-    monkeypatch.setattr(journal_files, "sync_data", refuse)
+    replace(monkeypatch, "sync", refuse)
     with pytest.raises(OSError, match="planted"):
         journal.append()

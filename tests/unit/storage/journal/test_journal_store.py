@@ -385,7 +385,7 @@ def test_commits_go_on_where_there_is_no_room_for_another_segment_or_a_longer_on
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
-@pytest.mark.parametrize("call", ["pwritev", "fdatasync"])
+@pytest.mark.parametrize("call", ["write", "sync"])
 def test_an_append_that_the_disk_refuses_closes_the_store_and_all_that_was_answered_is_there_again(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, number: int, call: str
 ) -> None:
@@ -396,7 +396,7 @@ def test_an_append_that_the_disk_refuses_closes_the_store_and_all_that_was_answe
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, call, refuse)
+        patch.setattr(JournalFiles, call, staticmethod(refuse))
         with pytest.raises(StoreFailed, match="could not commit"):
             broker.send(source, [b"ambiguous"])
         with pytest.raises(StoreFailed, match="could not commit"):
@@ -429,14 +429,14 @@ def test_a_failure_beside_an_append_leaves_the_files_of_the_journal_open(
     broker.send(source, [b"a"])
     store = broker.store
     assert isinstance(store, JournalStore)
-    write = os.pwritev
+    write = JournalFiles.write
 
     def fails_meanwhile(fd: int, buffers: Sequence[bytes], offset: int) -> int:
         store._give_up("do something else", StoreFailed("something else failed"))
         return write(fd, buffers, offset)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwritev", fails_meanwhile)
+        patch.setattr(JournalFiles, "write", staticmethod(fails_meanwhile))
         broker.send(source, [b"b"])
     with pytest.raises(StoreFailed, match="something else failed"):
         broker.send(source, [b"c"])

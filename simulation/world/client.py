@@ -266,6 +266,9 @@ class SimulatedClient(SimulatedConnection):
             name = f"a-{node}"
             replies = await self._attach(session.attach_receiver(name, Source(address=node), Target(address=name)))
             replies.grant(100)
+        elif not replies.credit:
+            # Else the answers wait: a drain asks for more than a hundred deferred messages.
+            replies.grant(100)
         if requests is None:
             requests = await self._attach(session.attach_sender(f"q-{node}", Source(address="x"), Target(address=node)))
             self._flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import hashlib
 import random
 import ssl
@@ -294,7 +295,9 @@ async def test_a_sender_whose_body_fails_has_its_own_error_and_the_service_no_wh
             await sender.request("POST", body=pieces())
         await until(lambda: bool(seen))
     # That a sender leaves is nothing that the service did wrong.
-    assert [record for record in caplog.records if record.name == "duobus.relay"] == []
+    # Another test in this process may have asked for lines that only inform.
+    wrong = [record for record in caplog.records if record.levelno > logging.INFO]
+    assert [record for record in wrong if record.name == "duobus.relay"] == []
 
 
 @asynchronous

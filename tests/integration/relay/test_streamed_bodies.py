@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import hashlib
+import logging
 import random
 import ssl
 import threading

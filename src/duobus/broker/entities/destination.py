@@ -53,13 +53,11 @@ class Destination(Protocol):
         fragments: In order of slot.
         placement: Which of them a message goes to.
         is_deleted: It is gone.
-        is_sharded: It is a sharded queue.
     """
 
     fragments: list[FragmentHandle]
     placement: Placement
     is_deleted: bool
-    is_sharded: bool
 
     @property
     def path(self) -> str:
@@ -76,8 +74,8 @@ class Destination(Protocol):
     def prepare(self, batch: SendBatch) -> None:
         """Messages are about to be sent to it: they are a use of it, and get their identity."""
 
-    def fragment_of_count(self, count: int) -> FragmentHandle:
-        """Where a message without a key goes that has this count at its origin; asked of sharded queues alone.
+    def fragment_of_count(self, count: int) -> FragmentHandle | None:
+        """Where a message without a key goes that has this count at its origin; None: to any fragment.
 
         The same each time: only the fragment that it was sent to before knows that it has it.
         """
@@ -197,7 +195,7 @@ def fixed_fragment(entity: Destination, key: bytes | None, count: int) -> Fragme
     """The one fragment, there or not, of a message that has this key and count; None: it may go to any."""
     if key is not None:
         return entity.fragments[slot_of(key, len(entity.fragments))]
-    return entity.fragment_of_count(count) if entity.is_sharded else None
+    return entity.fragment_of_count(count)
 
 
 def is_retriable(error: ServiceBusError) -> bool:

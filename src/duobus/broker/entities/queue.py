@@ -259,9 +259,10 @@ class Queue:
         by_fragment = self._by_fragment(numbers, "scheduled")
         return [CancelScheduled(handle, self.source_no, counts, reply) for handle, counts in by_fragment]
 
-    def fragment_of_count(self, count: int) -> FragmentHandle:
-        """See Destination; a queue is asked for its turns instead."""
-        return self.fragments[count % len(self.fragments)]
+    def fragment_of_count(self, count: int) -> FragmentHandle | None:
+        """See Destination."""
+        del count
+        return None
 
     # -- receiving ----------------------------------------------------------------------------------------------
 

@@ -131,7 +131,7 @@ class RemoteFragment:
 class RemoteEntity:
     """An entity of another server as a destination; see Destination."""
 
-    __slots__ = ("description", "fragments", "is_deleted", "is_partitioned", "is_sharded", "path", "placement")
+    __slots__ = ("description", "fragments", "is_deleted", "is_partitioned", "path", "placement")
 
     def __init__(self, path: str, broker: RemoteBroker) -> None:
         self.path = path
@@ -140,7 +140,6 @@ class RemoteEntity:
         self.placement: Any = None
         self.is_deleted = False
         self.is_partitioned = False
-        self.is_sharded = False
 
     def prepare(self, batch: Any) -> None:
         """The owner does that."""
@@ -148,7 +147,6 @@ class RemoteEntity:
     def fragment_of_count(self, count: int) -> Any:
         """See Destination."""
         del count
-        return self.fragments[0]
 
 
 class ShardedDestination:
@@ -165,7 +163,6 @@ class ShardedDestination:
         "fragments",
         "is_deleted",
         "is_partitioned",
-        "is_sharded",
         "path",
         "placement",
     )
@@ -176,7 +173,6 @@ class ShardedDestination:
         self.description = sharded.about
         self.is_deleted = False
         self.is_partitioned = True
-        self.is_sharded = True
         self.placement: Any = None
         self._handles: list[Any] = [RemoteFragment(broker, share.path) for share in sharded.shares]
         # By slot, so that a key leads to its shard.

@@ -7,6 +7,7 @@ import json
 import re
 import socket
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from ssl import SSLCertVerificationError, SSLContext
 from typing import Any, Final, Protocol
 from urllib.parse import quote
@@ -192,11 +193,7 @@ class HttpProxy:
         self, request: web.Request, target: Target, call: Call | None, sharded: ShardedQueueMap
     ) -> web.StreamResponse:
         """The answer of a share; or, where nothing is asked of messages, the entry of all of them."""
-
-        async def send(index: int, path: str, body: bytes | None) -> web.Response | None:
-            address = self._owners.http_address_at(sharded.store_of(index))
-            return None if not address else await self._whole(request, address, path, body)
-
+        send = partial(self._of_shard, request, sharded)
         held = 0
 
         async def read(limit: int) -> bytes:
@@ -217,13 +214,16 @@ class HttpProxy:
         finally:
             self._room.give(held)
 
+    async def _of_shard(
+        self, request: web.Request, sharded: ShardedQueueMap, index: int, path: str, body: bytes | None
+    ) -> web.Response | None:
+        """The answer of the owner of one shard; None when it has no server."""
+        address = self._owners.http_address_at(sharded.store_of(index))
+        return await self._whole(request, address, path, body) if address else None
+
     async def _of_dead_letters(self, request: web.Request, target: Target, sharded: ShardedQueueMap) -> web.Response:
         """What the shards say to work on the messages of all of them."""
-
-        async def send(index: int, path: str, body: bytes) -> web.Response | None:
-            address = self._owners.http_address_at(sharded.store_of(index))
-            return None if not address else await self._whole(request, address, path, body)
-
+        send = partial(self._of_shard, request, sharded)
         rest = tuple(target.segments[sharded.row.path.count("/") + 1 : -1])
         body = b""
         try:

@@ -48,7 +48,6 @@ async def claim(ask: Ask, shards: Sequence[Sequence[int]], body: dict[Any, Any])
     asked = {**body, "max-wait": Int(0)}
     told, away = await _of_all(ask, shards, {**asked, "max-count": Int(0)})
     while not told["fragments"] and messages:
-        least = min(max(1, integer_of(body, "min-count", 1)), messages)
         there = [index for index in range(len(shards)) if index not in away]
         for left in range(len(there), 0, -1):
             if messages <= told["message-count"] or size <= told["size"]:
@@ -59,7 +58,8 @@ async def claim(ask: Ask, shards: Sequence[Sequence[int]], body: dict[Any, Any])
                 _add(told, await ask(there[-left], {**asked, **budget}))
             except StoreUnavailable:
                 told["unavailable"] += [Int(number) for number in shards[there[-left]]]
-        if told["message-count"] >= least or told["message-count"] or loop.time() + PAUSE_S >= end_s:
+        # Nothing more can be claimed under an id that has something, however few messages these are.
+        if told["message-count"] or loop.time() + PAUSE_S >= end_s:
             break
         await asyncio.sleep(PAUSE_S)
     return told

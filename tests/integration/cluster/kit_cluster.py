@@ -134,6 +134,13 @@ class Cluster:
             found[number] = sorted(store for store, state in stores.items() if state == "open")
         return found
 
+    def start_all(self) -> None:
+        """Start all servers at a time, and wait until each is ready."""
+        for number in self.servers:
+            self.start(number)
+        for number in self.servers:
+            self.await_ready(number)
+
     def await_served(self, *servers: int) -> float:
         """Wait until these servers have opened all stores, evenly spread; return the seconds that it took."""
         begun = time.monotonic()
@@ -172,10 +179,7 @@ def running_cluster(folder: Path, **options: Any) -> Iterator[Cluster]:
     with running_postgres(durable=True) as postgres:
         cluster = Cluster(folder, postgres, **options)
         try:
-            for number in cluster.servers:
-                cluster.start(number)
-            for number in cluster.servers:
-                cluster.await_ready(number)
+            cluster.start_all()
             yield cluster
         finally:
             cluster.close()

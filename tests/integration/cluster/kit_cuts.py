@@ -75,10 +75,7 @@ def running_networked_cluster(folder: Path, *, servers: int = 3) -> Iterator[Net
         try:
             postgres.create()
             postgres.start()
-            for number in cluster.servers:
-                cluster.start(number)
-            for number in cluster.servers:
-                cluster.await_ready(number)
+            cluster.start_all()
             yield cluster
         finally:
             cluster.close()

@@ -61,10 +61,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_TwoDatabases]
         cluster = _TwoDatabases(folder, postgres, stores=2, elsewhere=2, more=lambda _number: given)
         cluster.other = other
         try:
-            for number in cluster.servers:
-                cluster.start(number)
-            for number in cluster.servers:
-                cluster.await_ready(number)
+            cluster.start_all()
             cluster.await_served()
             with cluster.admin(0) as admin:
                 for number in range(16):

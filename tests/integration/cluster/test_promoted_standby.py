@@ -32,10 +32,7 @@ def test_a_synchronous_standby_that_is_promoted_under_traffic_has_everything(tmp
     with running_postgres(durable=True) as postgres, synchronous_standby(postgres) as standby:
         cluster = _Either(tmp_path, postgres, standby)
         try:
-            for number in cluster.servers:
-                cluster.start(number)
-            for number in cluster.servers:
-                cluster.await_ready(number)
+            cluster.start_all()
             cluster.await_served()
             queues = ["p0", "p1", "p2"]
             with cluster.admin(0) as admin:

@@ -67,10 +67,7 @@ def rolling(tmp_path: Path, old: Path) -> Iterator[Rolling]:
     with running_postgres(durable=True) as postgres:
         cluster = Rolling(tmp_path, postgres, old)
         try:
-            for number in cluster.servers:
-                cluster.start(number)
-            for number in cluster.servers:
-                cluster.await_ready(number)
+            cluster.start_all()
             cluster.await_served()
             with cluster.admin(0) as admin:
                 for queue in QUEUES:

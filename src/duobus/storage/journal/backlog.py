@@ -11,8 +11,12 @@ from typing import Final, NamedTuple
 
 from duobus.storage.interface import CommitBatch
 
-#: A commit is due when it is so old: most messages are gone by then (decision 0059).
+#: What is brought over is so old: most messages are gone by then (decision 0059).
 AGE_MS: Final = 200
+#: Commits that are fewer bytes than this rest until the first of them is so old. Each time is a transaction of its own,
+#: and writes the row of each source and the pages of its messages anew (decision 0072).
+REST_MS: Final = 1_000
+REST_BYTES: Final = 8 << 20
 #: Bytes that wait, at the most, until the thread that brings over hurries. Twice as many, and commits wait for it.
 BYTES_MAX: Final = 24 << 20
 #: What a commit takes beside its payloads, roughly.
@@ -22,6 +26,9 @@ _COPY_BYTES: Final = 128
 #: While commits lately have so many bytes in the mean and what they put stays for the most part, they go to SQLite at
 #: once: what is written twice costs more than one sync saves.
 _LARGE_BYTES: Final = 128 << 10
+#: ... unless they are spread over so many sources that each gets less than this: SQLite writes a page of 8 KiB for each
+#: source, however little comes to it, and the more is brought over at a time, the fewer pages that are.
+_SOURCE_BYTES: Final = 8 << 10
 #: So many commits are "lately".
 _LATELY: Final = 16
 #: Of a long list of messages about so many are looked at to tell how large all are; the step is odd, so that it meets
@@ -64,11 +71,19 @@ class Backlog:
             self.size += size
             self.rows += rows
 
-    def due(self, now_ms: int) -> int:
-        """Return how many of the first are to be brought over now: those that are old, or more where too much waits."""
+    def due(self, now_ms: int, *, is_short: bool = False) -> int:
+        """Return how many of the first are to be brought over now: those that are old, or more where too much waits.
+
+        ``is_short``: the journal is short of room, so that few commits do not rest.
+        """
         number = 0
         with self._lock:
             left = self.size
+            if not self._waiting:
+                return 0
+            is_resting = left < REST_BYTES and now_ms - self._waiting[0].at_ms < REST_MS
+            if is_resting and not is_short:
+                return 0
             if left < BYTES_MAX:
                 left = 0
             for waiting in self._waiting:
@@ -116,7 +131,10 @@ class LargeCommits:
         gone = min(gone, put + int(2 * self._put / _LATELY))
         self._put += put - self._put / _LATELY
         self._gone += gone - self._gone / _LATELY
-        return self._gone < self._put / 2 and self._size >= _LARGE_BYTES
+        if self._gone >= self._put / 2 or self._size < _LARGE_BYTES:
+            return False
+        # The messages of each source have pages of their own in SQLite's file.
+        return size >= _SOURCE_BYTES * len(batch.sources)
 
 
 def measure(batch: CommitBatch) -> tuple[int, int, int]:

@@ -1,7 +1,7 @@
 """JournalStore: a store in a SQLite file with a journal before it. A commit is one append and one sync (decision 0059).
 
     commit     ──record──sync──answer──record──sync──answer──          the thread that owns the store
-    bring over ────────────────────── many commits, one transaction ── a thread of this store, 0.1 to 0.2 s later
+    bring over ────────────────────── many commits, one transaction ── a thread of this store, up to a second later
 
 What is gone by the time it would be brought over never reaches SQLite. Whatever reads SQLite, or changes other things
 than messages, has all commits brought over first; large commits of messages that stay are written to SQLite at once.
@@ -310,8 +310,11 @@ class JournalStore(MessagingStore):
                     raise
                 if self._mark is not None:
                     self._mark.write(self._commit_no)
-                self._bring_over(self._backlog.due(self._clock.monotonic_ms()))
-                journal.prepare()
+                is_short = not journal.prepare()
+                self._bring_over(self._backlog.due(self._clock.monotonic_ms(), is_short=is_short))
+                if is_short:
+                    # Segments may be free now.
+                    journal.prepare()
             except BaseException as error:  # noqa: BLE001 - the next call of the store's owner raises it
                 self._give_up("bring the journal over", error)
                 return False

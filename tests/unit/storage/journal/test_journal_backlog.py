@@ -15,6 +15,15 @@ def sent(payloads: list[bytes], removed: tuple[int, int] | None = None) -> Commi
     batch = CommitBatch(1, 1)
     batch.puts = [Put(1, 1, 1, payloads)] if payloads else []
     batch.removed = [(1, *removed)] if removed else []
+    batch.sources = [(1, 1 + len(payloads), 0, b"")]
+    return batch
+
+
+def spread(payloads: list[bytes], number: int) -> CommitBatch:
+    """A commit of new messages of so many sources, which take turns."""
+    batch = CommitBatch(1, 1)
+    batch.puts = [Put(1 + index % number, 1, 1, [payload]) for index, payload in enumerate(payloads)]
+    batch.sources = [(1 + index, 2, 0, b"") for index in range(number)]
     return batch
 
 
@@ -26,6 +35,14 @@ def test_large_commits_of_what_stays_go_to_sqlite_after_a_few() -> None:
 def test_large_commits_of_what_is_removed_as_fast_wait_in_the_journal() -> None:
     large = LargeCommits()
     assert not any(large.is_one(sent(LARGE, (1, 500))) for _ in range(100))
+
+
+@pytest.mark.parametrize(("number", "is_for_sqlite"), [(1, True), (60, True), (65, False), (500, False)])
+def test_large_commits_whose_sources_get_less_than_a_page_each_wait_in_the_journal(
+    number: int, is_for_sqlite: bool
+) -> None:
+    large = LargeCommits()
+    assert any(large.is_one(spread(LARGE, number)) for _ in range(20)) == is_for_sqlite
 
 
 def test_a_purge_before_does_not_keep_large_commits_from_sqlite() -> None:

@@ -62,9 +62,14 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, batch: CommitBatch, at_ms: int, bodies: int = 0) -> None:
-        """Add a commit that was written to the journal at this time, and adds so many bodies that copies share."""
-        size, put, gone = measure(batch)
+    def add(
+        self, batch: CommitBatch, at_ms: int, bodies: int = 0, measured: tuple[int, int, int] | None = None
+    ) -> None:
+        """Add a commit that was written to the journal at this time, and adds so many bodies that copies share.
+
+        ``measured``: what ``measure`` says of it, if that is known.
+        """
+        size, put, gone = measured or measure(batch)
         rows = put - gone + bodies
         with self._lock:
             self._waiting.append(_Waiting(at_ms, size, rows, batch))
@@ -115,16 +120,21 @@ class LargeCommits:
     """Tells which commits are written to SQLite at once, because they would be written twice otherwise.
 
     That pays for many bytes that stay: one large transaction of SQLite's is as good as another.
+
+    Attributes:
+        measured: What ``measure`` says of the last commit that was asked about; None where only a sample was taken.
     """
 
-    __slots__ = ("_gone", "_put", "_size")
+    __slots__ = ("_gone", "_put", "_size", "measured")
 
     def __init__(self) -> None:
         self._size = self._put = self._gone = 0.0
+        self.measured: tuple[int, int, int] | None = None
 
     def is_one(self, batch: CommitBatch) -> bool:
         """Whether this one is; to be asked once for each commit, in order."""
-        size, put, gone = _estimate(batch)
+        size, put, gone, is_exact = _estimate(batch)
+        self.measured = (size, put, gone) if is_exact else None
         self._size += (size - self._size) / _LATELY
         # A purge, or the end of a long drain, removes what many commits before have put, in one: as far as that goes
         # beyond what is put lately, it says nothing of what comes now.
@@ -156,23 +166,29 @@ def measure(batch: CommitBatch) -> tuple[int, int, int]:
     return size, put, gone
 
 
-def _estimate(batch: CommitBatch) -> tuple[int, int, int]:
-    """As ``measure``, but the bytes of long lists are told by a sample: every commit is asked, however large."""
+def _estimate(batch: CommitBatch) -> tuple[int, int, int, bool]:
+    """As ``measure``, but the bytes of long lists are told by a sample: every commit is asked, however large.
+
+    Returns:
+        The three, and whether they are what ``measure`` says.
+    """
     size, put, gone = _COMMIT_BYTES, 0, 0
+    is_exact = True
     for one in batch.puts:
         payloads = one.payloads
         number = len(payloads)
         if one.origins is not None:
-            return measure(batch)
+            return *measure(batch), True
         put += number
         if number < 2 * _SAMPLE:
             size += sum(map(len, payloads))
         else:
             some = payloads[:: number // _SAMPLE | 1]
             size += number * sum(map(len, some)) // len(some)
+            is_exact = False
     for _, first, last in batch.removed:
         gone += last - first + 1
-    return size, put, gone
+    return size, put, gone, is_exact
 
 
 def is_for_tables(batch: CommitBatch) -> bool:

@@ -278,7 +278,7 @@ class JournalStore(MessagingStore):
     def _wait_for_sqlite(self, batch: CommitBatch, journal: Segments, bodies: int) -> None:
         """Note a commit that the journal has, with the shared bodies that it adds; it is brought over some time."""
         is_first = not self._backlog.size
-        self._backlog.add(batch, self._clock.monotonic_ms(), bodies)
+        self._backlog.add(batch, self._clock.monotonic_ms(), bodies, self._large.measured)
         if self._backlog.size > 2 * BYTES_MAX:
             with self._turn:
                 self._bring_over(len(self._backlog))

@@ -56,9 +56,19 @@ def test_a_purge_before_does_not_keep_large_commits_from_sqlite() -> None:
 def test_how_large_a_long_commit_is_is_told_by_some_of_its_messages() -> None:
     for sizes in ([1 << 10] * 500, [10, 3000] * 450, [*range(1000)], [1] * 31):
         commit = sent([bytes(size) for size in sizes], (1, 7))
-        (size, *counts), (told, *counts_told) = measure(commit), _estimate(commit)
+        (size, *counts), (told, *counts_told, is_exact) = measure(commit), _estimate(commit)
         assert counts_told == counts
         assert told == pytest.approx(size, rel=0.1)
+        assert is_exact == (len(sizes) < 32)
+
+
+def test_what_was_measured_exactly_is_not_measured_again() -> None:
+    large = LargeCommits()
+    for commit in (sent([b"a", b"bc"], (1, 7)), spread(LARGE, 500)):
+        large.is_one(commit)
+        assert large.measured == measure(commit)
+    large.is_one(sent(LARGE))
+    assert large.measured is None
 
 
 def test_a_body_that_copies_share_is_measured_once() -> None:

@@ -45,6 +45,14 @@ def test_large_commits_whose_sources_get_less_than_a_page_each_wait_in_the_journ
     assert any(large.is_one(spread(LARGE, number)) for _ in range(20)) == is_for_sqlite
 
 
+def test_large_commits_of_a_topic_s_copies_go_to_sqlite_however_many_its_subscriptions_are() -> None:
+    large, body = LargeCommits(), bytes(1000)
+    batch = spread([body] * 2000, 2000)
+    for put in batch.puts:
+        put.origins = [-7]
+    assert any(large.is_one(batch) for _ in range(20))
+
+
 def test_a_purge_before_does_not_keep_large_commits_from_sqlite() -> None:
     large = LargeCommits()
     for _ in range(20):

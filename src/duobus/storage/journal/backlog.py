@@ -143,8 +143,8 @@ class LargeCommits:
         self._gone += gone - self._gone / _LATELY
         if self._gone >= self._put / 2 or self._size < _LARGE_BYTES:
             return False
-        # The messages of each source have pages of their own in SQLite's file. Copies of topics go there all the same: the
-        # journal has to count their bodies.
+        # The messages of each source have pages of their own in SQLite's file. Copies of topics go there all the same:
+        # the journal has to count their bodies.
         return size >= _SOURCE_BYTES * len(batch.sources) or any(put.origins is not None for put in batch.puts)
 
 

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from duobus.broker.entities.purge import CommandReply
-from duobus.broker.pager import WINDOW_BYTES_SHORT
+from duobus.broker.pager import MESSAGE_BYTES, WINDOW_BYTES_SHORT
 from duobus.errors import MessageNotFound, StoreUnavailable
 from duobus.fragment.claims.commands import (
     CLAIMED_MAX,
@@ -140,7 +140,7 @@ async def _claim_new(
         ]
         await _done(commands)
         for command in commands:
-            command.handle.note_kept(sum(len(message.payload) for message in command.messages))
+            command.handle.note_kept(sum([len(message.payload) + MESSAGE_BYTES for message in command.messages]))
         # What is claimed stays in memory. Every claim has something, and no more where memory has no room.
         candidates = [handle for handle in asked if not _is_short_of_room(handle)]
 

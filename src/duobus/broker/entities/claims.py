@@ -23,9 +23,10 @@ from duobus.fragment.claims.commands import (
     ReleaseClaim,
     SettleClaim,
     forget_if_empty,
+    has_members,
     members_of,
 )
-from duobus.fragment.message import MAIN, QueuedMessage, sub_queue_of
+from duobus.fragment.message import MAIN, QueuedMessage
 
 if TYPE_CHECKING:
     from duobus.broker.fragment_handle import FragmentHandle
@@ -110,7 +111,7 @@ async def claim(
     online = [handle for handle in handles if handle.online]
     if not online:
         raise handles[0].unavailable()
-    if any(_members(handle, source_no, sub_queue, claim_id) for handle in online):
+    if any(has_members(_source_of(handle, source_no), claim_id, sub_queue) for handle in online):
         # What the index names may be in a commit under way: nobody is told of it before that is durable.
         nothing = ClaimBudget(0, 0)
         await _done([_command(handle, source_no, sub_queue, claim_id, nothing) for handle in online])
@@ -191,11 +192,11 @@ async def settle(
         StoreUnavailable: The store of a fragment is away, or failed meanwhile; the others were settled.
     """
     async def one(handle: FragmentHandle) -> Freed:
-        counts = [message.count for message in _members(handle, source_no, sub_queue, claim_id)]
         if told is not None and handle.number not in told:
-            return await _returned(handle, source_no, claim_id, counts, is_counted=False)
+            return await _returned(handle, source_no, sub_queue, claim_id, is_counted=False)
         commands = [
-            SettleClaim(handle, source_no, None, claim_id=claim_id, counts=some) for some in _pieces(counts)
+            SettleClaim(handle, source_no, None, sub_queue=sub_queue, claim_id=claim_id, counts=some)
+            for some in _pieces(handle, source_no, claim_id)
         ]
         await _done(commands)
         return Freed(sum(len(command.messages) for command in commands), 0, sum(command.busy for command in commands))
@@ -219,20 +220,21 @@ async def release(
         StoreUnavailable: The store of a fragment is away, or failed meanwhile; the others were given back.
     """
     async def one(handle: FragmentHandle) -> Freed:
-        counts = [message.count for message in _members(handle, source_no, sub_queue, claim_id)]
-        freed = await _returned(handle, source_no, claim_id, counts, is_counted=is_counted)
+        freed = await _returned(handle, source_no, sub_queue, claim_id, is_counted=is_counted)
         return Freed(freed.returned, 0, freed.busy)
 
     return await _freed(handles, source_no, claim_id, one)
 
 
 async def _returned(
-    handle: FragmentHandle, source_no: int, claim_id: str, counts: list[int], *, is_counted: bool
+    handle: FragmentHandle, source_no: int, sub_queue: int, claim_id: str, *, is_counted: bool
 ) -> Freed:
     """Give messages of one fragment back."""
     commands = [
-        ReleaseClaim(handle, source_no, None, claim_id=claim_id, counts=some, is_counted=is_counted)
-        for some in _pieces(counts)
+        ReleaseClaim(
+            handle, source_no, None, sub_queue=sub_queue, claim_id=claim_id, counts=some, is_counted=is_counted
+        )
+        for some in _pieces(handle, source_no, claim_id)
     ]
     await _done(commands)
     return Freed(0, sum(len(command.messages) for command in commands), sum(command.busy for command in commands))
@@ -322,8 +324,7 @@ async def _has_more(handle: FragmentHandle, source_no: int, sub_queue: int) -> b
 
 
 def _members(handle: FragmentHandle, source_no: int, sub_queue: int, claim_id: str) -> list[QueuedMessage]:
-    members = members_of(_source_of(handle, source_no), claim_id)
-    return [message for message in members if sub_queue_of(message.state) == sub_queue]
+    return members_of(_source_of(handle, source_no), sub_queue, claim_id)
 
 
 def _tidy(handle: FragmentHandle, source_no: int, claim_id: str) -> None:
@@ -331,7 +332,9 @@ def _tidy(handle: FragmentHandle, source_no: int, claim_id: str) -> None:
         forget_if_empty(_source_of(handle, source_no), claim_id)
 
 
-def _pieces(counts: list[int]) -> list[list[int]]:
+def _pieces(handle: FragmentHandle, source_no: int, claim_id: str) -> list[list[int]]:
+    """What the index names for a claim, for some commands; each looks at the messages themselves."""
+    counts = _source_of(handle, source_no).claims.get(claim_id, [])
     return [counts[at : at + CLAIMED_MAX] for at in range(0, len(counts), CLAIMED_MAX)]
 
 

@@ -13,12 +13,18 @@ from duobus.storage.interface import CommitBatch
 
 #: A commit is due when it is so old: most messages are gone by then (decision 0059).
 AGE_MS: Final = 200
+#: One that changes so many messages at once is due later: it is a claim, most of whose messages are removed within a few
+#: seconds (decision 0064), and SQLite writes a row anew, with its body, to change its state.
+CLAIMED_LEAST: Final = 100
+CLAIMED_AGE_MS: Final = 3_000
 #: Bytes that wait, at the most, until the thread that brings over hurries. Twice as many, and commits wait for it.
 BYTES_MAX: Final = 24 << 20
 #: What a commit takes beside its payloads, roughly.
 _COMMIT_BYTES: Final = 200
 #: And for each copy of a topic's message, whose row costs as much as so many bytes.
 _COPY_BYTES: Final = 128
+#: And for each message that is changed.
+_CHANGE_BYTES: Final = 128
 #: While commits lately have so many bytes in the mean and what they put stays for the most part, they go to SQLite at
 #: once: what is written twice costs more than one sync saves.
 _LARGE_BYTES: Final = 128 << 10
@@ -30,7 +36,7 @@ _SAMPLE: Final = 16
 
 
 class _Waiting(NamedTuple):
-    at_ms: int
+    due_ms: int
     size: int
     rows: int
     batch: CommitBatch
@@ -58,21 +64,26 @@ class Backlog:
     def add(self, batch: CommitBatch, at_ms: int, bodies: int = 0) -> None:
         """Add a commit that was written to the journal at this time, and adds so many bodies that copies share."""
         size, put, gone = measure(batch)
+        size += _CHANGE_BYTES * len(batch.changes)
         rows = put - gone + bodies
+        age_ms = AGE_MS if len(batch.changes) < CLAIMED_LEAST else CLAIMED_AGE_MS
         with self._lock:
-            self._waiting.append(_Waiting(at_ms, size, rows, batch))
+            self._waiting.append(_Waiting(at_ms + age_ms, size, rows, batch))
             self.size += size
             self.rows += rows
 
     def due(self, now_ms: int) -> int:
-        """Return how many of the first are to be brought over now: those that are old, or more where too much waits."""
+        """Return how many of the first are to be brought over now: those that are old, or more where too much waits.
+
+        They are in order, so what follows a claim waits as long as that does.
+        """
         number = 0
         with self._lock:
             left = self.size
             if left < BYTES_MAX:
                 left = 0
             for waiting in self._waiting:
-                if now_ms - waiting.at_ms < AGE_MS and left <= BYTES_MAX // 2:
+                if now_ms < waiting.due_ms and left <= BYTES_MAX // 2:
                     break
                 number += 1
                 left -= waiting.size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from duobus.storage.interface import CommitBatch, Put
-from duobus.storage.journal.backlog import _COPY_BYTES, LargeCommits, _estimate, measure
+from duobus.storage.journal.backlog import _COPY_BYTES, BYTES_MAX, Backlog, LargeCommits, _estimate, measure
 
 LARGE = [bytes(1 << 10)] * 500
 
@@ -51,3 +51,13 @@ def test_a_body_that_copies_share_is_measured_once() -> None:
     alone.puts = [Put(1, 1, 1, [body, b"own", b"own", b""])]
     (size, *rows), (expected, *numbers) = measure(batch), measure(alone)
     assert (size - 4 * _COPY_BYTES, rows) == (expected, numbers)
+
+
+def test_what_waits_with_claims_is_bounded_by_bytes_though_they_put_nothing() -> None:
+    backlog = Backlog()
+    changed = CommitBatch(1, 1)
+    changed.changes = [(1, count, 1, 0, b"claimed") for count in range(1, 2001)]
+    for _ in range(BYTES_MAX // (2000 * 100)):
+        backlog.add(changed, 0)
+    assert backlog.size >= BYTES_MAX
+    assert 0 < backlog.due(1) < len(backlog)

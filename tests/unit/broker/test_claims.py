@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from duobus.broker import Claimed, ClaimWatcher, Queue
-from duobus.broker import commit_loop, pager
+from duobus.broker import Claimed, ClaimWatcher, Queue, commit_loop, pager
 from duobus.broker.entities import claims
 from duobus.broker.pager import MESSAGE_BYTES
 from duobus.errors import MessageNotFound, ServiceBusError, StoreUnavailable
@@ -270,7 +269,7 @@ test_a_claim_ends_where_memory_has_no_room_and_every_claim_has_something = sets_
 
 @simulated
 async def test_what_a_claim_has_is_freed_in_all_fragments_at_once(hall: Hall) -> None:
-    """One commit of each store after the other would make a settlement wait for as many syncs as there are fragments."""
+    """Fragment after fragment, a settlement would wait for as many syncs as there are fragments."""
     await hall.start()
     queue = await hall.create(enable_partitioning=True)
     for slot in range(len(queue.fragments)):

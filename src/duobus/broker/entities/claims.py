@@ -191,6 +191,7 @@ async def settle(
     Raises:
         StoreUnavailable: The store of a fragment is away, or failed meanwhile; the others were settled.
     """
+
     async def one(handle: FragmentHandle) -> Freed:
         if told is not None and handle.number not in told:
             return await _returned(handle, source_no, sub_queue, claim_id, is_counted=False)
@@ -219,6 +220,7 @@ async def release(
     Raises:
         StoreUnavailable: The store of a fragment is away, or failed meanwhile; the others were given back.
     """
+
     async def one(handle: FragmentHandle) -> Freed:
         freed = await _returned(handle, source_no, sub_queue, claim_id, is_counted=is_counted)
         return Freed(freed.returned, 0, freed.busy)

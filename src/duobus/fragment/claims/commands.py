@@ -316,9 +316,7 @@ def _is_of(message: QueuedMessage, claim_id: str) -> bool:
     return kind_of(message.state) == DEFERRED and message.metadata is not None and message.metadata.claim == claim_id
 
 
-def _free(
-    source: Source, sub_queue: int, claim_id: str, counts: Sequence[int]
-) -> tuple[list[QueuedMessage], int]:
+def _free(source: Source, sub_queue: int, claim_id: str, counts: Sequence[int]) -> tuple[list[QueuedMessage], int]:
     """Messages of a claim that nobody holds, and how many somebody does."""
     free: list[QueuedMessage] = []
     busy = 0

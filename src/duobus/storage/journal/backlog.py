@@ -13,8 +13,8 @@ from duobus.storage.interface import CommitBatch
 
 #: A commit is due when it is so old: most messages are gone by then (decision 0059).
 AGE_MS: Final = 200
-#: One that changes so many messages at once is due later: it is a claim, most of whose messages are removed within a few
-#: seconds (decision 0064), and SQLite writes a row anew, with its body, to change its state.
+#: One that changes so many messages at once is due later: it is a claim, whose messages are removed within seconds for
+#: the most part (decision 0064), and to change its state SQLite writes a row anew, with its body.
 CLAIMED_LEAST: Final = 100
 CLAIMED_AGE_MS: Final = 3_000
 #: Bytes that wait, at the most, until the thread that brings over hurries. Twice as many, and commits wait for it.

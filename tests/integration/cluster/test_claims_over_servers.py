@@ -22,7 +22,7 @@ from kit_query import Query
 
 from duobus.model.access_rules import sign_token
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(int(os.environ.get("DUOBUS_CLAIM_ROUNDS", "3")) * 60 + 240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(int(os.environ.get("DUOBUS_CLAIM_ROUNDS", "2")) * 60 + 240)]
 
 #: Queues of one store each, and one whose fragments lie in all stores.
 PLAIN: Final = [f"claimed{number}" for number in range(3)]
@@ -137,7 +137,7 @@ def test_what_streams_claim_comes_out_once_while_owners_are_killed_and_stores_mo
     cluster.await_served()
     streams = Streams(cluster)
     try:
-        for number in range(int(os.environ.get("DUOBUS_CLAIM_ROUNDS", "3"))):
+        for number in range(int(os.environ.get("DUOBUS_CLAIM_ROUNDS", "2"))):
             victim = number % len(cluster.servers)
             source, target = (other for other in cluster.servers if other != victim)
             streams.await_progress()

@@ -243,7 +243,7 @@ async def test_a_claim_ends_where_memory_has_no_room_and_every_claim_has_somethi
     with pytest.MonkeyPatch.context() as patch:
         for module in (claims, commands):
             patch.setattr(module, "CLAIMED_MAX", 3)
-        patch.setattr(commit_loop, "LOOK_EVERY", 1000)
+        patch.setattr(commit_loop, "LOOK_EVERY", 1)
         patch.setattr(source_module, "WINDOW_COUNT", 4)
         for module in (pager, claims):
             patch.setattr(module, "WINDOW_BYTES_SHORT", 10)
@@ -251,9 +251,11 @@ async def test_a_claim_ends_where_memory_has_no_room_and_every_claim_has_somethi
             patch.setattr(module, "WINDOW_COUNT", 4)
         await hall.start()
         queue = await hall.create()
-        await sent(queue, 60)
         room = hall.unit.memory_room
         room.limit, room.look_at = 20 * MESSAGE_BYTES, 1
+        for _ in range(60):
+            queue.send(batch(bytes(100)))
+            await turns()
         assert 6 <= len(numbers(await claimed(queue, 60))) <= 30
         for number in range(3):
             assert 1 <= len(numbers(await claimed(queue, 60, f"d{number}"))) <= 2 * 3
@@ -262,8 +264,26 @@ async def test_a_claim_ends_where_memory_has_no_room_and_every_claim_has_somethi
         assert len(numbers(await claimed(queue, 60, "e"))) > 6
 
 
+@simulated
+async def test_without_room_a_claim_still_takes_what_is_in_memory(hall: Hall) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (claims, commands):
+            patch.setattr(module, "CLAIMED_MAX", 3)
+        patch.setattr(commit_loop, "LOOK_EVERY", 1)
+        await hall.start()
+        queue = await hall.create()
+        await sent(queue, 40)
+        hall.unit.memory_room.limit = 1
+        assert len(numbers(await claimed(queue, 40))) == 40
+
+
 test_a_claim_ends_where_memory_has_no_room_and_every_claim_has_something = sets_constants(
     test_a_claim_ends_where_memory_has_no_room_and_every_claim_has_something
+)
+
+
+test_without_room_a_claim_still_takes_what_is_in_memory = sets_constants(
+    test_without_room_a_claim_still_takes_what_is_in_memory
 )
 
 

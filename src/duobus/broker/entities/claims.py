@@ -2,7 +2,7 @@
 
 A claim takes as much of each fragment as of the others, so that no fragment is left behind. All of it is durable before
 it is told. A fragment whose store is away is passed over and named. Messages of a claim stay in memory, so a claim ends
-early where there is no room for more of them (``MemoryRoom``).
+with those that are there already where there is no room for more of them (``MemoryRoom``).
 """
 
 from __future__ import annotations
@@ -130,6 +130,7 @@ async def _claim_new(
     online: Sequence[FragmentHandle], source_no: int, sub_queue: int, claim_id: str, budget: ClaimBudget
 ) -> None:
     candidates = online
+    in_memory = {handle: _source_of(handle, source_no).sub_queues[sub_queue].available() for handle in online}
     while not budget.is_spent:
         asked = [handle for handle in candidates if await _has_more(handle, source_no, sub_queue)]
         if not asked:
@@ -141,9 +142,10 @@ async def _claim_new(
         ]
         await _done(commands)
         for command in commands:
+            in_memory[command.handle] -= len(command.messages)
             command.handle.note_kept(sum([len(message.payload) + MESSAGE_BYTES for message in command.messages]))
-        # What is claimed stays in memory. Every claim has something, and no more where memory has no room.
-        candidates = [handle for handle in asked if not _is_short_of_room(handle)]
+        # What is claimed stays in memory. So without room a claim has what was there when it began, and a little more.
+        candidates = [handle for handle in asked if in_memory[handle] > 0 or not _is_short_of_room(handle)]
 
 
 def _is_short_of_room(handle: FragmentHandle) -> bool:

@@ -85,7 +85,7 @@ def _known_type(kind: type) -> type:
     raise EncodeError(f"a value of type {kind.__name__} has no AMQP encoding")
 
 
-def encode_named(name: str, values: Sequence[tuple[bytes, bytes]]) -> Encoded:
+def encode_named(name: str, values: Sequence[tuple[bytes, bytes | memoryview]]) -> Encoded:
     """A list of maps, each with one binary under the same name, encoded in one go: an answer may have hundreds of them.
 
     Args:
@@ -97,7 +97,7 @@ def encode_named(name: str, values: Sequence[tuple[bytes, bytes]]) -> Encoded:
     """
     _check(len(values), 0)
     key = encode(name)
-    parts: list[bytes] = []
+    parts: list[bytes | memoryview] = []
     size = 0
     for first, second in values:
         length = len(first) + len(second)

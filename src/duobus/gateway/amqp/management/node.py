@@ -48,7 +48,7 @@ from duobus.gateway.amqp.entity_status import demand_operation
 from duobus.gateway.amqp.management import claim_operations, rule_operations, scheduling
 from duobus.gateway.amqp.management.request_node import Request, RequestLink, RequestNode
 from duobus.gateway.amqp.management.scheduling import NUMBERS_MAX, numbers_of
-from duobus.gateway.amqp.mapping import HeadMaker
+from duobus.gateway.amqp.mapping import HeadMaker, Rest
 from duobus.gateway.waits import ResultWaiter
 from duobus.model.address import Address
 from duobus.model.batches import DeliveryBatch
@@ -370,7 +370,7 @@ class ManagementNode(RequestNode):
         key = text_of(body, "partition-key")
         found = await self.queue.peek(self.address.sub_queue, max(first, 0), limit, PEEK_BYTES_MAX, session_id, key)
         is_bodiless = body.get("omit-message-body") is True
-        messages: list[tuple[bytes, bytes]] = []
+        messages: list[tuple[bytes, Rest]] = []
         sizes: list[int] = []
         size = 0
         looked_at = self._heads.looked_at

@@ -16,7 +16,7 @@ COMPILED_TESTS := $(addprefix tests/unit/,codec amqp model fragment broker clust
 	$(addprefix tests/integration/,gateway durability hostile) $(addprefix tests/acceptance/,conformance durability)
 
 .DEFAULT_GOAL := help
-.PHONY: screenshots console-load dist image help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts http-interfaces neighbours backlog connections fanout paired proxied-links scale bench-spark spark-cluster sim sim-bugs killloop faults cuts bench-kafka fulldisk powercut lake spark-kills javascript java go proton python-live rust fuzz mutants docs samples schemathesis twins format clean stores entities
+.PHONY: screenshots console-load dist image help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts http-interfaces neighbours backlog connections fanout paired proxied-links scale bench-spark spark-cluster sim sim-bugs killloop faults cuts claim-kills bench-kafka fulldisk powercut lake spark-kills javascript java go proton python-live rust fuzz mutants docs samples schemathesis twins format clean stores entities
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -153,6 +153,9 @@ faults: $(STAMP) ## Let faults of processes and disks strike under SDK traffic, 
 cuts: $(STAMP) ## Cut servers from PostgreSQL and from each other, kill and stop them, 10 minutes (MINUTES=...); as root on Linux
 	DUOBUS_REQUIRE_NETWORKS=1 DUOBUS_CUT_MINUTES=$(or $(MINUTES),10) DUOBUS_CUT_SEED=$(or $(SEED),1) \
 		$(BIN)/python -m pytest -q -s tests/integration/cluster/test_cut_networks.py
+
+claim-kills: $(STAMP) ## Kill owners of queues, of three servers, and move stores while streams claim from them, 40 times (ROUNDS=...)
+	DUOBUS_CLAIM_ROUNDS=$(or $(ROUNDS),40) $(BIN)/python -m pytest -q -s tests/integration/cluster/test_claims_over_servers.py
 
 bench-kafka: $(STAMP) ## Measure rows into Spark from duobus beside Kafka, for a second of processor time (ARGS=--quick); needs Java and Maven
 	$(BIN)/python -m benchmarks.spark_kafka $(ARGS)

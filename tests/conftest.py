@@ -197,8 +197,19 @@ def prompt_starts() -> Iterator[list[PromptStarter]]:
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setattr(server_process, "start_process", start)
         yield starters
+        _KILLS.append(sum(starter.kills for starter in starters))
         for starter in starters:
             stack.enter_context(starter)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    """Collect what the last test that killed a server has left, before pytest looks for it and fails the run.
+
+    Until that test's end pytest keeps the records of its log, and with them the frames of errors that were logged.
+    """
+    if _KILLS[-1]:
+        collect_sockets()
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 from unittest import mock
 
 from duobus.broker.entities import claims as entity_claims
@@ -45,13 +45,7 @@ def handed_out_twice() -> Iterator[None]:
 @contextmanager
 def claims_again() -> Iterator[None]:
     """A claim that is there already is not told as it is: more is claimed under its id."""
-    original = entity_claims._members
-
-    def members(handle: Any, source_no: int, sub_queue: int, claim_id: str) -> list[QueuedMessage]:
-        asked_by = sys._getframe(1).f_code.co_name
-        return [] if asked_by in ("claim", "<genexpr>") else original(handle, source_no, sub_queue, claim_id)
-
-    with mock.patch.object(entity_claims, "_members", members):
+    with mock.patch.object(entity_claims, "has_members", return_value=False):
         yield
 
 
@@ -59,27 +53,34 @@ def claims_again() -> Iterator[None]:
 def any_claims_messages_settled() -> Iterator[None]:
     """A settlement accepts the numbers of other claims."""
 
-    def claimed(source: Source, _claim_id: str) -> list[QueuedMessage]:
-        return [message for message in source.by_count.values() if _is_claimed(message)]
+    def free(source: Source, _sub_queue: int, _claim_id: str, counts: Sequence[int]) -> tuple[list[QueuedMessage], int]:
+        claimed = [message for count in counts if _is_claimed(message := source.by_count.get(count))]
+        return [message for message in claimed if not message.lock], sum(bool(message.lock) for message in claimed)
 
     original = SettleClaim.apply
 
     def apply(self: SettleClaim, *arguments: Any) -> None:
-        with mock.patch.object(commands, "_is_of", lambda message, _: _is_claimed(message)):
+        with mock.patch.object(commands, "_free", free):
             original(self, *arguments)
 
-    def members(handle: Any, source_no: int, sub_queue: int, claim_id: str) -> list[QueuedMessage]:
-        if sys._getframe(1).f_code.co_name in ("settle", "<listcomp>"):
-            return claimed(entity_claims._source_of(handle, source_no), claim_id)
-        return kept(handle, source_no, sub_queue, claim_id)
+    def pieces(handle: Any, source_no: int, claim_id: str) -> list[list[int]]:
+        if sys._getframe(1).f_code.co_name == "one":
+            source = entity_claims._source_of(handle, source_no)
+            return [[count for count, message in source.by_count.items() if _is_claimed(message)]]
+        return kept(handle, source_no, claim_id)
 
-    kept = entity_claims._members
-    with mock.patch.object(SettleClaim, "apply", apply), mock.patch.object(entity_claims, "_members", members):
+    kept = entity_claims._pieces
+    with mock.patch.object(SettleClaim, "apply", apply), mock.patch.object(entity_claims, "_pieces", pieces):
         yield
 
 
-def _is_claimed(message: QueuedMessage) -> bool:
-    return kind_of(message.state) == DEFERRED and message.metadata is not None and message.metadata.claim is not None
+def _is_claimed(message: QueuedMessage | None) -> TypeGuard[QueuedMessage]:
+    return (
+        message is not None
+        and kind_of(message.state) == DEFERRED
+        and message.metadata is not None
+        and message.metadata.claim is not None
+    )
 
 
 @contextmanager

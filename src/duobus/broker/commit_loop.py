@@ -425,6 +425,10 @@ class CommitLoop:
             if not future.cancelled():
                 future.set_result(commit)
 
+    def note_kept(self, size: int) -> None:
+        """So many bytes of messages stay in memory from now on: what is free is looked at earlier for it."""
+        self._taken_in += size
+
     def _note_time(self, seconds: float) -> None:
         self.commit_seconds += seconds
         self.commit_buckets[bisect_left(COMMIT_BOUNDS_S, seconds)] += 1

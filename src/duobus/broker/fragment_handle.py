@@ -257,6 +257,10 @@ class FragmentHandle:
         """Delivery counts of the fragment have changed: the next commit writes them."""
         self.broker.commit_loop.note_counts(fragment)
 
+    def note_kept(self, size: int) -> None:
+        """Messages of so many bytes stay in memory from now on, until they are settled."""
+        self.broker.commit_loop.note_kept(size)
+
     def note_deadline(self, fragment: Fragment) -> None:
         """Something of the fragment is due at a new time."""
         self.broker.commit_loop.timers.note(fragment)

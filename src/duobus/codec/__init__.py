@@ -22,7 +22,7 @@ from duobus.codec.builder import (
 )
 from duobus.codec.decoder import decode, skip
 from duobus.codec.delivery_tags import COUNTERS, digit_runs, in_guid_order, runs_of_tags, tag_counter, tag_of
-from duobus.codec.encoder import COUNT_MAX, DEPTH_MAX, encode, encode_into
+from duobus.codec.encoder import COUNT_MAX, DEPTH_MAX, encode, encode_into, encode_named
 from duobus.codec.group_ids import GroupShape, plain_group_id
 from duobus.codec.message_times import timed_front
 from duobus.codec.outline import PassedOver, decode_outline
@@ -47,6 +47,7 @@ from duobus.codec.values import (
     Decimal128,
     DecodeError,
     Described,
+    Encoded,
     EncodeError,
     Float32,
     Int,
@@ -63,6 +64,7 @@ from duobus.codec.values import (
 __all__ = [
     "encode",
     "encode_into",
+    "encode_named",
     "decode",
     "skip",
     "decode_outline",
@@ -70,6 +72,7 @@ __all__ = [
     "COUNT_MAX",
     "DEPTH_MAX",
     "DecodeError",
+    "Encoded",
     "EncodeError",
     "TooLargeError",
     "Symbol",

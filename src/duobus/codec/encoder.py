@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from duobus.codec.values import (
@@ -15,6 +15,7 @@ from duobus.codec.values import (
     Decimal64,
     Decimal128,
     Described,
+    Encoded,
     EncodeError,
     Float32,
     Int,
@@ -82,6 +83,34 @@ def _known_type(kind: type) -> type:
         if parent in _ENCODERS:
             return parent
     raise EncodeError(f"a value of type {kind.__name__} has no AMQP encoding")
+
+
+def encode_named(name: str, values: Sequence[tuple[bytes, bytes | memoryview]]) -> Encoded:
+    """A list of maps, each with one binary under the same name, encoded in one go: an answer may have hundreds of them.
+
+    Args:
+        name: The key of each map.
+        values: The two halves of each binary.
+
+    Raises:
+        EncodeError: There are too many.
+    """
+    _check(len(values), 0)
+    key = encode(name)
+    parts: list[bytes | memoryview] = []
+    size = 0
+    for first, second in values:
+        length = len(first) + len(second)
+        front = bytes((0xA0, length)) if length < 256 else _U32(0xB0, length)
+        inside = len(key) + len(front) + length
+        head = bytes((0xC1, inside + 1, 2)) if inside < 255 else _COMPOUND32(0xD1, inside + 4, 2)
+        parts += (head, key, front, first, second)
+        size += len(head) + inside
+    if not parts:
+        return Encoded(b"\x45")
+    is_short = size < 255 and len(values) < 256
+    start = bytes((0xC0, size + 1, len(values))) if is_short else _COMPOUND32(0xD0, size + 4, len(values))
+    return Encoded(b"".join((start, *parts)))
 
 
 def _null(out: bytearray, value: None, depth: int) -> None:
@@ -184,6 +213,10 @@ def _binary(out: bytearray, value: bytes, depth: int) -> None:
 
 def _string(out: bytearray, value: str, depth: int) -> None:
     _variable(out, 0xA1, value.encode())
+
+
+def _as_it_is(out: bytearray, value: bytes, depth: int) -> None:
+    out += value
 
 
 def _symbol(out: bytearray, value: str, depth: int) -> None:
@@ -362,6 +395,7 @@ _ENCODERS: Final[dict[type, _Encoder]] = {
     dict: _map,
     Array: _array,
     Described: _described,
+    Encoded: _as_it_is,
 }
 
 _ELEMENTS: Final[dict[type, tuple[int, _Encoder]]] = {

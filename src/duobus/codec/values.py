@@ -82,6 +82,12 @@ class Timestamp(int):
     __slots__ = ()
 
 
+class Encoded(bytes):
+    """A value that is encoded already; it stands in another one as it is."""
+
+    __slots__ = ()
+
+
 class Float32(float):
     """IEEE 754 binary32; a plain ``float`` is an AMQP double."""
 

@@ -63,17 +63,18 @@ class PeekProgress:
 
     def offer(self, fragment: Fragment, source: Source, message: QueuedMessage, now_ms: int) -> None:
         """Take a message if it is one of those sought; those elsewhere and expired ones are not."""
-        if self.session_id is not None and (message.metadata is None or message.metadata.session_id != self.session_id):
+        if sub_queue_of(message.state) != self.sub_queue:
             return
-        if self.partition_key is not None and (
-            message.metadata is None or message.metadata.partition_key != self.partition_key
-        ):
+        metadata = message.metadata
+        if self.session_id is not None and (metadata is None or metadata.session_id != self.session_id):
             return
-        if sub_queue_of(message.state) == self.sub_queue and _shows(fragment, source, message, now_ms):
+        if self.partition_key is not None and (metadata is None or metadata.partition_key != self.partition_key):
+            return
+        if _shows(fragment, source, message, now_ms):
             self.found.append(_copy(message))
             self.is_early = self.is_early or message.lock == RESERVED
             self.limit -= 1
-            self.size -= message.size + ENVELOPE_BYTES
+            self.size -= len(message.payload) + ENVELOPE_BYTES
 
 
 def peek(fragment: Fragment, source_no: int, sought: PeekProgress, end: int, now_ms: int) -> bool:
@@ -120,19 +121,22 @@ def peek_rows(
 
 
 def _copy(message: QueuedMessage) -> QueuedMessage:
-    copy = message_like(message)
-    copy.state, copy.deliveries, copy.lock, copy.metadata = (
-        message.state,
-        message.deliveries,
-        message.lock,
-        message.metadata,
-    )
+    if type(message) is QueuedMessage:
+        copy = QueuedMessage(message.count, message.payload, message.enqueued_ms)
+    else:
+        copy = message_like(message)
+    copy.state = message.state
+    copy.deliveries = message.deliveries
+    copy.lock = message.lock
+    copy.metadata = message.metadata
     return copy
 
 
 def _shows(fragment: Fragment, source: Source, message: QueuedMessage, now_ms: int) -> bool:
     """Whether a message is to be seen: it has life left, or is deferred, or its life has not begun."""
-    if kind_of(message.state) == DEFERRED and (message.expires_ms or message.lock == RESERVED):
+    if kind_of(message.state) != DEFERRED:
+        return not fragment.is_expired(source, message, now_ms)
+    if message.expires_ms or message.lock == RESERVED:
         # It was asked for, and is about to be disposed of if it has run out of life.
         return not fragment.has_run_out(source, message, now_ms)
-    return not fragment.is_expired(source, message, now_ms)
+    return True

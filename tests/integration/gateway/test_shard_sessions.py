@@ -255,6 +255,7 @@ async def test_a_claim_takes_of_all_shards_is_told_again_and_settled() -> None:
         status, body = await node.ask("duobus:claim", asked)
         assert status == 200
         assert body["message-count"] == 6
+        assert body["available-count"] == 4
         assert {int(part["fragment"]) < 8 for part in body["fragments"]} == {True, False}
         again = await node.ask("duobus:claim", {**asked, "max-count": 10})
         assert again[1]["message-count"] == 6

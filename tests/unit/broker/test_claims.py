@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from duobus.broker import Claimed, ClaimWatcher, Queue
+from duobus.broker import Claimed, ClaimWatcher, Queue, commit_loop, pager
 from duobus.broker.entities import claims
+from duobus.broker.pager import MESSAGE_BYTES
 from duobus.errors import MessageNotFound, ServiceBusError, StoreUnavailable
 from duobus.fragment import fragment as fragment_module
+from duobus.fragment import source as source_module
+from duobus.fragment.claims import commands
 from duobus.fragment.message import MAIN
 from duobus.model.descriptions import SubscriptionDescription, TopicDescription
 from kits.broker import Hall, answers, batch, payloads, receiver, sets_constants, simulated, turns
@@ -232,6 +235,74 @@ async def test_a_claim_reaches_into_the_tail_that_is_in_the_store_only(hall: Hal
 test_a_claim_reaches_into_the_tail_that_is_in_the_store_only = sets_constants(
     test_a_claim_reaches_into_the_tail_that_is_in_the_store_only
 )
+
+
+@simulated
+async def test_a_claim_ends_where_memory_has_no_room_and_every_claim_has_something(hall: Hall) -> None:
+    """What is claimed stays in memory, so that claims would take more of it than the server may have."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (claims, commands):
+            patch.setattr(module, "CLAIMED_MAX", 3)
+        patch.setattr(commit_loop, "LOOK_EVERY", 1)
+        patch.setattr(source_module, "WINDOW_COUNT", 4)
+        for module in (pager, claims):
+            patch.setattr(module, "WINDOW_BYTES_SHORT", 10)
+        for module in (fragment_module, pager):
+            patch.setattr(module, "WINDOW_COUNT", 4)
+        await hall.start()
+        queue = await hall.create()
+        room = hall.unit.memory_room
+        room.limit, room.look_at = 20 * MESSAGE_BYTES, 1
+        for _ in range(60):
+            queue.send(batch(bytes(100)))
+            await turns()
+        assert 6 <= len(numbers(await claimed(queue, 60))) <= 30
+        for number in range(3):
+            assert 1 <= len(numbers(await claimed(queue, 60, f"d{number}"))) <= 2 * 3
+        room.limit = 1 << 30
+        await queue.settle_claim(MAIN, "c")
+        assert len(numbers(await claimed(queue, 60, "e"))) > 6
+
+
+@simulated
+async def test_without_room_a_claim_still_takes_what_is_in_memory(hall: Hall) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (claims, commands):
+            patch.setattr(module, "CLAIMED_MAX", 3)
+        patch.setattr(commit_loop, "LOOK_EVERY", 1)
+        await hall.start()
+        queue = await hall.create()
+        await sent(queue, 40)
+        hall.unit.memory_room.limit = 1
+        assert len(numbers(await claimed(queue, 40))) == 40
+
+
+test_a_claim_ends_where_memory_has_no_room_and_every_claim_has_something = sets_constants(
+    test_a_claim_ends_where_memory_has_no_room_and_every_claim_has_something
+)
+
+
+test_without_room_a_claim_still_takes_what_is_in_memory = sets_constants(
+    test_without_room_a_claim_still_takes_what_is_in_memory
+)
+
+
+@simulated
+async def test_what_a_claim_has_is_freed_in_all_fragments_at_once(hall: Hall) -> None:
+    """Fragment after fragment, a settlement would wait for as many syncs as there are fragments."""
+    await hall.start()
+    queue = await hall.create(enable_partitioning=True)
+    for slot in range(len(queue.fragments)):
+        await sent(queue, 2, b"key %d" % slot)
+    for claim_id in ("settled", "released"):
+        parts = (await claimed(queue, len(queue.fragments), claim_id)).parts
+        assert len(parts) > 4
+        commits = {handle.broker: handle.broker.commit_loop.commits for handle in queue.fragments}
+        if claim_id == "settled":
+            await queue.settle_claim(MAIN, claim_id)
+        else:
+            await queue.release_claim(MAIN, claim_id, is_counted=False)
+        assert all(broker.commit_loop.commits - before <= 2 for broker, before in commits.items())
 
 
 @simulated

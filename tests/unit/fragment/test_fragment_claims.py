@@ -20,14 +20,15 @@ def claim(claim_id: str = "c", messages: int = 100, size: int = 1 << 30, sub_que
     return ClaimMessages("handle", 0, Box(), sub_queue=sub_queue, claim_id=claim_id, budget=ClaimBudget(messages, size))
 
 
-def release(*counts: int, claim_id: str = "c", is_counted: bool = True) -> ReleaseClaim:
+def release(*counts: int, claim_id: str = "c", is_counted: bool = True, sub_queue: int = MAIN) -> ReleaseClaim:
     """A command that gives messages of a claim back."""
-    return ReleaseClaim("handle", 0, Box(), claim_id=claim_id, counts=counts, is_counted=is_counted)
+    about: dict[str, Any] = {"sub_queue": sub_queue, "claim_id": claim_id, "counts": counts}
+    return ReleaseClaim("handle", 0, Box(), **about, is_counted=is_counted)
 
 
 def settle(*counts: int, claim_id: str = "c") -> SettleClaim:
     """A command that removes messages of a claim."""
-    return SettleClaim("handle", 0, Box(), claim_id=claim_id, counts=counts)
+    return SettleClaim("handle", 0, Box(), sub_queue=MAIN, claim_id=claim_id, counts=counts)
 
 
 def done(driver: Driver, command: Any) -> list[bytes]:
@@ -39,7 +40,7 @@ def done(driver: Driver, command: Any) -> list[bytes]:
 
 def members(driver: Driver, claim_id: str = "c") -> list[int]:
     """The counts of a claim's messages."""
-    return [message.count for message in members_of(driver.source, claim_id)]
+    return [message.count for message in members_of(driver.source, MAIN, claim_id)]
 
 
 def test_a_claim_defers_the_oldest_messages_for_everybody() -> None:
@@ -208,7 +209,8 @@ def test_dead_letters_are_claimed_as_such() -> None:
     driver.settle(DEAD_LETTER_OUTCOME, lock, reason="why")
     assert done(driver, claim(sub_queue=DEAD_LETTER)) == [b"a"]
     assert [state for state, _, _, _ in driver.stored().values()] == [state_of(DEAD_LETTER, DEFERRED)]
-    done(driver, release(1))
+    assert done(driver, release(1)) == []
+    done(driver, release(1, sub_queue=DEAD_LETTER))
     assert driver.waiting(DEAD_LETTER) == 1
     assert next(iter(driver.picture().values()))[1] == 0
 

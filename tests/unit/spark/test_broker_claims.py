@@ -11,6 +11,7 @@ import pytest
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
 from duobus.gateway.amqp.management.claim_operations import pack_counts
+from duobus.spark.claims import broker_claims
 from duobus.spark.claims.broker_claims import MESSAGES_MAX, BrokerClaims, Unsupported, taken_of
 from duobus.spark.offsets import ClaimOffset, Key
 
@@ -147,6 +148,15 @@ def test_bytes_end_a_batch(clock: Any) -> None:
     broker = Broker(clock, orders=50)
     claim, parts = claims_of(broker).claim(("orders",), named, 40, 1_000, max_bytes=95)
     assert (len(claim[Key("orders")]), parts) == (10, 1)
+
+
+def test_bytes_beyond_one_request_take_several(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker refuses a request for more; a stream with maxBytesPerTrigger=1g, or with once, would ask for more."""
+    monkeypatch.setattr(broker_claims, "BYTES_MAX", 100)
+    broker = Broker(clock, orders=50)
+    claim, parts = claims_of(broker).claim(("orders",), named, 1_000, 0, max_bytes=350)
+    assert (len(claim[Key("orders")]), parts) == (35, 4)
+    assert [body["max-bytes"] for _, operation, body in broker.asked if operation == "claim"] == [100, 100, 100, 50]
 
 
 def test_entities_have_shares_and_those_with_more_get_what_is_left(clock: Any) -> None:

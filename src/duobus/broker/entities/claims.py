@@ -1,18 +1,20 @@
 """Claims of an entity: messages of all fragments that are deferred under an id, told again, settled and released.
 
 A claim takes as much of each fragment as of the others, so that no fragment is left behind. All of it is durable before
-it is told. A fragment whose store is away is passed over and named.
+it is told. A fragment whose store is away is passed over and named. Messages of a claim stay in memory, so a claim ends
+with those that are there already where there is no room for more of them (``MemoryRoom``).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from duobus.broker.entities.purge import CommandReply
+from duobus.broker.pager import MESSAGE_BYTES, WINDOW_BYTES_SHORT
 from duobus.errors import MessageNotFound, StoreUnavailable
 from duobus.fragment.claims.commands import (
     CLAIMED_MAX,
@@ -21,9 +23,10 @@ from duobus.fragment.claims.commands import (
     ReleaseClaim,
     SettleClaim,
     forget_if_empty,
+    has_members,
     members_of,
 )
-from duobus.fragment.message import MAIN, QueuedMessage, sub_queue_of
+from duobus.fragment.message import MAIN, QueuedMessage
 
 if TYPE_CHECKING:
     from duobus.broker.fragment_handle import FragmentHandle
@@ -108,7 +111,7 @@ async def claim(
     online = [handle for handle in handles if handle.online]
     if not online:
         raise handles[0].unavailable()
-    if any(_members(handle, source_no, sub_queue, claim_id) for handle in online):
+    if any(has_members(_source_of(handle, source_no), claim_id, sub_queue) for handle in online):
         # What the index names may be in a commit under way: nobody is told of it before that is durable.
         nothing = ClaimBudget(0, 0)
         await _done([_command(handle, source_no, sub_queue, claim_id, nothing) for handle in online])
@@ -126,15 +129,28 @@ async def claim(
 async def _claim_new(
     online: Sequence[FragmentHandle], source_no: int, sub_queue: int, claim_id: str, budget: ClaimBudget
 ) -> None:
+    candidates = online
+    in_memory = {handle: _source_of(handle, source_no).sub_queues[sub_queue].available() for handle in online}
     while not budget.is_spent:
-        asked = [handle for handle in online if await _has_more(handle, source_no, sub_queue)]
+        asked = [handle for handle in candidates if await _has_more(handle, source_no, sub_queue)]
         if not asked:
             return
         share = -(-budget.messages // len(asked))
         number = min(COMMANDS_MAX, -(-share // CLAIMED_MAX))
-        await _done(
-            [_command(handle, source_no, sub_queue, claim_id, budget, share) for _ in range(number) for handle in asked]
-        )
+        commands = [
+            _command(handle, source_no, sub_queue, claim_id, budget, share) for _ in range(number) for handle in asked
+        ]
+        await _done(commands)
+        for command in commands:
+            in_memory[command.handle] -= len(command.messages)
+            command.handle.note_kept(sum([len(message.payload) + MESSAGE_BYTES for message in command.messages]))
+        # What is claimed stays in memory. So without room a claim has what was there when it began, and a little more.
+        candidates = [handle for handle in asked if in_memory[handle] > 0 or not _is_short_of_room(handle)]
+
+
+def _is_short_of_room(handle: FragmentHandle) -> bool:
+    fragment = handle.fragment
+    return fragment is None or fragment.window_bytes <= WINDOW_BYTES_SHORT
 
 
 def _command(
@@ -177,31 +193,18 @@ async def settle(
     Raises:
         StoreUnavailable: The store of a fragment is away, or failed meanwhile; the others were settled.
     """
-    removed = returned = busy = 0
-    away: list[StoreUnavailable] = []
-    for handle in handles:
-        try:
-            counts = [message.count for message in _members(handle, source_no, sub_queue, claim_id)]
-            is_told = told is None or handle.number in told
-            settled = [
-                SettleClaim(handle, source_no, None, claim_id=claim_id, counts=some)
-                for some in _pieces(counts if is_told else [])
-            ]
-            others = [
-                ReleaseClaim(handle, source_no, None, claim_id=claim_id, counts=some, is_counted=False)
-                for some in _pieces([] if is_told else counts)
-            ]
-            await _done([*settled, *others])
-            _tidy(handle, source_no, claim_id)
-        except StoreUnavailable as error:
-            away.append(error)
-            continue
-        removed += sum(len(command.messages) for command in settled)
-        returned += sum(len(command.messages) for command in others)
-        busy += sum(command.busy for command in settled) + sum(command.busy for command in others)
-    if away:
-        raise away[0]
-    return Freed(removed, returned, busy)
+
+    async def one(handle: FragmentHandle) -> Freed:
+        if told is not None and handle.number not in told:
+            return await _returned(handle, source_no, sub_queue, claim_id, is_counted=False)
+        commands = [
+            SettleClaim(handle, source_no, None, sub_queue=sub_queue, claim_id=claim_id, counts=some)
+            for some in _pieces(handle, source_no, claim_id)
+        ]
+        await _done(commands)
+        return Freed(sum(len(command.messages) for command in commands), 0, sum(command.busy for command in commands))
+
+    return await _freed(handles, source_no, claim_id, one)
 
 
 async def release(
@@ -219,25 +222,47 @@ async def release(
     Raises:
         StoreUnavailable: The store of a fragment is away, or failed meanwhile; the others were given back.
     """
-    returned = busy = 0
-    away: list[StoreUnavailable] = []
-    for handle in handles:
-        try:
-            counts = [message.count for message in _members(handle, source_no, sub_queue, claim_id)]
-            commands = [
-                ReleaseClaim(handle, source_no, None, claim_id=claim_id, counts=some, is_counted=is_counted)
-                for some in _pieces(counts)
-            ]
-            await _done(commands)
+
+    async def one(handle: FragmentHandle) -> Freed:
+        freed = await _returned(handle, source_no, sub_queue, claim_id, is_counted=is_counted)
+        return Freed(freed.returned, 0, freed.busy)
+
+    return await _freed(handles, source_no, claim_id, one)
+
+
+async def _returned(
+    handle: FragmentHandle, source_no: int, sub_queue: int, claim_id: str, *, is_counted: bool
+) -> Freed:
+    """Give messages of one fragment back."""
+    commands = [
+        ReleaseClaim(
+            handle, source_no, None, sub_queue=sub_queue, claim_id=claim_id, counts=some, is_counted=is_counted
+        )
+        for some in _pieces(handle, source_no, claim_id)
+    ]
+    await _done(commands)
+    return Freed(0, sum(len(command.messages) for command in commands), sum(command.busy for command in commands))
+
+
+async def _freed(
+    handles: Sequence[FragmentHandle], source_no: int, claim_id: str, free: Callable[[FragmentHandle], Awaitable[Freed]]
+) -> Freed:
+    """Free what a claim has in each fragment, at the same time: those of one store share commits.
+
+    Raises:
+        StoreUnavailable: The store of a fragment is away, or failed meanwhile; the others were freed.
+    """
+    found = await asyncio.gather(*map(free, handles), return_exceptions=True)
+    freed: list[Freed] = []
+    for handle, part in zip(handles, found, strict=True):
+        if isinstance(part, Freed):
             _tidy(handle, source_no, claim_id)
-        except StoreUnavailable as error:
-            away.append(error)
-            continue
-        returned += sum(len(command.messages) for command in commands)
-        busy += sum(command.busy for command in commands)
-    if away:
-        raise away[0]
-    return Freed(returned, 0, busy)
+            freed.append(part)
+    # What went wrong otherwise says more than that a store is away.
+    errors = [part for part in found if isinstance(part, BaseException)]
+    for error in sorted(errors, key=lambda error: isinstance(error, StoreUnavailable)):
+        raise error
+    return Freed(*map(sum, zip(*freed, strict=True)))
 
 
 def summaries(
@@ -303,8 +328,7 @@ async def _has_more(handle: FragmentHandle, source_no: int, sub_queue: int) -> b
 
 
 def _members(handle: FragmentHandle, source_no: int, sub_queue: int, claim_id: str) -> list[QueuedMessage]:
-    members = members_of(_source_of(handle, source_no), claim_id)
-    return [message for message in members if sub_queue_of(message.state) == sub_queue]
+    return members_of(_source_of(handle, source_no), sub_queue, claim_id)
 
 
 def _tidy(handle: FragmentHandle, source_no: int, claim_id: str) -> None:
@@ -312,7 +336,9 @@ def _tidy(handle: FragmentHandle, source_no: int, claim_id: str) -> None:
         forget_if_empty(_source_of(handle, source_no), claim_id)
 
 
-def _pieces(counts: list[int]) -> list[list[int]]:
+def _pieces(handle: FragmentHandle, source_no: int, claim_id: str) -> list[list[int]]:
+    """What the index names for a claim, for some commands; each looks at the messages themselves."""
+    counts = _source_of(handle, source_no).claims.get(claim_id, [])
     return [counts[at : at + CLAIMED_MAX] for at in range(0, len(counts), CLAIMED_MAX)]
 
 

@@ -1,13 +1,14 @@
 """Claims of a sharded queue: made of what its shards claim under the same id.
 
 As in one server, an id that any shard knows is told as it is, and nothing more is claimed under it. A new claim takes
-as much of each shard as of the others.
+as much of each shard as of the others: each tells what it has before any of it is claimed. Shards are asked at the same
+time, since each answers only when its store has written.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from duobus.codec import Array, Int
@@ -19,6 +20,7 @@ from duobus.gateway.amqp.management.claim_operations import (
     CLAIM_MESSAGES_MAX,
     CLAIM_WAIT_MS_MAX,
     CLAIMS_PAGE_MAX,
+    bounded,
 )
 
 #: Between two looks for messages that a claim waits for, in seconds.
@@ -26,6 +28,9 @@ PAUSE_S: Final = 0.1
 
 #: Asks one shard for what a body says: the body of the answer.
 Ask = Callable[[int, dict[Any, Any]], Awaitable[dict[Any, Any]]]
+
+#: Answers by shard; an error for those that have no server.
+_Answers = dict[int, dict[Any, Any] | StoreUnavailable]
 
 
 async def claim(ask: Ask, shards: Sequence[Sequence[int]], body: dict[Any, Any]) -> dict[str, Any]:
@@ -37,52 +42,98 @@ async def claim(ask: Ask, shards: Sequence[Sequence[int]], body: dict[Any, Any])
         body: Of the request.
 
     Raises:
-        ServiceBusError: A shard has refused.
+        ServiceBusError: An argument is wrong, or a shard has refused.
         StoreUnavailable: No shard has a server.
     """
     loop = asyncio.get_running_loop()
-    wait_ms = min(max(integer_of(body, "max-wait", 0), 0), CLAIM_WAIT_MS_MAX)
-    end_s = loop.time() + wait_ms / 1000
-    messages = min(integer_of(body, "max-count", None), CLAIM_MESSAGES_MAX)
-    size = min(integer_of(body, "max-bytes", CLAIM_BYTES_DEFAULT), CLAIM_BYTES_MAX)
+    messages = bounded(body, "max-count", None, 0, CLAIM_MESSAGES_MAX)
+    size = bounded(body, "max-bytes", CLAIM_BYTES_DEFAULT, 1, CLAIM_BYTES_MAX)
+    least = bounded(body, "min-count", 1, 0, CLAIM_MESSAGES_MAX)
+    end_s = loop.time() + bounded(body, "max-wait", 0, 0, CLAIM_WAIT_MS_MAX) / 1000
     asked = {**body, "max-wait": Int(0)}
-    told, away = await _of_all(ask, shards, {**asked, "max-count": Int(0)})
-    while not told["fragments"] and messages:
-        there = [index for index in range(len(shards)) if index not in away]
-        for left in range(len(there), 0, -1):
-            if messages <= told["message-count"] or size <= told["size"]:
-                break
-            part = -(-(messages - told["message-count"]) // left)
-            budget = {"max-count": Int(part), "max-bytes": Int(size - told["size"])}
-            try:
-                _add(told, await ask(there[-left], {**asked, **budget}))
-            except StoreUnavailable:
-                told["unavailable"] += [Int(number) for number in shards[there[-left]]]
-        # Nothing more can be claimed under an id that has something, however few messages these are.
-        if told["message-count"] or loop.time() + PAUSE_S >= end_s:
+    look = {**asked, "max-count": Int(0)}
+    while True:
+        answers = await _asked(ask, dict.fromkeys(range(len(shards)), look))
+        _demand_one(answers)
+        if not messages or _claimed(answers):
             break
+        waiting = {index: _waiting(answer) for index, answer in answers.items()}
+        is_over = loop.time() + PAUSE_S >= end_s
+        if sum(waiting.values()) >= max(least, 1) or is_over:
+            shares = fair_shares(messages, waiting)
+            total = max(1, sum(shares.values()))
+            # Each at least a byte, which is a message.
+            budgets = {
+                index: {**asked, "max-count": Int(share), "max-bytes": Int(max(1, size * share // total))}
+                for index, share in shares.items()
+                if share
+            }
+            answers.update(await _asked(ask, budgets))
+            # Somebody else may have been given what was there a moment ago.
+            if is_over or _claimed(answers):
+                break
         await asyncio.sleep(PAUSE_S)
+    return _told(shards, answers)
+
+
+def fair_shares(limit: int, waiting: Mapping[int, int]) -> dict[int, int]:
+    """Divide a limit among shards, none more than it has; what one does not have, the others may take."""
+    shares: dict[int, int] = {}
+    left = limit
+    for place, index in enumerate(sorted(waiting, key=lambda index: waiting[index])):
+        shares[index] = min(waiting[index], -(-left // (len(waiting) - place)))
+        left -= shares[index]
+    return shares
+
+
+async def _asked(ask: Ask, bodies: Mapping[int, dict[Any, Any]]) -> _Answers:
+    """Ask shards at the same time, each for its own.
+
+    Raises:
+        ServiceBusError: A shard has refused; all others have answered.
+    """
+    found = await asyncio.gather(*(ask(index, body) for index, body in bodies.items()), return_exceptions=True)
+    answers: _Answers = {}
+    for index, answer in zip(bodies, found, strict=True):
+        if isinstance(answer, BaseException) and not isinstance(answer, StoreUnavailable):
+            raise answer
+        answers[index] = answer
+    return answers
+
+
+def _claimed(answers: _Answers) -> int:
+    return sum(int(answer.get("message-count") or 0) for answer in answers.values() if isinstance(answer, dict))
+
+
+def _waiting(answer: dict[Any, Any] | StoreUnavailable) -> int:
+    return int(answer.get("available-count") or 0) if isinstance(answer, dict) else 0
+
+
+def _told(shards: Sequence[Sequence[int]], answers: _Answers) -> dict[str, Any]:
+    """What is told of all shards together."""
+    told: dict[str, Any] = {"message-count": 0, "size": 0, "available-count": 0, "fragments": [], "unavailable": []}
+    for index, answer in sorted(answers.items()):
+        if isinstance(answer, dict):
+            _add(told, answer)
+            continue
+        told["unavailable"] += [Int(number) for number in shards[index]]
     return told
 
 
-async def _of_all(ask: Ask, shards: Sequence[Sequence[int]], body: dict[Any, Any]) -> tuple[dict[str, Any], set[int]]:
-    """What is told of all shards together, and which of them have no server."""
-    told: dict[str, Any] = {"message-count": 0, "size": 0, "fragments": [], "unavailable": []}
-    away: dict[int, StoreUnavailable] = {}
-    for index, numbers in enumerate(shards):
-        try:
-            _add(told, await ask(index, body))
-        except StoreUnavailable as error:
-            away[index] = error
-            told["unavailable"] += [Int(number) for number in numbers]
-    if len(away) == len(shards):
+def _demand_one(answers: _Answers) -> None:
+    """Demand that a shard has a server.
+
+    Raises:
+        StoreUnavailable: None of them has one.
+    """
+    away = [answer for answer in answers.values() if isinstance(answer, StoreUnavailable)]
+    if away and len(away) == len(answers):
         raise away[0]
-    return told, set(away)
 
 
 def _add(told: dict[str, Any], part: dict[Any, Any]) -> None:
-    told["message-count"] += int(part.get("message-count") or 0)
-    told["size"] += int(part.get("size") or 0)
+    for name in ("message-count", "size", "available-count"):
+        told[name] += int(part.get(name) or 0)
     for name in ("fragments", "unavailable"):
         told[name] += _items(part.get(name))
     oldest = part.get("oldest-enqueued-time")
@@ -97,18 +148,13 @@ async def free(ask: Ask, shards: Sequence[Sequence[int]], body: dict[Any, Any]) 
         ServiceBusError: A shard has refused.
         StoreUnavailable: A shard has no server; the others have done it.
     """
+    answers = await _asked(ask, dict.fromkeys(range(len(shards)), body))
     totals: dict[str, Any] = {}
-    away: StoreUnavailable | None = None
-    for index in range(len(shards)):
-        try:
-            part = await ask(index, body)
-        except StoreUnavailable as error:
-            away = error
-            continue
-        for name, number in part.items():
+    for answer in answers.values():
+        if isinstance(answer, StoreUnavailable):
+            raise answer
+        for name, number in answer.items():
             totals[str(name)] = totals.get(str(name), 0) + int(number)
-    if away is not None:
-        raise away
     return totals
 
 

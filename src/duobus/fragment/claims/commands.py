@@ -95,7 +95,7 @@ class ClaimMessages(Command):
         claims = source.claims
         if self.claim_id in claims or len(claims) < CLAIMS_MAX:
             return None
-        number = sum(1 for claim_id in claims if members_of(source, claim_id))
+        number = sum(1 for claim_id in claims if has_members(source, claim_id))
         if number < CLAIMS_MAX:
             return None
         return QuotaExceeded(f"{number} claims are open; at most {CLAIMS_MAX} may be. Settle or release some.")
@@ -120,6 +120,12 @@ class ClaimMessages(Command):
             some = sub_queue.take(min(_STEP, budget.messages, self.limit - len(found)))
             if not some:
                 break
+            total = sum([len(message.payload) for message in some])
+            if total < budget.size:
+                found += some
+                budget.messages -= len(some)
+                budget.size -= total
+                continue
             for index, message in enumerate(some):
                 if budget.size <= 0:
                     for other in some[index:]:
@@ -172,24 +178,33 @@ class SettleClaim(RemovalCommand):
     """Remove messages of a claim; those that are gone, or locked by somebody who knows their numbers, are passed over.
 
     Attributes:
+        sub_queue: Where.
         counts: Which, of those that the index has.
         messages: After apply: what was removed.
         busy: After apply: messages that somebody holds.
     """
 
-    __slots__ = ("busy", "claim_id", "counts")
+    __slots__ = ("busy", "claim_id", "counts", "sub_queue")
 
     def __init__(
-        self, handle: Any, source_no: int, reply: Mailbox | None, *, claim_id: str, counts: Sequence[int]
+        self,
+        handle: Any,
+        source_no: int,
+        reply: Mailbox | None,
+        *,
+        sub_queue: int,
+        claim_id: str,
+        counts: Sequence[int],
     ) -> None:
         super().__init__(handle, source_no, reply)
+        self.sub_queue = sub_queue
         self.claim_id = claim_id
         self.counts = counts
         self.busy = 0
 
     def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
         """Remove those that are free."""
-        free, self.busy = _free(source, self.claim_id, self.counts)
+        free, self.busy = _free(source, self.sub_queue, self.claim_id, self.counts)
         self.remove(source, free, commit)
 
     def weight(self) -> tuple[int, int]:
@@ -201,13 +216,14 @@ class ReleaseClaim(Command):
     """Give messages of a claim back to all receivers, like an abandon.
 
     Attributes:
+        sub_queue: Where.
         counts: Which, of those that the index has.
         is_counted: Whether the claim counts as a delivery.
         messages: After apply: what is given back.
         busy: After apply: messages that somebody holds.
     """
 
-    __slots__ = ("busy", "claim_id", "counts", "is_counted", "messages")
+    __slots__ = ("busy", "claim_id", "counts", "is_counted", "messages", "sub_queue")
 
     def __init__(
         self,
@@ -215,11 +231,13 @@ class ReleaseClaim(Command):
         source_no: int,
         reply: Mailbox | None,
         *,
+        sub_queue: int,
         claim_id: str,
         counts: Sequence[int],
         is_counted: bool,
     ) -> None:
         super().__init__(handle, source_no, reply)
+        self.sub_queue = sub_queue
         self.claim_id = claim_id
         self.counts = counts
         self.is_counted = is_counted
@@ -228,7 +246,7 @@ class ReleaseClaim(Command):
 
     def apply(self, fragment: Fragment, source: Source, now_ms: int, commit: CommitBatch) -> None:
         """Write down that they are active, or dead where they have no delivery or no life left."""
-        self.messages, self.busy = _free(source, self.claim_id, self.counts)
+        self.messages, self.busy = _free(source, self.sub_queue, self.claim_id, self.counts)
         for message in self.messages:
             message.lock = RESERVED
             _unclaim(message)
@@ -254,19 +272,36 @@ class ReleaseClaim(Command):
         return len(self.messages), 0
 
 
-def members_of(source: Source, claim_id: str) -> list[QueuedMessage]:
-    """The messages of a claim, those included that a commit under way claims."""
-    by_count = source.by_count
-    return [
-        message
-        for count in source.claims.get(claim_id, ())
-        if (message := by_count.get(count)) is not None and _is_of(message, claim_id)
-    ]
+def members_of(source: Source, sub_queue: int, claim_id: str) -> list[QueuedMessage]:
+    """The messages of a claim in a sub-queue, those included that a commit under way claims."""
+    found: list[QueuedMessage] = []
+    get, state = source.by_count.get, state_of(sub_queue, DEFERRED)
+    for count in source.claims.get(claim_id, ()):
+        message = get(count)
+        if message is not None and message.state == state:
+            metadata = message.metadata
+            if metadata is not None and metadata.claim == claim_id:
+                found.append(message)
+    return found
+
+
+def has_members(source: Source, claim_id: str, sub_queue: int | None = None) -> bool:
+    """Whether a claim has a message, in one sub-queue or in any."""
+    get = source.by_count.get
+    for count in source.claims.get(claim_id, ()):
+        message = get(count)
+        if (
+            message is not None
+            and _is_of(message, claim_id)
+            and (sub_queue is None or sub_queue_of(message.state) == sub_queue)
+        ):
+            return True
+    return False
 
 
 def forget_if_empty(source: Source, claim_id: str) -> None:
     """Take a claim out of the index if no message of it is left."""
-    if claim_id in source.claims and not members_of(source, claim_id):
+    if claim_id in source.claims and not has_members(source, claim_id):
         del source.claims[claim_id]
 
 
@@ -281,14 +316,17 @@ def _is_of(message: QueuedMessage, claim_id: str) -> bool:
     return kind_of(message.state) == DEFERRED and message.metadata is not None and message.metadata.claim == claim_id
 
 
-def _free(source: Source, claim_id: str, counts: Sequence[int]) -> tuple[list[QueuedMessage], int]:
+def _free(source: Source, sub_queue: int, claim_id: str, counts: Sequence[int]) -> tuple[list[QueuedMessage], int]:
     """Messages of a claim that nobody holds, and how many somebody does."""
     free: list[QueuedMessage] = []
     busy = 0
-    by_count = source.by_count
+    get, state = source.by_count.get, state_of(sub_queue, DEFERRED)
     for count in counts:
-        message = by_count.get(count)
-        if message is None or not _is_of(message, claim_id):
+        message = get(count)
+        if message is None or message.state != state:
+            continue
+        metadata = message.metadata
+        if metadata is None or metadata.claim != claim_id:
             continue
         if message.lock:
             busy += 1

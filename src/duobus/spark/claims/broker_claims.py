@@ -21,7 +21,7 @@ from duobus.spark.offsets import COUNT_BITS, Claim, ClaimOffset, Key, Numbers
 
 #: Messages that one request claims.
 MESSAGES_MAX: Final = 20_000
-#: Bytes that one request claims at most, where the stream has no limit of its own.
+#: Bytes that one request claims at most; a stream that may take more asks again.
 BYTES_MAX: Final = 256 << 20
 #: Longest wait of one request for messages.
 WAIT_MS_MAX: Final = 10_000
@@ -223,7 +223,8 @@ class BrokerClaims:
     ) -> None:
         """Claim of each entity its share of the room."""
         count = len(entities)
-        share, size = min(MESSAGES_MAX, max(1, room.messages // count)), max(1, room.size // count)
+        share = min(MESSAGES_MAX, max(1, room.messages // count))
+        size = min(BYTES_MAX, max(1, room.size // count))
 
         def one(entity: str) -> tuple[str, Taken]:
             return entity, self._claim_of(entity, claim_id, share, size, min(least, share), wait_ms)
@@ -237,7 +238,7 @@ class BrokerClaims:
         for entity, taken in takings:
             if taken.numbers:
                 self._note(claim, entity, taken)
-                room.took(entity, len(taken.numbers), taken.size, share)
+                room.took(entity, taken, has_its_share=len(taken.numbers) >= share or taken.size >= size)
 
     def _note(self, claim: Claim, entity: str, taken: Taken) -> None:
         if taken.numbers:
@@ -330,11 +331,11 @@ class _Room:
         """A round of claims is over; what each entity gave follows."""
         self._rich = set()
 
-    def took(self, entity: str, messages: int, size: int, share: int) -> None:
-        """An entity gave messages."""
-        self.messages -= messages
-        self.size -= size
-        if messages >= share:
+    def took(self, entity: str, taken: Taken, *, has_its_share: bool) -> None:
+        """An entity gave messages: as many, or as many bytes, as it was asked for, or less."""
+        self.messages -= len(taken.numbers)
+        self.size -= taken.size
+        if has_its_share:
             self._rich.add(entity)
 
     def had_its_share(self, entity: str) -> bool:

@@ -17,10 +17,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from duobus.spark.errors import CheckpointError
-from duobus.spark.offsets import Claim, ClaimOffset, Key, deliveries_of, life_of
+from duobus.spark.offsets import Claim, ClaimOffset, Key, Numbers, deliveries_of, life_of
 
 #: Batches that a process remembers having planned: the present one and the one before are asked for.
-REMEMBERED: Final = 4
+REMEMBERED: Final = 2
+#: Offsets that a process keeps as it has read them: the batch that is claimed, and the one before.
+OFFSETS_KEPT: Final = 2
 
 
 class Seen(NamedTuple):
@@ -80,6 +82,8 @@ class ClaimEngine:
         self._planned: dict[int, Claim] = {}
         self._plans: list[tuple[ClaimOffset, Any]] = []
         self._new_name = new_name
+        #: Offsets of late, by their forms: each is asked for several times, and a million numbers take a second.
+        self._read: list[tuple[Any, ClaimOffset]] = []
         self.counted = counted
 
     def initial(self) -> ClaimOffset:
@@ -92,6 +96,9 @@ class ClaimEngine:
         Raises:
             CheckpointError: It is no offset of this mode, or belongs to another namespace or other entities.
         """
+        known = next((offset for other, offset in self._read if other == form), None)
+        if known is not None:
+            return known
         offset = ClaimOffset.from_json(form)
         if offset.at != self._at:
             raise CheckpointError(
@@ -104,7 +111,11 @@ class ClaimEngine:
                 f"The checkpoint has claimed messages of '{others[0]}', which the stream does not read. Read it again, "
                 "or free the claim with 'duobus spark release'; nothing was settled."
             )
+        self._remember(form, offset)
         return offset
+
+    def _remember(self, form: Any, offset: ClaimOffset) -> None:
+        self._read = [*self._read[1 - OFFSETS_KEPT :], (form, offset)]
 
     def due(self, start: ClaimOffset, keep: ClaimOffset | None = None, *, at_commit: bool = False) -> Due | None:
         """The messages of a committed batch that still have to be settled; None: no messages.
@@ -121,7 +132,7 @@ class ClaimEngine:
             return None
         kept = {} if keep is None else keep.claim
         claim = {
-            key: {number: count for number, count in numbers.items() if number not in kept.get(key, {})}
+            key: _without(numbers, kept.get(key, {}))
             for key, numbers in (start.claim if planned is None else planned).items()
         }
         ids = ids_of(start)
@@ -153,6 +164,12 @@ class ClaimEngine:
             stream = self._new_name()
         self._held = ClaimOffset(self._at, start.batch + 1, received, counted, until_ms, stream, parts)
         return self._held
+
+    def form_of(self, offset: ClaimOffset) -> dict[str, Any]:
+        """What Spark writes down; the engine remembers whose form it is."""
+        form = offset.to_json()
+        self._remember(form, offset)
+        return form
 
     def plan_of(self, end: ClaimOffset) -> Any:
         """The plan that was made in this process for exactly this batch, or None."""
@@ -206,6 +223,13 @@ class ClaimEngine:
             if members:
                 found[key] = members
         return found
+
+
+def _without(numbers: Numbers, others: Numbers) -> Numbers:
+    """Numbers without some others; the same object where there are none of these."""
+    if not others or numbers.keys().isdisjoint(others):
+        return numbers
+    return {number: mark for number, mark in numbers.items() if number not in others}
 
 
 def ids_of(offset: ClaimOffset) -> tuple[str, ...]:

@@ -133,7 +133,7 @@ class ClaimRunner:
         if not count:
             return start_form, 0
         until_ms = None if parts else self._access.held_until_ms()
-        return self._engine.claimed(start, received, until_ms, parts).to_json(), count
+        return self._engine.form_of(self._engine.claimed(start, received, until_ms, parts)), count
 
     def _claimed_next(self, start: ClaimOffset, due: Due | None, limit: int, wait_ms: int) -> tuple[Claim, int]:
         """Claim the next batch while the one before is settled: neither has to know of the other, and both wait."""
@@ -264,7 +264,8 @@ def without(claim: Claim, other: Claim) -> Claim:
     """The messages of a claim that another claim does not have."""
     left: Claim = {}
     for key, numbers in claim.items():
-        members = {number: count for number, count in numbers.items() if number not in other.get(key, {})}
+        others = other.get(key, {})
+        members = {} if others is numbers else {n: count for n, count in numbers.items() if n not in others}
         if members:
             left[key] = members
     return left

@@ -17,12 +17,18 @@ AGE_MS: Final = 200
 #: and writes the row of each source and the pages of its messages anew (decision 0072).
 REST_MS: Final = 1_000
 REST_BYTES: Final = 8 << 20
+#: One that changes so many messages at once is due later: it is a claim, whose messages are removed within seconds for
+#: the most part (decision 0064), and to change its state SQLite writes a row anew, with its body.
+CLAIMED_LEAST: Final = 100
+CLAIMED_AGE_MS: Final = 3_000
 #: Bytes that wait, at the most, until the thread that brings over hurries. Twice as many, and commits wait for it.
 BYTES_MAX: Final = 24 << 20
 #: What a commit takes beside its payloads, roughly.
 _COMMIT_BYTES: Final = 200
 #: And for each copy of a topic's message, whose row costs as much as so many bytes.
 _COPY_BYTES: Final = 128
+#: And for each message that is changed.
+_CHANGE_BYTES: Final = 128
 #: While commits lately have so many bytes in the mean and what they put stays for the most part, they go to SQLite at
 #: once: what is written twice costs more than one sync saves.
 _LARGE_BYTES: Final = 128 << 10
@@ -38,6 +44,7 @@ _SAMPLE: Final = 16
 
 class _Waiting(NamedTuple):
     at_ms: int
+    is_claim: bool
     size: int
     rows: int
     batch: CommitBatch
@@ -70,16 +77,20 @@ class Backlog:
         ``measured``: what ``measure`` says of it, if that is known.
         """
         size, put, gone = measured or measure(batch)
+        size += _CHANGE_BYTES * len(batch.changes)
         rows = put - gone + bodies
+        is_claim = len(batch.changes) >= CLAIMED_LEAST
         with self._lock:
-            self._waiting.append(_Waiting(at_ms, size, rows, batch))
+            self._waiting.append(_Waiting(at_ms, is_claim, size, rows, batch))
             self.size += size
             self.rows += rows
 
     def due(self, now_ms: int, *, is_short: bool = False) -> int:
         """Return how many of the first are to be brought over now: those that are old, or more where too much waits.
 
-        ``is_short``: the journal is short of room, so that few commits do not rest.
+        They are in order, so what follows a claim waits as long as that does.
+
+        ``is_short``: the journal is short of room, so that few commits do not rest, nor do claims.
         """
         number = 0
         with self._lock:
@@ -92,7 +103,8 @@ class Backlog:
             if left < BYTES_MAX:
                 left = 0
             for waiting in self._waiting:
-                if now_ms - waiting.at_ms < AGE_MS and left <= BYTES_MAX // 2:
+                age_ms = CLAIMED_AGE_MS if waiting.is_claim and not is_short else AGE_MS
+                if now_ms < waiting.at_ms + age_ms and left <= BYTES_MAX // 2:
                     break
                 number += 1
                 left -= waiting.size

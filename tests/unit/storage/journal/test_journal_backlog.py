@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from duobus.storage.interface import CommitBatch, Put
-from duobus.storage.journal.backlog import _COPY_BYTES, LargeCommits, _estimate, measure
+from duobus.storage.journal.backlog import (
+    _COPY_BYTES,
+    AGE_MS,
+    BYTES_MAX,
+    CLAIMED_AGE_MS,
+    CLAIMED_LEAST,
+    Backlog,
+    LargeCommits,
+    _estimate,
+    measure,
+)
 
 LARGE = [bytes(1 << 10)] * 500
 
@@ -86,3 +96,24 @@ def test_a_body_that_copies_share_is_measured_once() -> None:
     alone.puts = [Put(1, 1, 1, [body, b"own", b"own", b""])]
     (size, *rows), (expected, *numbers) = measure(batch), measure(alone)
     assert (size - 4 * _COPY_BYTES, rows) == (expected, numbers)
+
+
+def test_what_waits_with_claims_is_bounded_by_bytes_though_they_put_nothing() -> None:
+    backlog = Backlog()
+    changed = CommitBatch(1, 1)
+    changed.changes = [(1, count, 1, 0, b"claimed") for count in range(1, 2001)]
+    for _ in range(BYTES_MAX // (2000 * 100)):
+        backlog.add(changed, 0)
+    assert backlog.size >= BYTES_MAX
+    assert 0 < backlog.due(1) < len(backlog)
+
+
+def test_a_claim_waits_for_its_messages_to_be_removed_unless_the_journal_is_short_of_room() -> None:
+    waiting = Backlog()
+    claim = CommitBatch(1, 1)
+    claim.changes = [(1, count, 1, 0, b"") for count in range(1, CLAIMED_LEAST + 1)]
+    waiting.add(claim, 0)
+    assert waiting.due(CLAIMED_AGE_MS - 1) == 0
+    assert waiting.due(CLAIMED_AGE_MS) == 1
+    assert waiting.due(AGE_MS - 1, is_short=True) == 0
+    assert waiting.due(AGE_MS, is_short=True) == 1

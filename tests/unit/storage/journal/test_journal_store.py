@@ -28,7 +28,7 @@ from duobus.storage.interface import (
     Tombstone,
 )
 from duobus.storage.journal import backlog
-from duobus.storage.journal.backlog import AGE_MS, REST_MS
+from duobus.storage.journal.backlog import AGE_MS, CLAIMED_AGE_MS, CLAIMED_LEAST, REST_MS
 from duobus.storage.journal.files import JournalFiles
 from duobus.storage.journal.mark import read_mark
 from duobus.storage.journal.segments import files_of
@@ -200,6 +200,28 @@ def test_a_journal_that_is_short_of_room_lets_nothing_rest(data: Path) -> None:
     assert not store.bring_over_due()
     assert store.commits == before + 1
     store.close()
+
+
+def test_what_is_claimed_in_bulk_and_removed_within_seconds_is_never_changed_in_sqlite(broker: Broker) -> None:
+    (source,) = broker.add()
+    store = broker.store
+    assert isinstance(store, JournalStore)
+    broker.send(source, [b"m"] * CLAIMED_LEAST)
+    store.bring_over()
+    batch = broker.batch()
+    batch.changes = [(source.source_key, count, 1, 0, b"claimed") for count in range(1, CLAIMED_LEAST + 1)]
+    broker.commit(batch)
+    CLOCK.ms += CLAIMED_AGE_MS - 2
+    broker.send(source, [b"later"])
+    before = store.commits
+    assert store.bring_over_due()
+    assert store.commits == before
+    broker.remove((source.source_key, 1, CLAIMED_LEAST - 1))
+    CLOCK.ms += 2
+    assert store.bring_over_due()
+    assert store.commits == before + 1
+    rows = store.load(source.source_key, 1, 1000)
+    assert [(row.count, row.state) for row in rows] == [(CLAIMED_LEAST, 1), (CLAIMED_LEAST + 1, 0)]
 
 
 def test_notes_of_duplicates_and_tombstones_are_there_after_a_kill(broker: Broker, data: Path) -> None:

@@ -46,10 +46,10 @@ async def claim(node: ManagementNode, body: dict[Any, Any]) -> Answer:
     queue, sub_queue = node.queue, node.address.sub_queue
     claim_id = _claim_id(node, body)
     demand_receiving(queue, sub_queue)
-    messages = _bounded(body, "max-count", None, 0, CLAIM_MESSAGES_MAX)
-    size = _bounded(body, "max-bytes", CLAIM_BYTES_DEFAULT, 1, CLAIM_BYTES_MAX)
-    least = _bounded(body, "min-count", 1, 0, CLAIM_MESSAGES_MAX)
-    wait_ms = _bounded(body, "max-wait", 0, 0, CLAIM_WAIT_MS_MAX)
+    messages = bounded(body, "max-count", None, 0, CLAIM_MESSAGES_MAX)
+    size = bounded(body, "max-bytes", CLAIM_BYTES_DEFAULT, 1, CLAIM_BYTES_MAX)
+    least = bounded(body, "min-count", 1, 0, CLAIM_MESSAGES_MAX)
+    wait_ms = bounded(body, "max-wait", 0, 0, CLAIM_WAIT_MS_MAX)
     if wait_ms and messages:
         claimed = await queue.claim(sub_queue, claim_id, 0, size)
         if not claimed.parts:
@@ -127,7 +127,13 @@ def _claim_id(node: ManagementNode, body: dict[Any, Any]) -> str:
     return str(claim_id)
 
 
-def _bounded(body: dict[Any, Any], name: str, default: int | None, least: int, most: int) -> int:
+def bounded(body: dict[Any, Any], name: str, default: int | None, least: int, most: int) -> int:
+    """An integer of a request that has limits.
+
+    Raises:
+        ArgumentOutOfRange: It is outside of them.
+        ArgumentInvalid: It is none, or is missing where there is no default.
+    """
     value = integer_of(body, name, default)
     if not least <= value <= most:
         raise ArgumentOutOfRange(f"'{name}' is {value}; it must be from {least} to {most}.")

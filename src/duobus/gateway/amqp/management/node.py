@@ -28,7 +28,7 @@ from duobus.broker import (
     lock_lost,
     session_lock_lost,
 )
-from duobus.codec import Array, Int, Symbol, Timestamp, tag_of
+from duobus.codec import Array, Int, Symbol, Timestamp, encode_named, tag_of
 from duobus.codec.sections import DATA, find_section
 from duobus.errors import (
     ArgumentInvalid,
@@ -48,7 +48,7 @@ from duobus.gateway.amqp.entity_status import demand_operation
 from duobus.gateway.amqp.management import claim_operations, rule_operations, scheduling
 from duobus.gateway.amqp.management.request_node import Request, RequestLink, RequestNode
 from duobus.gateway.amqp.management.scheduling import NUMBERS_MAX, numbers_of
-from duobus.gateway.amqp.mapping import HeadMaker
+from duobus.gateway.amqp.mapping import HeadMaker, Rest
 from duobus.gateway.waits import ResultWaiter
 from duobus.model.address import Address
 from duobus.model.batches import DeliveryBatch
@@ -370,21 +370,25 @@ class ManagementNode(RequestNode):
         key = text_of(body, "partition-key")
         found = await self.queue.peek(self.address.sub_queue, max(first, 0), limit, PEEK_BYTES_MAX, session_id, key)
         is_bodiless = body.get("omit-message-body") is True
-        messages: list[dict[str, Any]] = []
+        messages: list[tuple[bytes, Rest]] = []
+        sizes: list[int] = []
         size = 0
+        looked_at = self._heads.looked_at
         for handle, queued in found:
-            head, bare = self._heads.looked_at(queued, handle.number)
-            message = head + (bare[: find_section(bytes(bare), DATA)[0]] if is_bodiless else bare)
-            size += len(message)
+            head, bare = looked_at(queued, handle.number)
+            if is_bodiless:
+                bare = bare[: find_section(bytes(bare), DATA)[0]]
+            length = len(head) + len(bare)
+            size += length
             if messages and size > PEEK_BYTES_MAX:
                 break
-            messages.append({"message": message})
-        sizes = [len(message["message"]) for message in messages]
+            messages.append((head, bare))
+            sizes.append(length)
         # A peek that finds nothing is an operation like a receive that ends with nothing.
         self.peer.meter(
             self.queue, PEEK, len(sizes), sum(sizes), sum(map(operations_of, sizes)) or 1, self.address.sub_queue
         )
-        return (200, {"messages": messages}) if messages else (204, None)
+        return (200, {"messages": encode_named("message", messages)}) if messages else (204, None)
 
     async def _receive_by_number(self, body: dict[Any, Any]) -> Answer:
         numbers = numbers_of(body)

@@ -20,7 +20,7 @@ def session_at_any_owner() -> Iterator[None]:
     def init(self: SessionSearch, *arguments: Any) -> None:
         original(self, *arguments)
         if self.wanted is not None:
-            self._order = [next(turns) % len(self.sharded_queue.shares)]
+            self._order = [next(turns) % len(self.sharded_entity.shares)]
 
     with mock.patch.object(SessionSearch, "__init__", init):
         yield

@@ -16,7 +16,7 @@ from duobus.cluster.sharding.entities import ShardedQueue
 from duobus.cluster.shards import assign_shards
 from duobus.errors import ArgumentInvalid, EntityAlreadyExists, NotImplementedYet, StoreUnavailable
 from duobus.model.access_rules import sign_token
-from duobus.model.address import check_entity_name, parse_address, shard_path, sharded_queue_of
+from duobus.model.address import check_entity_name, parse_address, shard_path, sharded_entity_of
 from duobus.model.batches import Refusal
 from duobus.model.descriptions import AccessRule, QueueDescription, Right
 from duobus.storage.catalog_rows import DELETING, INTENT, LIVE
@@ -46,7 +46,7 @@ def _creator(*owners: Owner) -> Owner:
 
 
 def _share_of(owner: Owner) -> Any:
-    (share,) = (queue for path, queue in owner.unit.namespace("n").queues.items() if sharded_queue_of(path))
+    (share,) = (queue for path, queue in owner.unit.namespace("n").queues.items() if sharded_entity_of(path))
     return share
 
 
@@ -65,8 +65,8 @@ def test_more_stores_than_fragments_leave_some_stores_out() -> None:
 
 def test_a_share_has_an_address_that_nobody_can_create() -> None:
     assert parse_address(shard_path("a/q", 3)).key == "a/q/~share/3"
-    assert sharded_queue_of("a/q/~share/3") == "a/q"
-    assert sharded_queue_of("a/q") is None
+    assert sharded_entity_of("a/q/~share/3") == "a/q"
+    assert sharded_entity_of("a/q") is None
     with pytest.raises(Exception, match="reserved segment"):
         check_entity_name("q/~share/3")
 
@@ -84,12 +84,12 @@ async def test_every_owner_makes_the_share_in_its_store(hall: Hall) -> None:
 @simulated_over(2)
 async def test_keys_spread_over_all_fragments_of_a_share(hall: Hall) -> None:
     first, _ = await _sharded_queue(hall)
-    sharded_queue = first.unit.directory.sharded["n", "q"]
+    sharded_entity = first.unit.directory.sharded["n", "q"]
     share = _share_of(first)
-    mine = [i for i, row in enumerate(sharded_queue.shares) if row.path == share.path]
+    mine = [i for i, row in enumerate(sharded_entity.shares) if row.path == share.path]
     keys = [f"s{number}".encode() for number in range(1000)]
-    fragments = [share.placement.keyed(key).number for key in keys if sharded_queue.of_key(key) in mine]
-    assert {sharded_queue.of_number(number) for number in fragments} == set(mine)
+    fragments = [share.placement.keyed(key).number for key in keys if sharded_entity.of_key(key) in mine]
+    assert {sharded_entity.of_number(number) for number in fragments} == set(mine)
     assert min(fragments.count(number) for number in set(fragments)) > 20
     assert len(set(fragments)) == 8
 

@@ -37,7 +37,7 @@ from duobus.fragment.sessions.sessions import SessionLock
 from duobus.fragment.sessions.states import STATE_BYTES_MAX, SetSessionState
 from duobus.fragment.settlement import SettleBatch
 from duobus.fragment.source import Source, SourceSettings
-from duobus.model.address import sharded_queue_of
+from duobus.model.address import sharded_entity_of
 from duobus.model.batches import DeliveryBatch, Mailbox, Refusal, SendBatch
 from duobus.model.descriptions import QueueDescription
 from duobus.model.metadata import MessageMetadata
@@ -131,7 +131,7 @@ class Queue:
         self.description = description
         self.fragments = list(fragments)
         self.source_no = source_no
-        self._is_shard = sharded_queue_of(description.name.lower()) is not None
+        self._is_shard = sharded_entity_of(description.name.lower()) is not None
         self.placement = Placement(self.fragments)
         self.schedulers = {sub: CreditScheduler(source_no, sub) for sub in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)}
         self.idle: LastUse | None = None

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from duobus.broker import string_key
 from duobus.cluster.sharding.shard_choice import ANY, shard_of_key, the_one
-from duobus.cluster.shards import ShardedQueueMap
+from duobus.cluster.shards import ShardedEntityMap
 from duobus.errors import ArgumentInvalid, MessageLockLost, StoreUnavailable
 from duobus.gateway.rest.atom.xml.runtime_info import AVAILABLE, LIMITED
 from duobus.gateway.rest.request_target import Target
@@ -47,7 +47,7 @@ class HttpShardRouter:
         self._turn = 0
 
     async def answer(
-        self, call: Call, request: web.Request, target: Target, sharded: ShardedQueueMap, send: Send, read: Read
+        self, call: Call, request: web.Request, target: Target, sharded: ShardedEntityMap, send: Send, read: Read
     ) -> web.StreamResponse:
         """The answer of the shard that a request is for; ``read``: gives its body, of so many bytes at most.
 
@@ -70,7 +70,7 @@ class HttpShardRouter:
         return _found(await send(index, f"{_messages_of(sharded, index, call)}/{rest}{query_text(target.query)}", None))
 
     async def entry(
-        self, own: web.StreamResponse, target: Target, sharded: ShardedQueueMap, send: Send
+        self, own: web.StreamResponse, target: Target, sharded: ShardedEntityMap, send: Send
     ) -> web.StreamResponse:
         """What this server tells of a queue, with the numbers of all its shards."""
         if own.status != 200 or not isinstance(own, web.Response):
@@ -85,7 +85,7 @@ class HttpShardRouter:
         return web.Response(body=text.encode(), headers={"Content-Type": own.headers["Content-Type"]})
 
     async def _send(
-        self, request: web.Request, call: Call, sharded: ShardedQueueMap, send: Send, read: Read
+        self, request: web.Request, call: Call, sharded: ShardedEntityMap, send: Send, read: Read
     ) -> web.StreamResponse:
         body: bytes | None = None
         if is_batch_type(request.headers.get("Content-Type")):
@@ -104,7 +104,7 @@ class HttpShardRouter:
                 return answer
         return _found(None)
 
-    async def _receive(self, target: Target, call: Call, sharded: ShardedQueueMap, send: Send) -> web.StreamResponse:
+    async def _receive(self, target: Target, call: Call, sharded: ShardedEntityMap, send: Send) -> web.StreamResponse:
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_of(target.query)
         query = query_text({**target.query, "timeout": "0"})
@@ -119,12 +119,12 @@ class HttpShardRouter:
                 return _found(answer)
             await asyncio.sleep(PAUSE_S)
 
-    def _order(self, sharded: ShardedQueueMap) -> list[int]:
+    def _order(self, sharded: ShardedEntityMap) -> list[int]:
         number = len(sharded.shares)
         return [(self._turn + step) % number for step in range(number)]
 
 
-def _shard_of(sharded: ShardedQueueMap, about: BrokerProperties) -> int:
+def _shard_of(sharded: ShardedEntityMap, about: BrokerProperties) -> int:
     """The shard of a message with these properties; ANY when nothing decides."""
     text = about.session_id or about.partition_key
     if text is None and sharded.about.requires_duplicate_detection:
@@ -142,7 +142,7 @@ def summed(text: str, parts: list[str]) -> str:
     return _NUMBER.sub(lambda found: f"<{found[1]}>{totals.get(found[1], 0)}<", text)
 
 
-def _messages_of(sharded: ShardedQueueMap, index: int, call: Call) -> str:
+def _messages_of(sharded: ShardedEntityMap, index: int, call: Call) -> str:
     """The path of a shard's messages, or of those of the same sub-queue of it."""
     rest = call.entity[len(sharded.row.path) :]
     return quote(f"/{sharded.shares[index].path}{rest}/messages")

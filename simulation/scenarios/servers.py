@@ -190,7 +190,7 @@ class SimulatedServerProcess:
             home_of=lambda row: CATALOG if world.place_of(row.store_id) == DATABASE else OTHER_DATABASE,
             table_of=lambda _name: world.other_leases,
         )
-        unit.sharded_entities.is_understood = lambda: world.is_spreading
+        unit.sharded_entities.is_understood = lambda _placement: world.is_spreading
         world.hosts[me.node_id] = self
         amqp.router_of = partial(ClusterRouter, owners=cluster)
         open_cluster_forwarding(amqp, unit, cluster, self.clock)

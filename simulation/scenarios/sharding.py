@@ -33,9 +33,11 @@ class _NotifyingCatalog(MemoryCatalog):
         super().__init__()
         self._world = world
 
-    def begin_create(self, namespace: str, kind: str, path: str, description: bytes, slots: Any) -> int:
+    def begin_create(
+        self, namespace: str, kind: str, path: str, description: bytes, slots: Any, needed_id: int | None = None
+    ) -> int:
         self._world.leases.revision += 1
-        return super().begin_create(namespace, kind, path, description, tuple(slots))
+        return super().begin_create(namespace, kind, path, description, tuple(slots), needed_id)
 
     def finish_delete(self, entity_id: int) -> None:
         self._world.leases.revision += 1

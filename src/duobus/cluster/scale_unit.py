@@ -178,6 +178,14 @@ class ClusteredScaleUnit(ScaleUnit):
             self.catalog.read()
             super().demand_own(broker, contents)
 
+    def store_opened(self, broker: MessageBroker, contents: StoreContents) -> None:
+        """See ScaleUnit; what could not be done in the store while it was away is done now."""
+        super().store_opened(broker, contents)
+        if broker.store_id in self.adopted:
+            task = asyncio.get_running_loop().create_task(self.see(self.directory), name="see-again")
+            self._deletions.add(task)
+            task.add_done_callback(self._deletions.discard)
+
     def _note_generation(self, broker: MessageBroker) -> None:
         """Do nothing: a database that has failed over may have lost the last one, and others may have had the store."""
 

@@ -12,7 +12,7 @@ from test_clustered_units import Owner
 from duobus.auth.authorizer import Authorizer, Grants, NamespaceRules
 from duobus.broker.entities.queue import COUNT_BITS
 from duobus.cluster.directory import Directory
-from duobus.cluster.sharding.entities import ShardedQueue
+from duobus.cluster.sharding.front import ShardedQueue
 from duobus.cluster.shards import assign_shards
 from duobus.errors import ArgumentInvalid, EntityAlreadyExists, NotImplementedYet, StoreUnavailable
 from duobus.model.access_rules import sign_token
@@ -31,7 +31,7 @@ async def _sharded_queue(hall: Hall, **properties: Any) -> tuple[Owner, Owner]:
     await first.adopt(1)
     await second.adopt(2)
     for owner in (first, second):
-        owner.unit.sharded_entities.is_understood = lambda: True
+        owner.unit.sharded_entities.is_understood = lambda _placement: True
         owner.unit.namespace("n")
     creator = _creator(first, second)
     await creator.unit.create_queue("n", QueueDescription(name="q", enable_partitioning=True, **properties))
@@ -178,7 +178,7 @@ async def test_a_partitioned_queue_is_laid_over_all_stores_once_every_server_und
         assert takes(QueueDescription(name="r", enable_partitioning=True, **more))
     assert not takes(QueueDescription(name="r", enable_partitioning=True, auto_delete_on_idle_ms=300_000))
     assert not takes(QueueDescription(name="r"))
-    first.unit.sharded_entities.is_understood = lambda: False
+    first.unit.sharded_entities.is_understood = lambda _placement: False
     assert not takes(QueueDescription(name="r", enable_partitioning=True))
 
 
@@ -194,7 +194,7 @@ async def test_a_partitioned_queue_in_one_store_is_told_in_the_log(hall: Hall) -
                 await owner.unit.create_queue("n", about)
         assert any(why in text and about.name in text for owner in (first, second) for *_, text in owner.events)
         for owner in (first, second):
-            owner.unit.sharded_entities.is_understood = lambda: False
+            owner.unit.sharded_entities.is_understood = lambda _placement: False
             await owner.unit.read_again()
 
 

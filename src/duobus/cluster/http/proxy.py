@@ -23,6 +23,7 @@ from duobus.cluster.http.shards import HttpShardRouter, query_text, summed
 from duobus.cluster.shards import ShardedEntityMap
 from duobus.errors import ArgumentInvalid, ServiceBusError
 from duobus.gateway.rest.atom.paging import page_of
+from duobus.gateway.rest.atom.resources import RULE, RULES, SUBSCRIPTION, SUBSCRIPTIONS, resource_of
 from duobus.gateway.rest.atom.xml import documents
 from duobus.gateway.rest.authorization import Guard
 from duobus.gateway.rest.dead_letters.endpoint import ORDER_BYTES_MAX, is_dead_letter_request
@@ -30,7 +31,7 @@ from duobus.gateway.rest.keys.endpoint import entity_of
 from duobus.gateway.rest.operations.endpoint import DRILLS, FRAGMENTS_MAX
 from duobus.gateway.rest.request_bodies import BodyBudget, read_body
 from duobus.gateway.rest.request_target import HOST, Target, parse_target
-from duobus.gateway.rest.runtime.routes import Call, call_of
+from duobus.gateway.rest.runtime.routes import Call, call_of, is_about_messages
 from duobus.gateway.tls import untrusted
 from duobus.model.address import parse_address
 from duobus.model.descriptions import QUEUE, TOPIC
@@ -164,11 +165,34 @@ class HttpProxy:
         if is_dead_letter_request(request.method, target):
             sharded = self._sharded_at(request, "/".join(target.segments[:-1]))
             return None if sharded is None else await self._of_dead_letters(request, target, sharded)
+        topic = self._topic_of(request, target)
+        if topic is not None:
+            # Another server may have changed its subscriptions or their rules a moment ago.
+            await self._owners.refresh()
+            if request.method == "GET" and target.lower[-1] == SUBSCRIPTIONS:
+                return await self._of_subscriptions(request, target, topic)
         whole = self._whole_of(request, target)
         return None if whole is None else await self._of_shards(request, target, *whole)
 
+    def _topic_of(self, request: web.Request, target: Target) -> ShardedEntityMap | None:
+        """The sharded topic whose subscriptions or rules are asked for, or changed."""
+        resource = resource_of(target)
+        if resource.kind not in (SUBSCRIPTIONS, SUBSCRIPTION, RULES, RULE) or is_about_messages(target):
+            return None
+        return self._sharded_at(request, resource.entity)
+
+    async def _of_subscriptions(
+        self, request: web.Request, target: Target, topic: ShardedEntityMap
+    ) -> web.StreamResponse:
+        """The list of a topic's subscriptions, with the numbers of all shards."""
+        try:
+            own = await self._whole(request, self._owners.own_http_address, request.raw_path)
+            return await self._shard_router.list(own, target, topic, partial(self._of_shard, request, topic))
+        except (ClientError, OSError, TimeoutError) as error:
+            return _refusal(503, f"A server of the topic cannot be reached ({type(error).__name__}). Try again.")
+
     def _whole_of(self, request: web.Request, target: Target) -> tuple[Call | None, ShardedEntityMap] | None:
-        """What is asked of a sharded queue: something of its messages, or for its entry (None).
+        """What is asked of a sharded entity: something of its messages, or for its entry (None).
 
         None altogether when it is about another entity, or changes this one, which any server does.
         """
@@ -182,9 +206,9 @@ class HttpProxy:
         return None if sharded is None else (call, sharded)
 
     def _sharded_at(self, request: web.Request, path: str) -> ShardedEntityMap | None:
-        """The sharded queue that an address is in."""
+        """The sharded entity that an address is in."""
         try:
-            key = parse_address(path).key
+            key = parse_address(path).entity_key
         except ServiceBusError:
             return None
         return self._owners.sharded_entity_of(self._authorizer.namespace_of(request.host).name, key)

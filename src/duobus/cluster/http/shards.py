@@ -1,4 +1,4 @@
-"""Requests for messages of a sharded queue: which of its shards each goes to (decision 0029).
+"""Requests for messages of a sharded entity: which of its shards each goes to (decision 0029).
 
 A send with a key belongs to the shard of the key, any other goes to the shards in turn; a receive asks one after the
 other until one has something; a lock token names the shard that it is of. What is asked then is asked of a shard, as of
@@ -17,6 +17,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from duobus.broker import string_key
+from duobus.cluster.http.lists import ENTRY, entries_of, title_of
 from duobus.cluster.sharding.shard_choice import ANY, shard_of_key, the_one
 from duobus.cluster.shards import ShardedEntityMap
 from duobus.errors import ArgumentInvalid, MessageLockLost, StoreUnavailable
@@ -72,7 +73,7 @@ class HttpShardRouter:
     async def entry(
         self, own: web.StreamResponse, target: Target, sharded: ShardedEntityMap, send: Send
     ) -> web.StreamResponse:
-        """What this server tells of a queue, with the numbers of all its shards."""
+        """What this server tells of an entity, with the numbers of all its shards."""
         if own.status != 200 or not isinstance(own, web.Response):
             return own
         query = query_text(target.query)
@@ -82,6 +83,27 @@ class HttpShardRouter:
         text = summed(own.text or "", texts)
         if len(texts) < len(sharded.shares):
             text = text.replace(f">{AVAILABLE}<", f">{LIMITED}<")
+        return web.Response(body=text.encode(), headers={"Content-Type": own.headers["Content-Type"]})
+
+    async def list(
+        self, own: web.StreamResponse, target: Target, topic: ShardedEntityMap, send: Send
+    ) -> web.StreamResponse:
+        """What this server tells of the subscriptions of a topic, with the numbers of all shards."""
+        if own.status != 200 or not isinstance(own, web.Response):
+            return own
+        query = query_text(target.query)
+        paths = [f"{quote(f'/{share.path}/{target.segments[-1]}')}{query}" for share in topic.shares]
+        found = await asyncio.gather(*(send(index, path, None) for index, path in enumerate(paths)))
+        texts = [one.text or "" for one in found if isinstance(one, web.Response) and one.status == 200]
+        parts = [entries_of([text]) for text in texts]
+        is_whole = len(texts) == len(topic.shares)
+
+        def completed(entry: str) -> str:
+            title = title_of(entry)
+            text = summed(entry, [part[title] for part in parts if title in part])
+            return text if is_whole else text.replace(f">{AVAILABLE}<", f">{LIMITED}<")
+
+        text = ENTRY.sub(lambda entry: completed(entry[0]), own.text or "")
         return web.Response(body=text.encode(), headers={"Content-Type": own.headers["Content-Type"]})
 
     async def _send(

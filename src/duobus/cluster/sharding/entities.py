@@ -14,7 +14,7 @@ one, and who is the owner no more cannot do it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -23,7 +23,7 @@ from duobus.broker.entities.bulk_creation import differences
 from duobus.broker.entities.destination import check_targets
 from duobus.broker.entities.queue import Queue
 from duobus.broker.entities.topic import Subscription, Topic, subscription_path
-from duobus.cluster.sharding.front import ShardedFront, ShardedQueue, ShardedSubscription, ShardedTopic
+from duobus.cluster.sharding.front import ShardedQueue, ShardedSubscription, ShardedTopic
 from duobus.cluster.shards import (
     SHARD_KINDS,
     SHARDED,
@@ -390,25 +390,25 @@ class ShardedEntities:
         left: set[Place],
     ) -> None:
         """Take down what all owners have come to an end with; any server may, and several at a time do no harm."""
-        catalog = self._unit.catalog
-        for place, row in wholes.items():
-            if row.state == DELETING and place not in left:
-                for wish in wishes.get(place, {}).values():
-                    catalog.finish_delete(wish.entity_id)
-                catalog.finish_delete(row.entity_id)
+        over = [place for place, row in wholes.items() if row.state == DELETING and place not in left]
+        for place in over:
+            self._unit.catalog.finish_delete(wholes[place].entity_id)
         for place, wanted in wishes.items():
             topic = directory.sharded.get(place)
-            if place not in wholes:
+            if place in over or place not in wholes:
                 for wish in wanted.values():
-                    catalog.finish_delete(wish.entity_id)
-            if topic is None:
-                continue
-            for name, wish in wanted.items():
-                own = [parts.get((place[0], share.path.lower()), {}).get(name) for share in topic.shares]
-                if wish.state == DELETING and not any(own):
-                    catalog.finish_delete(wish.entity_id)
-                elif wish.state == INTENT and all(part is not None and part.state == LIVE for part in own):
-                    self._begin(wish)
+                    self._unit.catalog.finish_delete(wish.entity_id)
+            elif topic is not None:
+                shares = [parts.get((place[0], share.path.lower()), {}) for share in topic.shares]
+                for name, wish in wanted.items():
+                    self._finish_subscription(wish, [share.get(name) for share in shares])
+
+    def _finish_subscription(self, wish: EntityRow, parts: Sequence[EntityRow | None]) -> None:
+        """Take down that a subscription is in every shard of its topic, or in none any more."""
+        if wish.state == DELETING and not any(parts):
+            self._unit.catalog.finish_delete(wish.entity_id)
+        elif wish.state == INTENT and all(part is not None and part.state == LIVE for part in parts):
+            self._begin(wish)
 
     def _begin(self, wish: EntityRow) -> None:
         """Every shard has a subscription: from now on it is there for clients."""
@@ -441,22 +441,15 @@ class ShardedEntities:
             if self._known.get(place) != entity.row:
                 self._take_on(place, entity)
                 self._known[place] = entity.row
-            elif entity.kind != SUBSCRIPTION:
-                # The catalog may have been read while another server was still recording its shards.
-                front = self._front(place)
-                if isinstance(front, ShardedFront):
-                    front.slots = entity.slots
         for place in [place for place in self._known if place not in directory.sharded]:
             del self._known[place]
         for home in self._unit.namespaces.values():
-            for front in [*home.queues.values(), *home.topics.values()]:
-                if front.is_sharded and (home.name.lower(), front.path.lower()) not in directory.sharded:
-                    self._gone(home, front)
-            for topic in home.topics.values():
-                for one in list(topic.subscriptions.values()):
-                    if one.is_sharded and (home.name.lower(), one.path.lower()) not in directory.sharded:
-                        topic.detach(one)
-                        self._unit.notify(one)
+            for entity_gone in [
+                one
+                for one in home.entities()
+                if one.is_sharded and (home.name.lower(), one.path.lower()) not in directory.sharded
+            ]:
+                self._gone(home, entity_gone)
 
     def _front(self, place: Place) -> Queue | None:
         home = self._unit.namespace(place[0])
@@ -476,8 +469,7 @@ class ShardedEntities:
                 unit.notify(kept)
                 return
             if kept is not None:
-                topic.detach(kept)
-                unit.notify(kept)
+                self._gone(home, kept)
             topic.attach(ShardedSubscription(topic, row.entity_id, about))
             return
         front = self._front(place)
@@ -487,9 +479,11 @@ class ShardedEntities:
         if isinstance(front, ShardedTopic):
             front.slots = entity.slots
             front.change_topic(from_json(row.description, TopicDescription))
+            unit.notify(front)
         elif isinstance(front, ShardedQueue):
             front.slots = entity.slots
             front.change(from_json(row.description, QueueDescription))
+            unit.notify(front)
         elif entity.kind == TOPIC:
             made = from_json(row.description, TopicDescription)
             home.topics[place[1]] = ShardedTopic(row.entity_id, home.name, made, entity.slots, unit.new_id)
@@ -500,15 +494,19 @@ class ShardedEntities:
             unit.forwarding.entity_changed(about_queue.name)
 
     def _gone(self, home: Namespace, entity: Queue) -> None:
-        """A queue or topic is there no more for clients."""
-        entities = home.topics if isinstance(entity, Topic) else home.queues
-        entities.pop(entity.path.lower(), None)
-        self._known.pop((home.name.lower(), entity.path.lower()), None)
-        parts = list(entity.subscriptions.values()) if isinstance(entity, Topic) else []
-        for one in (*parts, entity):
-            self._known.pop((home.name.lower(), one.path.lower()), None)
-            one.is_deleted = True
-            self._unit.notify(one)
+        """An entity is there no more for clients."""
+        key = entity.path.lower()
+        self._known.pop((home.name.lower(), key), None)
+        if isinstance(entity, Subscription):
+            entity.topic.detach(entity)
+        elif isinstance(entity, Topic):
+            for one in list(entity.subscriptions.values()):
+                self._gone(home, one)
+            home.topics.pop(key, None)
+        else:
+            home.queues.pop(key, None)
+        entity.is_deleted = True
+        self._unit.notify(entity)
 
     # -- shards of this server ----------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """What every server knows of an entity that lies in several stores: its name, its properties and its rules.
 
-What is in it, its shards know, each at its owner. These objects stand in a namespace beside what a server has itself, so
-that names, access rules, limits and lists are answered at any server; whoever sends, receives or looks is led to the
+What is in it, its shards know, each at its owner. These objects stand in a namespace beside what a server has itself,
+so that names, access rules, limits and lists are answered at any server; whoever sends, receives or looks is led to the
 shards before it comes here (decisions 0029 and 0069).
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import TypeAlias
 
 from duobus.broker.delivery.credit_scheduler import Receiver
 from duobus.broker.entities.queue import Queue
@@ -116,6 +115,3 @@ class ShardedSubscription(_Sharded, Subscription):
     def partitions(self) -> int:
         """See Queue."""
         return self.topic.partitions
-
-
-ShardedFront: TypeAlias = ShardedQueue | ShardedTopic

@@ -1,8 +1,9 @@
 """``$management`` of a sharded entity: each request goes to the owners of the shards that it is about.
 
 Lock tokens and sequence numbers name a fragment, and so a shard; messages to be scheduled have a key or may go
-anywhere; a peek goes through the shards in the order of their numbers. Rules are changed in all shards, and by this server. What concerns one shard is proxied and
-answered byte for byte, its ids apart; what concerns several is parted, and the answers are put together.
+anywhere; a peek goes through the shards in the order of their numbers. What concerns one shard is proxied and
+answered byte for byte, its ids apart; what concerns several is parted, and the answers are put together. Rules are
+changed by this server, in all shards.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-#: Of servers that lay partitioned queues over the stores of all of them, with all their features (decision 0066), and of
-#: those that do so with topics (decision 0069). As long as one tells less, new entities are placed as it expects.
+#: Of servers that lay partitioned queues over the stores of all of them, with all their features (decision 0066), and
+#: of those that do so with topics (decision 0069). As long as one tells less, new entities are placed as it expects.
 PLACEMENT_OF_QUEUES: Final = 1
 PLACEMENT_OF_TOPICS: Final = 2
 #: Of this version.

@@ -187,7 +187,7 @@ class HttpProxy:
         """The list of a topic's subscriptions, with the numbers of all shards."""
         try:
             own = await self._whole(request, self._owners.own_http_address, request.raw_path)
-            return await self._shard_router.list(own, target, topic, partial(self._of_shard, request, topic))
+            return await self._shard_router.subscriptions(own, target, topic, partial(self._of_shard, request, topic))
         except (ClientError, OSError, TimeoutError) as error:
             return _refusal(503, f"A server of the topic cannot be reached ({type(error).__name__}). Try again.")
 

@@ -85,7 +85,7 @@ class HttpShardRouter:
             text = text.replace(f">{AVAILABLE}<", f">{LIMITED}<")
         return web.Response(body=text.encode(), headers={"Content-Type": own.headers["Content-Type"]})
 
-    async def list(
+    async def subscriptions(
         self, own: web.StreamResponse, target: Target, topic: ShardedEntityMap, send: Send
     ) -> web.StreamResponse:
         """What this server tells of the subscriptions of a topic, with the numbers of all shards."""

@@ -69,7 +69,7 @@ _LOOK_S: Final = 0.25
 
 #: Namespace and lower-case path.
 Place = tuple[str, str]
-_Description = TypeVar("_Description", QueueDescription, TopicDescription)
+_Description = TypeVar("_Description", bound=QueueDescription | TopicDescription)
 
 
 class ShardedEntities:
@@ -137,7 +137,7 @@ class ShardedEntities:
         own = msgspec.structs.replace(about, subscriptions=())
         entity_id = self._record(home, own, SHARDED_TOPIC, store_id, about.subscriptions)
         place = (home.name.lower(), about.name.lower())
-        wanted = [(place[0], subscription_path(place[1], one.name.lower())) for one in about.subscriptions]
+        wanted = [_of_subscription(place, one.name) for one in about.subscriptions]
         await self._unit.read_again()
         await self._until(
             lambda: all(self._is_live(one) for one in [*self._shards(place), *wanted]) and place in self._sharded,
@@ -586,9 +586,9 @@ class ShardedEntities:
                 unit.topics.put_subscription(own, from_json(wish.description, SubscriptionDescription))
 
 
-def _of_subscription(shard: Place, name: str) -> Place:
-    """The place of a subscription of a shard."""
-    return shard[0], subscription_path(shard[1], name).lower()
+def _of_subscription(topic: Place, name: str) -> Place:
+    """The place of a subscription of a topic, or of a shard."""
+    return topic[0], subscription_path(topic[1], name).lower()
 
 
 def _is_same(part: EntityRow, wish: EntityRow) -> bool:

@@ -18,7 +18,8 @@ from duobus.model.address import sharded_entity_of
 from duobus.model.descriptions import QueueDescription
 from duobus.storage.catalog.memory import MemoryCatalog
 from duobus.storage.catalog_rows import SlotRow
-from simulation.scenarios.servers import NOT_ASKED, PEACE_MS, Outcome, ServersScenario, ServersWorld, play
+from simulation.parts.sharded_topics import ShardedTopicClients
+from simulation.scenarios.servers import NOT_ASKED, PEACE_MS, Outcome, ServersRun, ServersScenario, ServersWorld, play
 from simulation.world.database import STUCK_S
 from simulation.world.world import NAMESPACE, Grant
 
@@ -143,7 +144,27 @@ class ShardedScenario(ServersScenario):
             self.forwarding = [msgspec.structs.replace(one, enable_partitioning=True) for one in self.forwarding]
 
 
+class ShardedRun(ServersRun):
+    """The clients of one run, with those of a topic in every second one."""
+
+    _topics: ShardedTopicClients | None = None
+
+    def more_jobs(self) -> list[Any]:
+        """See SimulatedRun."""
+        if self.world.seed % 2:
+            return []
+        self._topics = ShardedTopicClients(self.world, self._client, lambda: self.in_phase)
+        return self._topics.jobs()
+
+    async def _come_to_rest(self) -> None:
+        await super()._come_to_rest()
+        if self._topics is not None:
+            await self._topics.drain()
+            self.world.stale += self._topics.problems()
+
+
 def run(seed: int) -> Outcome:
     """Run one seed."""
     scenario = ShardedScenario(seed)
-    return play(scenario, ShardedWorld(seed, scenario.all_queues, scenario.stores), NOT_ASKED | TURNS)
+    world = ShardedWorld(seed, scenario.all_queues, scenario.stores)
+    return play(scenario, world, NOT_ASKED | TURNS, ShardedRun)

@@ -46,7 +46,7 @@ from duobus.errors import DetachForced, ServerBusy, Unauthorized
 from duobus.gateway.amqp.attach import is_via_session
 from duobus.gateway.amqp.links.link import first_of, via_entity
 from duobus.gateway.tls import untrusted
-from duobus.model.address import Address
+from duobus.model.address import Address, not_found
 from duobus.model.descriptions import Right
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class ClusterRouter:
         sharded = None if self.is_proxied else self._owners.sharded_entity_of(peer.namespace or "", address.entity_key)
         where = UNKNOWN if sharded else self._where(address)
         if where == UNKNOWN and is_last and not sharded:
-            self._demand_catalog(address.path)
+            self._demand_known(address)
             return False
         if self.is_proxied and link.remote is not None and is_via_session(link.remote):
             # It is not this entity's: see attaching.
@@ -267,12 +267,21 @@ class ClusterRouter:
             again()
             self._peer.write_soon()
 
-    def _demand_catalog(self, path: str) -> None:
-        """Raise ServerBusy while nobody can say whether an entity exists."""
+    def _demand_known(self, address: Address) -> None:
+        """Refuse what no server has, as far as that is for this one to say.
+
+        Raises:
+            EntityNotFound: A sharded topic has no such subscription.
+            ServerBusy: Nobody can say now whether the entity exists.
+        """
+        path = address.path
         if not self._owners.knows_catalog and not self.is_proxied:
             raise ServerBusy(
                 f"Whether '{path}' exists is not known: the catalog's database is not reached. Try again in a moment."
             )
+        namespace = self._peer.namespace or ""
+        if address.subscription is not None and self._owners.sharded_entity_of(namespace, address.key) is not None:
+            raise not_found(f"sb://{namespace}/{path}/Subscriptions/{address.subscription}")
 
     async def _await_owner(self, link: Link, address: Address, again: Callable[[], None]) -> None:
         """Attach once the entity has an owner: a refusal would have the client wait for longer, and try again."""

@@ -124,7 +124,7 @@ async def test_a_topic_and_its_subscriptions_are_in_every_store_when_they_are_an
     await servers.create("t", "a")
     assert [len(shard.fragments) for shard in servers.shards()] == [8, 8]
     assert all(part is not None and len(part.fragments) == 8 for part in servers.parts("a"))
-    assert {state for state in servers.states().values()} == {LIVE}
+    assert set(servers.states().values()) == {LIVE}
     await asyncio.sleep(0.1)
     for owner in servers.owners:
         topic = owner.unit.namespace("n").topics["t"]

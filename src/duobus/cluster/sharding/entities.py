@@ -229,12 +229,17 @@ class ShardedEntities:
 
     # -- subscriptions, as all shards have them -----------------------------------------------------------------
 
-    async def demand_served(self, topic: Topic) -> None:
-        """Wait until every shard of a topic has an owner.
+    async def demand_ready(self, topic: Topic, subscription: Subscription | None = None) -> None:
+        """Wait until every shard of a topic has an owner, and what was asked for before of a subscription is done.
 
         Raises:
-            StoreUnavailable: One has none; nothing was changed.
+            StoreUnavailable: A shard has no owner; nothing was changed.
+            ServerBusy: The catalog is lost, or an earlier change is not in force everywhere yet; likewise.
         """
+        try:
+            await self._unit.read_again()
+        except StoreFailed as error:
+            raise ServerBusy(f"'{topic.path}' cannot be changed now: {error}") from error
         place = (topic.namespace.lower(), topic.path.lower())
         try:
             await self._until(
@@ -243,6 +248,8 @@ class ShardedEntities:
             )
         except ServerBusy as error:
             raise StoreUnavailable(str(error)) from None
+        if subscription is not None:
+            await self.confirm(subscription)
 
     async def create_subscription(self, topic: Topic, about: SubscriptionDescription) -> None:
         """Have every shard of a topic make a subscription that has been checked.
@@ -437,19 +444,25 @@ class ShardedEntities:
 
     def _know(self, directory: Directory) -> None:
         """Have the entities of the catalog under their names here, with their properties."""
-        for place, entity in directory.sharded.items():
-            if self._known.get(place) != entity.row:
-                self._take_on(place, entity)
-                self._known[place] = entity.row
+        for place, found in directory.sharded.items():
+            if self._known.get(place) != found.row:
+                self._take_on(place, found)
+                self._known[place] = found.row
         for place in [place for place in self._known if place not in directory.sharded]:
             del self._known[place]
         for home in self._unit.namespaces.values():
-            for entity_gone in [
-                one
-                for one in home.entities()
-                if one.is_sharded and (home.name.lower(), one.path.lower()) not in directory.sharded
-            ]:
-                self._gone(home, entity_gone)
+            for entity in [one for one in home.entities() if one.is_sharded]:
+                place = (home.name.lower(), entity.path.lower())
+                if place not in directory.sharded and not self._is_left(directory, entity):
+                    self._gone(home, entity)
+
+    def _is_left(self, directory: Directory, entity: Queue) -> bool:
+        """Whether a subscription that is being deleted is in a shard yet: whoever deletes it again waits for that."""
+        row = directory.entry(entity.namespace, entity.path.lower())
+        if not isinstance(entity, Subscription) or row is None or row.entity_id != entity.entity_id:
+            return False
+        topic = (entity.namespace.lower(), entity.topic.path.lower())
+        return any(self._is_live(_of_subscription(shard, entity.about.name)) for shard in self._shards(topic))
 
     def _front(self, place: Place) -> Queue | None:
         home = self._unit.namespace(place[0])

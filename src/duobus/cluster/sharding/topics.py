@@ -79,7 +79,7 @@ class ShardedTopicLife(TopicLife):
         topic = unit.namespace(namespace).topic(path)
         if not topic.is_sharded:
             return await super().create_subscription(namespace, path, about, profile=profile)
-        await unit.sharded_entities.demand_served(topic)
+        await unit.sharded_entities.demand_ready(topic)
         self.demand_new(topic, about, profile)
         await unit.sharded_entities.create_subscription(topic, about)
         return self.subscription(namespace, path, about.name)
@@ -93,7 +93,7 @@ class ShardedTopicLife(TopicLife):
         topic = subscription.topic
         if not isinstance(topic, ShardedTopic):
             return await super().update_subscription(namespace, path, about, profile=profile)
-        await unit.sharded_entities.demand_served(topic)
+        await unit.sharded_entities.demand_ready(topic, subscription)
         wanted = check_subscription_update(subscription.about, about, profile)
         described = ShardedSubscription(topic, 0, wanted).description
         check_targets(unit.namespace(namespace), described, subscription.description)
@@ -106,9 +106,10 @@ class ShardedTopicLife(TopicLife):
         if not subscription.is_sharded:
             await super().delete_subscription(namespace, path, name)
             return
-        await self._clustered.sharded_entities.demand_served(subscription.topic)
+        await self._clustered.sharded_entities.demand_ready(subscription.topic)
         if subscription.is_deleted:
-            raise not_found(f"sb://{subscription.namespace}/{subscription.path}")
+            # It was being deleted, and is by now; or somebody else has done it.
+            return
         await self._clustered.sharded_entities.delete_subscription(subscription)
 
     async def add_rule(self, subscription: Subscription, rule: RuleDescription, *, replaces: bool = False) -> None:
@@ -116,7 +117,7 @@ class ShardedTopicLife(TopicLife):
         if not subscription.is_sharded:
             await super().add_rule(subscription, rule, replaces=replaces)
             return
-        await self._clustered.sharded_entities.demand_served(subscription.topic)
+        await self._clustered.sharded_entities.demand_ready(subscription.topic, subscription)
         wanted, _ = self.with_rule(subscription, rule, replaces=replaces)
         await self._change(subscription, wanted)
 
@@ -125,7 +126,7 @@ class ShardedTopicLife(TopicLife):
         if not subscription.is_sharded:
             await super().remove_rule(subscription, name)
             return
-        await self._clustered.sharded_entities.demand_served(subscription.topic)
+        await self._clustered.sharded_entities.demand_ready(subscription.topic, subscription)
         await self._change(subscription, self.without_rule(subscription, name))
 
     async def _change(self, subscription: Subscription, wanted: SubscriptionDescription) -> None:

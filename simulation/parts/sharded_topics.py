@@ -1,8 +1,8 @@
 """A topic over the stores of several servers, whose rules and subscriptions change while servers come and go (0069).
 
 Somebody adds and removes a rule, creates a subscription and deletes another, at any server; publishers and receivers
-are at any server, too. From the answer on a change holds for every message that is sent later, whichever shard it goes to,
-and until the answer either version does (``check_fanout``: I24, I70).
+are at any server, too. From the answer on a change holds for every message that is sent later, whichever shard it goes
+to, and until the answer either version does (``check_fanout``: I24, I70).
 """
 
 from __future__ import annotations

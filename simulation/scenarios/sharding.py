@@ -18,6 +18,7 @@ from duobus.model.address import sharded_entity_of
 from duobus.model.descriptions import QueueDescription
 from duobus.storage.catalog.memory import MemoryCatalog
 from duobus.storage.catalog_rows import SlotRow
+from simulation.parts.sharded_idleness import ShardedIdlenessClients
 from simulation.parts.sharded_topics import ShardedTopicClients
 from simulation.scenarios.servers import NOT_ASKED, PEACE_MS, Outcome, ServersRun, ServersScenario, ServersWorld, play
 from simulation.world.database import STUCK_S
@@ -145,14 +146,16 @@ class ShardedScenario(ServersScenario):
 
 
 class ShardedRun(ServersRun):
-    """The clients of one run, with those of a topic in every second one."""
+    """The clients of one run, with those of a topic in every second one, and of a queue that deletes itself."""
 
     _topics: ShardedTopicClients | None = None
+    _idleness: ShardedIdlenessClients | None = None
 
     def more_jobs(self) -> list[Any]:
         """See SimulatedRun."""
         if self.world.seed % 2:
-            return []
+            self._idleness = ShardedIdlenessClients(self.world, self._client, lambda: self.in_phase)
+            return self._idleness.jobs()
         self._topics = ShardedTopicClients(self.world, self._client, lambda: self.in_phase)
         return self._topics.jobs()
 
@@ -161,6 +164,8 @@ class ShardedRun(ServersRun):
         if self._topics is not None:
             await self._topics.drain()
             self.world.stale += self._topics.problems()
+        if self._idleness is not None:
+            self.world.stale += self._idleness.problems()
 
 
 def run(seed: int) -> Outcome:

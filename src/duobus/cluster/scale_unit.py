@@ -19,6 +19,7 @@ from duobus.cluster.directory import Directory
 from duobus.cluster.forwarding.receiver import ForwardReceiver
 from duobus.cluster.forwarding.sender import RemoteForwarder
 from duobus.cluster.sharding.entities import ShardedEntities
+from duobus.cluster.sharding.idle import ToldIdle
 from duobus.cluster.sharding.topics import ShardedTopicLife
 from duobus.errors import StoreFailed, StoreForeign, StoreUnavailable
 from duobus.model.descriptions import QUEUE, SUBSCRIPTION, TOPIC, QueueDescription, TopicDescription
@@ -155,6 +156,7 @@ class ClusteredScaleUnit(ScaleUnit):
                     if row.state in (LIVE, INTENT):
                         self._add_queue(row)
                 self.topics.found(rows)
+                self.sharded_entities.idleness.adopted(self._of(broker.store_id), directory)
                 await broker.open()
                 for row in queues:
                     await self._resume(row)
@@ -163,7 +165,8 @@ class ClusteredScaleUnit(ScaleUnit):
                 self.drop(broker.store_id, "it could not be opened")
                 raise
             for queue in self._of(broker.store_id):
-                self.idle_watch.begin(queue)
+                if not isinstance(queue.idle, ToldIdle):
+                    self.idle_watch.begin(queue)
                 self.forwarding.begin(queue, queue.source_no)
             if self.brokers.get(broker.store_id) is broker:
                 # It was not lost while it was opened.
@@ -236,6 +239,12 @@ class ClusteredScaleUnit(ScaleUnit):
 
     def _of_broker(self, broker: MessageBroker) -> list[Queue]:
         return [queue for queue in self._queues() if queue.fragments and queue.fragments[0].broker is broker]
+
+    def _delete_idle(self, queue: Queue) -> None:
+        if queue.is_shard:
+            self.sharded_entities.idleness.tell(queue)
+        else:
+            super()._delete_idle(queue)
 
     def _let_go(self, queue: Queue) -> None:
         home = self.namespace(queue.namespace)

@@ -16,7 +16,7 @@ import msgspec
 from duobus.broker.entities.queue import SOURCE, Queue
 from duobus.broker.fair_queue import AHEAD_MESSAGES
 from duobus.broker.fragment_handle import FragmentHandle
-from duobus.errors import NotAllowed
+from duobus.errors import NotAllowed, ServiceBusError
 from duobus.fragment.send import Run
 from duobus.fragment.source import SourceSettings
 from duobus.fragment.topics.topic_state import TopicRules
@@ -96,7 +96,11 @@ class Topic(Queue):
         if batch.n <= step + step // 4 and not is_heavy:
             super().send(batch)
             return
-        self.prepare(batch)
+        try:
+            self.prepare(batch)
+        except ServiceBusError as error:
+            self._refuse(batch, error)
+            return
         runs, refused = self.placement.split(batch)
         for indices, error in refused:
             batch.reply.ready.append(Refusal(batch, indices, error))

@@ -24,6 +24,7 @@ from duobus.broker.entities.destination import check_targets
 from duobus.broker.entities.queue import Queue
 from duobus.broker.entities.topic import Subscription, Topic, subscription_path
 from duobus.cluster.sharding.front import ShardedQueue, ShardedSubscription, ShardedTopic
+from duobus.cluster.sharding.idle import ShardIdleness
 from duobus.cluster.shards import (
     SHARD_KINDS,
     SHARDED,
@@ -79,11 +80,13 @@ class ShardedEntities:
         is_understood: Whether every server that is alive knows all that a sharded entity of a placement can have. As
             long as one does not, a partitioned entity is laid into one store.
         is_served: Whether a store has an owner now.
+        idleness: AutoDeleteOnIdle of these entities.
     """
 
     def __init__(self, unit: ClusteredScaleUnit) -> None:
         self.is_understood: Callable[[int], bool] = lambda placement: False
         self.is_served: Callable[[int], bool] = lambda store_id: True
+        self.idleness = ShardIdleness(unit)
         self._unit = unit
         self._seen = asyncio.Event()
         # What the entities of this server's namespaces were made of.
@@ -100,9 +103,8 @@ class ShardedEntities:
         """Why a new partitioned entity is to lie in one store; empty when nothing speaks for it."""
         if not about.enable_partitioning:
             return ""
-        if about.auto_delete_on_idle_ms:
-            return "it has AutoDeleteOnIdle, which is not offered over several stores"
-        needed = PLACEMENT_OF_TOPICS if isinstance(about, TopicDescription) else PLACEMENT_OF_QUEUES
+        is_new = isinstance(about, TopicDescription) or about.auto_delete_on_idle_ms is not None
+        needed = PLACEMENT_OF_TOPICS if is_new else PLACEMENT_OF_QUEUES
         return "" if self.is_understood(needed) else "a server of an earlier version is in the cluster"
 
     async def create_queue(self, home: Namespace, about: QueueDescription, *, demand_targets: bool = True) -> Queue:
@@ -186,12 +188,15 @@ class ShardedEntities:
 
         Raises:
             ArgumentInvalid, ArgumentOutOfRange: A property is wrong, or cannot be changed.
-            NotImplementedYet: What is spread cannot have it.
+            NotImplementedYet: A server does not know such a property of what is spread.
             ServerBusy: The catalog is lost, or another server has changed the queue at the same moment.
         """
         wanted = check_queue_update(queue.description, wanted, profile)
-        if wanted.auto_delete_on_idle_ms:
-            raise _no_deletion_on_idle(queue)
+        if wanted.auto_delete_on_idle_ms is not None and not self.is_understood(PLACEMENT_OF_TOPICS):
+            raise NotImplementedYet(
+                f"'{queue.path}' lies in the stores of several servers, one of which is of an earlier version and does "
+                "not know AutoDeleteOnIdle of such a queue. Upgrade it first."
+            )
         check_targets(self._unit.namespace(queue.namespace), wanted, queue.description)
         wanted = msgspec.structs.replace(wanted, updated_at_ms=self._unit.now_ms())
         await self.write(queue, queue.entity_id, to_json(wanted))
@@ -199,8 +204,6 @@ class ShardedEntities:
 
     async def update_topic(self, topic: Topic, wanted: TopicDescription) -> None:
         """Change a topic that has been checked; raises as ``update_queue``."""
-        if wanted.auto_delete_on_idle_ms:
-            raise _no_deletion_on_idle(topic)
         await self.write(topic, topic.entity_id, to_json(wanted))
 
     async def write(self, entity: Queue, entity_id: int, description: bytes) -> None:
@@ -382,6 +385,7 @@ class ShardedEntities:
                     # The next look goes on with it.
                     self._unit.store_events(row.slots[0].store_id, "unfinished", f"'{row.path}': {error}")
         self._finish(directory, wholes, wishes, parts, left)
+        self.idleness.decide(directory)
         for row in wholes.values():
             if row.state == INTENT and row.slots[0].store_id == adopted:
                 # Whoever has this store creates queues of this name: who had it before has not come to an end.
@@ -467,6 +471,15 @@ class ShardedEntities:
     def _front(self, place: Place) -> Queue | None:
         home = self._unit.namespace(place[0])
         return home.queues.get(place[1]) or home.topics.get(place[1])
+
+    def front(self, place: Place) -> Queue | None:
+        """What this server has of a sharded queue, topic or subscription."""
+        topic = self._unit.namespace(place[0]).topics.get(topic_of(place[1])) if "/" in place[1] else None
+        return self._front(place) or (None if topic is None else topic.subscriptions.get(place[1].rpartition("/")[2]))
+
+    def gone(self, entity: Queue) -> None:
+        """An entity was deleted."""
+        self._gone(self._unit.namespace(entity.namespace), entity)
 
     def _take_on(self, place: Place, entity: ShardedEntityMap) -> None:
         """An entity is new, or has other properties."""
@@ -614,9 +627,3 @@ def _is_same(part: EntityRow, wish: EntityRow) -> bool:
 def _of_shard(about: _Description, path: str) -> _Description:
     """The properties of a shard: those of the whole. The access rules every server knows by the whole itself."""
     return msgspec.structs.replace(about, name=path, authorization_rules=())
-
-
-def _no_deletion_on_idle(entity: Queue) -> NotImplementedYet:
-    return NotImplementedYet(
-        f"'{entity.path}' lies in the stores of several servers: AutoDeleteOnIdle is not offered for it. Leave it out."
-    )

@@ -83,6 +83,10 @@ class Catalog(ABC):
         """Say that an entity is gone for clients while its rows are being removed from the stores."""
 
     @abstractmethod
+    def begin_delete_while(self, entity_id: int, description: bytes, live_ids: Sequence[int]) -> bool:
+        """``begin_delete`` what is live and has a description, if others are live at this moment; whether it was."""
+
+    @abstractmethod
     def withdraw(self, entity_id: int, path: str) -> None:
         """Begin the deletion of an entity that could not be created: it takes another path, so that its own is free."""
 

@@ -111,6 +111,16 @@ class MemoryCatalog(Catalog):
         """Begin a deletion; see Catalog."""
         self._change(entity_id, state=DELETING)
 
+    def begin_delete_while(self, entity_id: int, description: bytes, live_ids: Sequence[int]) -> bool:
+        """Begin a deletion, if it may be; see Catalog."""
+        rows = [self._entities.get(one) for one in (entity_id, *live_ids)]
+        if not all(row is not None and row.state == LIVE for row in rows):
+            return False
+        if self._entities[entity_id].description != description:
+            return False
+        self._change(entity_id, state=DELETING)
+        return True
+
     def withdraw(self, entity_id: int, path: str) -> None:
         """Begin the deletion of what could not be created; see Catalog."""
         self._change(entity_id, state=DELETING, path=path)

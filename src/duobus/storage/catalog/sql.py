@@ -255,6 +255,20 @@ class SqlCatalog(Catalog):
         self._change(entity_id, state=DELETING)
 
     @guarded
+    def begin_delete_while(self, entity_id: int, description: bytes, live_ids: Sequence[int]) -> bool:
+        """Begin a deletion, if it may be; see Catalog."""
+        return self._change(
+            entity_id,
+            state=DELETING,
+            is_wanted=lambda found, state: (
+                (found, state) == (description.decode(), LIVE)
+                and all(
+                    self._run("SELECT state FROM entities WHERE entity_id = ?", (one,)) == [(LIVE,)] for one in live_ids
+                )
+            ),
+        )
+
+    @guarded
     def withdraw(self, entity_id: int, path: str) -> None:
         """Begin the deletion of what could not be created; see Catalog."""
         self._change(entity_id, state=DELETING, path=path)

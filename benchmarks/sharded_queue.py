@@ -1,7 +1,7 @@
-"""What a queue that is sharded over two servers carries: ``python -m benchmarks.sharded_entity``.
+"""What a queue that is sharded over two servers carries: ``python -m benchmarks.sharded_queue``.
 
-    python -m benchmarks.sharded_entity            three rounds, some two minutes
-    python -m benchmarks.sharded_entity --quick    a smoke run; its figures mean nothing
+    python -m benchmarks.sharded_queue            three rounds, some two minutes
+    python -m benchmarks.sharded_queue --quick    a smoke run; its figures mean nothing
 
 Two servers of its own share a catalog in a PostgreSQL of its own that syncs; each owns one store. A plain queue in one
 of the stores, by way of its owner, beside a queue that is spread over both, by way of either server, in turn, in one
@@ -65,7 +65,7 @@ def measure(
 def main(words: list[str] | None = None) -> int:
     """Measure, and print the result."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.sharded_entity", description=(__doc__ or "").split("\n")[0]
+        prog="python -m benchmarks.sharded_queue", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each workload (3)")
     parser.add_argument("--seconds", type=float, default=3.0, help="time that each sends for (3)")

@@ -2,7 +2,7 @@
 
 Somebody adds and removes a rule, creates a subscription and deletes another, at any server; publishers and receivers
 are at any server, too. From the answer on a change holds for every message that is sent later, whichever shard it goes
-to, and until the answer either version does (``check_fanout``: I24, I70).
+to, and until the answer either version does (``check_fanout``: I24).
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class ShardedTopicClients:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(client.arrived.wait(), 1.0)
             if client.received:
-                self.wrong.append(f"a message came from '{GONE}', which was answered as deleted (I70)")
+                self.wrong.append(f"a message came from '{GONE}', which was answered as deleted (I24)")
         client.close()
 
     # -- messages -------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class ShardedTopicClients:
         fresh = {number for number, name, _ in self.history.seen if name == FRESH}
         accepted = {one.number for one in self.history.published if one.outcome == ACCEPTED}
         lacking = sorted((self._fresh & accepted) - fresh)
-        found = [f"messages {lacking} are not in '{FRESH}', which was answered as created (I70)"] if lacking else []
+        found = [f"messages {lacking} are not in '{FRESH}', which was answered as created (I24)"] if lacking else []
         self.history.seen = [one for one in self.history.seen if one[1] not in (FRESH, GONE)]
         return [*self.wrong, *found, *check_fanout(self.history, expected)]
 

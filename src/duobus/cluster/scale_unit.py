@@ -111,7 +111,7 @@ class ClusteredScaleUnit(ScaleUnit):
         self.remote = RemoteForwarder(self.receiver, lambda: self.directory)
         self.forwarding.remote_entities = self.remote
         self.sharded_entities = ShardedEntities(self)
-        self.topics = ShardedTopicLife(self)
+        self.topics = ShardedTopicLife(self, self.sharded_entities)
         self._time = time
         self._adopting = asyncio.Lock()
 

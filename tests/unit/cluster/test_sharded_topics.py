@@ -1,4 +1,4 @@
-"""Topics that lie in several stores: every shard has the same subscriptions and rules once that is answered (I70)."""
+"""Topics that lie in several stores: every shard has the same subscriptions and rules once that is answered (I24)."""
 
 from __future__ import annotations
 

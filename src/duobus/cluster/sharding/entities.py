@@ -6,7 +6,7 @@ one whose entity is gone is deleted, one whose entity has other properties takes
 topic are made, changed and deleted in each shard. So every step can be done again, and whatever a server leaves half
 done when it dies, the next owner of the store finishes (I31).
 
-What every shard must have before it is answered (subscriptions and rules: I70) is written into the entry of each shard
+What every shard must have before it is answered (subscriptions and rules, I24) is written into the entry of each shard
 by its owner, behind a commit of the store: by that commit the next owner knows that it needs a catalog as new as this
 one, and who is the owner no more cannot do it.
 """
@@ -61,7 +61,7 @@ from duobus.storage.catalog_rows import DELETING, INTENT, LIVE, EntityRow, SlotR
 if TYPE_CHECKING:
     from duobus.broker.entities.namespace import Namespace
     from duobus.cluster.directory import Directory
-    from duobus.cluster.scale_unit import ClusteredScaleUnit
+    from duobus.cluster.sharding.host import ShardHost
 
 #: How long a change waits for the owners of all shards, in seconds: a store gets another owner within a lease.
 CONFIRM_S: Final = 8.0
@@ -83,10 +83,12 @@ class ShardedEntities:
         idleness: AutoDeleteOnIdle of these entities.
     """
 
-    def __init__(self, unit: ClusteredScaleUnit) -> None:
+    def __init__(self, unit: ShardHost) -> None:
         self.is_understood: Callable[[int], bool] = lambda placement: False
         self.is_served: Callable[[int], bool] = lambda store_id: True
-        self.idleness = ShardIdleness(unit)
+        self.idleness = ShardIdleness(
+            unit, self._whole_of, lambda entity: self._gone(unit.namespace(entity.namespace), entity)
+        )
         self._unit = unit
         self._seen = asyncio.Event()
         # What the entities of this server's namespaces were made of.
@@ -227,7 +229,7 @@ class ShardedEntities:
     async def delete(self, home: Namespace, entity: Queue) -> None:
         """Delete a queue or topic with everything in it: gone for clients at once, its shards as their owners hear."""
         self._unit.catalog.begin_delete(entity.entity_id)
-        self._gone(home, entity)
+        self._gone(entity)
         await self._unit.read_again()
 
     # -- subscriptions, as all shards have them -----------------------------------------------------------------
@@ -458,7 +460,7 @@ class ShardedEntities:
             for entity in [one for one in home.entities() if one.is_sharded]:
                 place = (home.name.lower(), entity.path.lower())
                 if place not in directory.sharded and not self._is_left(directory, entity):
-                    self._gone(home, entity)
+                    self._gone(entity)
 
     def _is_left(self, directory: Directory, entity: Queue) -> bool:
         """Whether a subscription that is being deleted is in a shard yet: whoever deletes it again waits for that."""
@@ -472,14 +474,10 @@ class ShardedEntities:
         home = self._unit.namespace(place[0])
         return home.queues.get(place[1]) or home.topics.get(place[1])
 
-    def front(self, place: Place) -> Queue | None:
+    def _whole_of(self, place: Place) -> Queue | None:
         """What this server has of a sharded queue, topic or subscription."""
         topic = self._unit.namespace(place[0]).topics.get(topic_of(place[1])) if "/" in place[1] else None
         return self._front(place) or (None if topic is None else topic.subscriptions.get(place[1].rpartition("/")[2]))
-
-    def gone(self, entity: Queue) -> None:
-        """An entity was deleted."""
-        self._gone(self._unit.namespace(entity.namespace), entity)
 
     def _take_on(self, place: Place, entity: ShardedEntityMap) -> None:
         """An entity is new, or has other properties."""
@@ -495,12 +493,12 @@ class ShardedEntities:
                 unit.notify(kept)
                 return
             if kept is not None:
-                self._gone(home, kept)
+                self._gone(kept)
             topic.attach(ShardedSubscription(topic, row.entity_id, about))
             return
         front = self._front(place)
         if front is not None and front.is_sharded and front.entity_id != row.entity_id:
-            self._gone(home, front)
+            self._gone(front)
             front = None
         if isinstance(front, ShardedTopic):
             front.slots = entity.slots
@@ -519,15 +517,15 @@ class ShardedEntities:
             home.queues[place[1]] = ShardedQueue(row.entity_id, home.name, about_queue, entity.slots)
             unit.forwarding.entity_changed(about_queue.name)
 
-    def _gone(self, home: Namespace, entity: Queue) -> None:
+    def _gone(self, entity: Queue) -> None:
         """An entity is there no more for clients."""
-        key = entity.path.lower()
+        home, key = self._unit.namespace(entity.namespace), entity.path.lower()
         self._known.pop((home.name.lower(), key), None)
         if isinstance(entity, Subscription):
             entity.topic.detach(entity)
         elif isinstance(entity, Topic):
             for one in list(entity.subscriptions.values()):
-                self._gone(home, one)
+                self._gone(one)
             home.topics.pop(key, None)
         else:
             home.queues.pop(key, None)

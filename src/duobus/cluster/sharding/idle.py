@@ -22,7 +22,7 @@ from duobus.storage.catalog_rows import DELETING, LIVE, EntityRow
 
 if TYPE_CHECKING:
     from duobus.cluster.directory import Directory
-    from duobus.cluster.scale_unit import ClusteredScaleUnit
+    from duobus.cluster.sharding.host import ShardHost
 
 #: Kind of an entry that tells a shard as idle; its description is the limit, in milliseconds, for which it is.
 IDLE_SHARD: Final = "idle-shard"
@@ -40,7 +40,7 @@ class ToldIdle(LastUse):
 
     __slots__ = ("_end", "entry_id", "is_over")
 
-    def __init__(self, entry_id: int, unit: ClusteredScaleUnit, end: Callable[[ToldIdle], None]) -> None:
+    def __init__(self, entry_id: int, unit: ShardHost, end: Callable[[ToldIdle], None]) -> None:
         super().__init__(None, unit.time)
         self.entry_id = entry_id
         self.is_over = False
@@ -62,10 +62,20 @@ class ToldIdle(LastUse):
 
 
 class ShardIdleness:
-    """What a server does for AutoDeleteOnIdle of sharded entities."""
+    """What a server does for AutoDeleteOnIdle of sharded entities.
 
-    def __init__(self, unit: ClusteredScaleUnit) -> None:
+    Args:
+        unit: Whose stores have shards.
+        find: Gives what this server has of a whole, by namespace and lower-case path.
+        gone: Hears of a whole that was deleted.
+    """
+
+    def __init__(
+        self, unit: ShardHost, find: Callable[[tuple[str, str]], Queue | None], gone: Callable[[Queue], None]
+    ) -> None:
         self._unit = unit
+        self._find = find
+        self._gone = gone
         self._tasks: set[asyncio.Task[None]] = set()
 
     # -- shards of this server ----------------------------------------------------------------------------------
@@ -149,7 +159,7 @@ class ShardIdleness:
 
     def _delete(self, place: tuple[str, str], entity: ShardedEntityMap, entries: list[int]) -> None:
         unit = self._unit
-        front = unit.sharded_entities.front(place)
+        front = self._find(place)
         if front is None:
             return
         try:
@@ -161,7 +171,7 @@ class ShardIdleness:
         heard(None if is_done else "It was used at the last moment, or another server has deleted it.")
         if is_done:
             minutes = (front.description.auto_delete_on_idle_ms or 0) / 60_000
-            unit.sharded_entities.gone(front)
+            self._gone(front)
             unit.store_events(
                 0, "deleted", f"{front.kind} '{front.path}' was idle for {minutes:g} minutes (AutoDeleteOnIdle)"
             )

@@ -22,7 +22,8 @@ from duobus.model.descriptions import (
 from duobus.model.tiers import CLOUD, Profile
 
 if TYPE_CHECKING:
-    from duobus.cluster.scale_unit import ClusteredScaleUnit
+    from duobus.cluster.sharding.entities import ShardedEntities
+    from duobus.cluster.sharding.host import ShardHost
 
 
 class ShardedTopicLife(TopicLife):
@@ -33,41 +34,42 @@ class ShardedTopicLife(TopicLife):
     bring it to its end. Once it is answered it holds in every shard.
     """
 
-    __slots__ = ("_clustered",)
+    __slots__ = ("_entities", "_host")
 
-    def __init__(self, unit: ClusteredScaleUnit) -> None:
+    def __init__(self, unit: ShardHost, entities: ShardedEntities) -> None:
         super().__init__(unit)
-        self._clustered = unit
+        self._host = unit
+        self._entities = entities
 
     async def create_topic(self, namespace: str, about: TopicDescription, *, profile: Profile = CLOUD) -> Topic:
         """See TopicLife."""
-        unit = self._clustered
-        if not unit.sharded_entities.takes(about):
+        unit = self._host
+        if not self._entities.takes(about):
             topic = await super().create_topic(namespace, about, profile=profile)
             unit.report_one_store(topic, about)
             return topic
         home = unit.namespace(namespace)
         self.demand_free(home, about, profile)
         demand_fit(home, ShardedTopic(0, home.name, without_subscriptions(about), 0, unit.new_id), about.subscriptions)
-        return await unit.sharded_entities.create_topic(home, about)
+        return await self._entities.create_topic(home, about)
 
     async def update_topic(self, namespace: str, about: TopicDescription, *, profile: Profile = CLOUD) -> Topic:
         """See TopicLife; the owners of the shards hear of it from the catalog."""
-        unit = self._clustered
+        unit = self._host
         topic = unit.namespace(namespace).topic(about.name)
         if not topic.is_sharded:
             return await super().update_topic(namespace, about, profile=profile)
         wanted = check_topic_update(topic.about, about, profile)
         wanted = msgspec.structs.replace(wanted, updated_at_ms=unit.now_ms())
-        await unit.sharded_entities.update_topic(topic, wanted)
+        await self._entities.update_topic(topic, wanted)
         return topic
 
     async def delete_topic(self, namespace: str, path: str) -> None:
         """See TopicLife."""
-        home = self._clustered.namespace(namespace)
+        home = self._host.namespace(namespace)
         topic = home.topic(path)
         if topic.is_sharded:
-            await self._clustered.sharded_entities.delete(home, topic)
+            await self._entities.delete(home, topic)
         else:
             await super().delete_topic(namespace, path)
 
@@ -75,25 +77,25 @@ class ShardedTopicLife(TopicLife):
         self, namespace: str, path: str, about: SubscriptionDescription, *, profile: Profile = CLOUD
     ) -> Subscription:
         """See TopicLife."""
-        unit = self._clustered
+        unit = self._host
         topic = unit.namespace(namespace).topic(path)
         if not topic.is_sharded:
             return await super().create_subscription(namespace, path, about, profile=profile)
-        await unit.sharded_entities.demand_ready(topic)
+        await self._entities.demand_ready(topic)
         self.demand_new(topic, about, profile)
-        await unit.sharded_entities.create_subscription(topic, about)
+        await self._entities.create_subscription(topic, about)
         return self.subscription(namespace, path, about.name)
 
     async def update_subscription(
         self, namespace: str, path: str, about: SubscriptionDescription, *, profile: Profile = CLOUD
     ) -> Subscription:
         """See TopicLife."""
-        unit = self._clustered
+        unit = self._host
         subscription = self.subscription(namespace, path, about.name)
         topic = subscription.topic
         if not isinstance(topic, ShardedTopic):
             return await super().update_subscription(namespace, path, about, profile=profile)
-        await unit.sharded_entities.demand_ready(topic, subscription)
+        await self._entities.demand_ready(topic, subscription)
         wanted = check_subscription_update(subscription.about, about, profile)
         described = ShardedSubscription(topic, 0, wanted).description
         check_targets(unit.namespace(namespace), described, subscription.description)
@@ -106,18 +108,18 @@ class ShardedTopicLife(TopicLife):
         if not subscription.is_sharded:
             await super().delete_subscription(namespace, path, name)
             return
-        await self._clustered.sharded_entities.demand_ready(subscription.topic)
+        await self._entities.demand_ready(subscription.topic)
         if subscription.is_deleted:
             # It was being deleted, and is by now; or somebody else has done it.
             return
-        await self._clustered.sharded_entities.delete_subscription(subscription)
+        await self._entities.delete_subscription(subscription)
 
     async def add_rule(self, subscription: Subscription, rule: RuleDescription, *, replaces: bool = False) -> None:
         """See TopicLife."""
         if not subscription.is_sharded:
             await super().add_rule(subscription, rule, replaces=replaces)
             return
-        await self._clustered.sharded_entities.demand_ready(subscription.topic, subscription)
+        await self._entities.demand_ready(subscription.topic, subscription)
         wanted, _ = self.with_rule(subscription, rule, replaces=replaces)
         await self._change(subscription, wanted)
 
@@ -126,16 +128,16 @@ class ShardedTopicLife(TopicLife):
         if not subscription.is_sharded:
             await super().remove_rule(subscription, name)
             return
-        await self._clustered.sharded_entities.demand_ready(subscription.topic, subscription)
+        await self._entities.demand_ready(subscription.topic, subscription)
         await self._change(subscription, self.without_rule(subscription, name))
 
     async def _change(self, subscription: Subscription, wanted: SubscriptionDescription) -> None:
         """Have the catalog and then every shard say what a subscription is."""
         if subscription.is_deleted:
             raise not_found(f"sb://{subscription.namespace}/{subscription.path}")
-        wanted = msgspec.structs.replace(wanted, updated_at_ms=self._clustered.now_ms())
-        await self._clustered.sharded_entities.write(subscription, subscription.entity_id, to_json(wanted))
-        await self._clustered.sharded_entities.confirm(subscription)
+        wanted = msgspec.structs.replace(wanted, updated_at_ms=self._host.now_ms())
+        await self._entities.write(subscription, subscription.entity_id, to_json(wanted))
+        await self._entities.confirm(subscription)
 
 
 __all__ = ["ShardedTopicLife"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import time
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,7 +18,11 @@ from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBus
 from azure.servicebus.management import CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
 from kit_cluster import Cluster, running_cluster
 
+from duobus.amqp import LinkAttached, Source, Target, Transfers
+from duobus.codec import Int, application_properties, build_message, decode, scan
+from duobus.codec.sections import VALUE, find_section
 from duobus.model.access_rules import sign_token
+from kits.gateway import Client, TcpStream
 
 pytestmark = [
     pytest.mark.slow,
@@ -118,6 +125,52 @@ def test_every_subscription_gets_what_its_rules_say_whichever_server_changed_the
         first.delete_topic("news")
         with pytest.raises(ResourceNotFoundError):
             second.get_topic("news")
+
+
+async def _asked(cluster: Cluster, server: int, node: str, operation: str, body: dict[str, Any]) -> tuple[int, Any]:
+    """Status and body of what a management node answers over AMQP."""
+    port = re.search(r":(\d+)", cluster.address(server).split("sb://")[1])
+    assert port is not None
+    client = Client(await TcpStream.connect(int(port[1])))
+    name, number = uuid.uuid4().hex, uuid.uuid4()
+    replies = client.session.attach_receiver(name, Source(address=node), Target(address=name))
+    requests = client.session.attach_sender(f"r{name}", Source(address="c"), Target(address=node))
+    for link in (replies, requests):
+        await client.wait(LinkAttached, lambda event, link=link: event.link is link)
+    replies.grant(1)
+    while not requests.sendable():
+        await client.pump()
+    properties = {"operation": f"com.microsoft:{operation}"}
+    requests.send_one(number.bytes, build_message([number, None, None, None, name], properties, body_value=body), True)
+    event = await client.wait(Transfers, lambda event: event.link is replies)
+    bare = event.payloads[0][scan(event.payloads[0]).bare :]
+    await client.stream.close()
+    start, value, _ = find_section(bare, VALUE)
+    return int(application_properties(bare)["statusCode"]), None if start == value else decode(bare, value)[0]
+
+
+def test_rules_are_changed_over_amqp_in_all_shards_at_whichever_server(trio: Cluster) -> None:
+    with trio.admin(0) as admin:
+        admin.create_topic("wire", enable_partitioning=True)
+        admin.create_subscription("wire", "s")
+
+    def ask(server: int, operation: str, body: dict[str, Any]) -> tuple[int, Any]:
+        return asyncio.run(_asked(trio, server, "wire/Subscriptions/s/$management", operation, body))
+
+    rule = {"rule-name": "big", "rule-description": {"sql-filter": {"expression": "n > 9"}}}
+    assert ask(1, "add-rule", rule)[0] == 200
+    assert ask(2, "remove-rule", {"rule-name": "$Default"})[0] == 200
+    assert ask(0, "add-rule", rule)[0] == 409
+    assert ask(1, "remove-rule", {"rule-name": "$Default"})[0] == 404
+    assert (
+        ask(2, "add-rule", {"rule-name": "wrong", "rule-description": {"sql-filter": {"expression": "n >"}}})[0] == 400
+    )
+    status, body = ask(2, "enumerate-rules", {"skip": Int(0), "top": Int(10)})
+    assert status == 200
+    assert [one["rule-description"].value[2] for one in body["rules"]] == ["big"]
+    for server in trio.servers:
+        _send(trio, server, "wire", *(_numbered(number) for number in range(server, 24, 3)))
+    assert _drain(trio, 0, "wire", "s", 14) == sorted(map(str, range(10, 24)))
 
 
 def test_messages_of_a_subscription_are_settled_deferred_and_dead_lettered_at_any_server(trio: Cluster) -> None:

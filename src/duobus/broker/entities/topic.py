@@ -98,8 +98,8 @@ class Topic(Queue):
             return
         try:
             self.prepare(batch)
-        except ServiceBusError as error:
-            self._refuse(batch, error)
+        except ServiceBusError as refusal:
+            self._refuse(batch, refusal)
             return
         runs, refused = self.placement.split(batch)
         for indices, error in refused:

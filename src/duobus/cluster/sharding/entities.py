@@ -86,9 +86,7 @@ class ShardedEntities:
     def __init__(self, unit: ShardHost) -> None:
         self.is_understood: Callable[[int], bool] = lambda placement: False
         self.is_served: Callable[[int], bool] = lambda store_id: True
-        self.idleness = ShardIdleness(
-            unit, self._whole_of, lambda entity: self._gone(unit.namespace(entity.namespace), entity)
-        )
+        self.idleness = ShardIdleness(unit, self._whole_of, self._gone)
         self._unit = unit
         self._seen = asyncio.Event()
         # What the entities of this server's namespaces were made of.

@@ -40,7 +40,11 @@ END: Final = 160
 CALL_S: Final = 20.0
 _NAMES: Final = (*RULES, "changing")
 _EVERYTHING: Final = (RuleDescription(name="$Default"),)
-_FRESH: Final = SubscriptionDescription(name=FRESH, rules=_EVERYTHING, max_delivery_count=1_000)
+#: Of a lock: what a client was given that never heard of it comes again while the run drains.
+LOCK_MS: Final = 5_000
+_FRESH: Final = SubscriptionDescription(
+    name=FRESH, rules=_EVERYTHING, max_delivery_count=1_000, lock_duration_ms=LOCK_MS
+)
 
 #: Gives a connected client; None when the phase has ended.
 Connect = Callable[[str, type[Any]], Coroutine[Any, Any, Any]]
@@ -123,7 +127,10 @@ class ShardedTopicClients:
         names = (*_NAMES, GONE)
         wanted = tuple(
             SubscriptionDescription(
-                name=name, rules=_EVERYTHING if name == GONE else RULES.get(name, ()), max_delivery_count=1_000
+                name=name,
+                rules=_EVERYTHING if name == GONE else RULES.get(name, ()),
+                max_delivery_count=1_000,
+                lock_duration_ms=LOCK_MS,
             )
             for name in names
         )

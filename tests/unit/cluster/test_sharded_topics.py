@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
 from servers_kit import ALL, Servers, served
 
+from duobus.broker import fragment_host
 from duobus.cluster.sharding import entities
 from duobus.cluster.sharding.front import ShardedSubscription, ShardedTopic
 from duobus.errors import (
@@ -18,6 +20,7 @@ from duobus.errors import (
     EntityNotFound,
     QuotaExceeded,
     ServerBusy,
+    StoreFailed,
     StoreUnavailable,
 )
 from duobus.model.address import shard_path, sharded_entity_of, whole_path
@@ -185,6 +188,21 @@ async def test_the_next_owner_of_a_store_has_the_rules_that_are_to_be_before_it_
     first.unit.sharded_entities.see = looked  # type: ignore[method-assign]
     await first.adopt(2)
     assert seen[0] == ({"a"}, ["$Default", "even"])
+
+
+@served
+async def test_a_deletion_that_the_next_owner_fails_on_at_first_comes_to_its_end(servers: Servers) -> None:
+    await servers.create("t", "a")
+    await asyncio.sleep(0.1)
+    first, second = servers.owners
+    servers.asleep.add(1)
+    with suppress(ServerBusy):
+        await first.unit.topics.delete_subscription("n", "t", "a")
+    second.unit.drop(2, "its lease has ended")
+    with mock.patch.object(fragment_host, "drop_source", side_effect=StoreFailed("the disk is away")):
+        await first.adopt(2)
+    await asyncio.sleep(0.2)
+    assert not [path for path in servers.states() if "Subscriptions" in path]
 
 
 @served

@@ -308,9 +308,9 @@ class TopicLife:
         """
         self._write(subscription, subscription.source_no, to_json(about))
         subscription.change_subscription(about)
-        self._unit.idle_watch.begin(subscription)
         self._unit.forwarding.begin(subscription, subscription.source_no)
         self._unit.notify(subscription)
+        self._unit.idle_watch.begin(subscription)
 
     def put_topic(self, topic: Topic, about: TopicDescription) -> None:
         """The same for a topic, its subscriptions apart."""

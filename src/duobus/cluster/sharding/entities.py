@@ -220,7 +220,7 @@ class ShardedEntities:
             )
         except StoreFailed as error:
             raise ServerBusy(f"The properties of '{entity.path}' cannot be changed now: {error}") from error
-        await self._unit.read_again()
+        await self._read_again(entity.path)
         if not is_done:
             raise ServerBusy(f"'{entity.path}' was changed by way of another server at this moment. Try again.")
 
@@ -239,10 +239,7 @@ class ShardedEntities:
             StoreUnavailable: A shard has no owner; nothing was changed.
             ServerBusy: The catalog is lost, or an earlier change is not in force everywhere yet; likewise.
         """
-        try:
-            await self._unit.read_again()
-        except StoreFailed as error:
-            raise ServerBusy(f"'{topic.path}' cannot be changed now: {error}") from error
+        await self._read_again(topic.path)
         place = (topic.namespace.lower(), topic.path.lower())
         try:
             await self._until(
@@ -271,7 +268,7 @@ class ShardedEntities:
                 f"'{path}' is still being created or deleted, as a part of it has no server now. Try again.",
             )
         entity_id = self._unit.catalog.begin_create(topic.namespace, SHARDED_SUBSCRIPTION, path, to_json(about), ())
-        await self._unit.read_again()
+        await self._read_again(path)
         await self._until(
             lambda: (
                 (row := self._unit.directory.entry(*place)) is None or row.entity_id != entity_id or row.state == LIVE
@@ -305,7 +302,7 @@ class ShardedEntities:
             raise ServerBusy(f"'{subscription.path}' cannot be deleted now: {error}") from error
         topic, name = subscription.topic, subscription.about.name
         shards = (topic.namespace.lower(), topic.path.lower())
-        await self._unit.read_again()
+        await self._read_again(subscription.path)
         await self._until(
             lambda: not any(self._is_live(_of_subscription(one, name)) for one in self._shards(shards)),
             f"'{subscription.path}' is being deleted, and a part of it has no server now. It is deleted there as soon "
@@ -324,10 +321,16 @@ class ShardedEntities:
                 async with asyncio.timeout(_LOOK_S):
                     await self._seen.wait()
             except TimeoutError:
-                try:
-                    await self._unit.read_again()
-                except StoreFailed as error:
-                    raise ServerBusy(f"{why} The catalog is not reached: {error}") from error
+                await self._read_again(why)
+
+    async def _read_again(self, what: str) -> None:
+        """Read the catalog, and act on it; raises ServerBusy while it is lost."""
+        try:
+            await self._unit.read_again()
+        except StoreFailed as error:
+            raise ServerBusy(
+                f"{what}: the catalog is not reached, so what is asked for is done later. {error}"
+            ) from error
 
     @property
     def _sharded(self) -> Mapping[Place, ShardedEntityMap]:
@@ -559,9 +562,9 @@ class ShardedEntities:
         if differences(share.description, about):
             unit.catalog.update_description(row.entity_id, to_json(about))
             share.change(about)
-            unit.idle_watch.begin(share)
             unit.forwarding.begin(share)
             unit.notify(share)
+            unit.idle_watch.begin(share)
 
     async def _see_to_subscriptions(
         self, row: EntityRow, wishes: Mapping[str, EntityRow], parts: Mapping[str, EntityRow]
@@ -580,13 +583,13 @@ class ShardedEntities:
             return
         wanted = {name: wish for name, wish in wishes.items() if wish.state != DELETING}
         is_told = False
-        for name in [*share.subscriptions, *(name for name in wanted if name not in share.subscriptions)]:
+        for name in dict.fromkeys((*share.subscriptions, *wanted, *parts)):
             wish, part, own = wanted.get(name), parts.get(name), share.subscriptions.get(name)
             if own is not None and wish is not None and part is not None and _is_same(part, wish):
                 continue
             if own is None and part is not None:
                 # Its owner, or a store, has failed on it: what was begun comes to its end first.
-                await unit.topics.resume([part])
+                await unit.topics.resume([part if wish else msgspec.structs.replace(part, state=DELETING)])
                 resumed = share.subscriptions.get(name)
                 if resumed is not None:
                     unit.idle_watch.begin(resumed)

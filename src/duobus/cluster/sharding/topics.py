@@ -138,6 +138,8 @@ class ShardedTopicLife(TopicLife):
         wanted = msgspec.structs.replace(wanted, updated_at_ms=self._host.now_ms())
         await self._entities.write(subscription, subscription.entity_id, to_json(wanted))
         await self._entities.confirm(subscription)
+        if subscription.is_deleted:
+            raise not_found(f"sb://{subscription.namespace}/{subscription.path}")
 
 
 __all__ = ["ShardedTopicLife"]

@@ -405,8 +405,6 @@ class ShardedEntities:
     ) -> None:
         """Take down what all owners have come to an end with; any server may, and several at a time do no harm."""
         over = [place for place, row in wholes.items() if row.state == DELETING and place not in left]
-        for place in over:
-            self._unit.catalog.finish_delete(wholes[place].entity_id)
         for place, wanted in wishes.items():
             topic = directory.sharded.get(place)
             if place in over or place not in wholes:
@@ -416,6 +414,9 @@ class ShardedEntities:
                 shares = [parts.get((place[0], share.path.lower()), {}) for share in topic.shares]
                 for name, wish in wanted.items():
                     self._finish_subscription(wish, [share.get(name) for share in shares])
+        # Last: its name is free by that, and so are those of its subscriptions.
+        for place in over:
+            self._unit.catalog.finish_delete(wholes[place].entity_id)
 
     def _finish_subscription(self, wish: EntityRow, parts: Sequence[EntityRow | None]) -> None:
         """Take down that a subscription is in every shard of its topic, or in none any more."""

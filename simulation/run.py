@@ -184,11 +184,16 @@ class SimulatedRun:
             jobs.append(release_everything(world, entity, self._client, lambda: self.in_phase))
         if scenario.forwarding:
             jobs += self.forwarding_part(world, self._client, lambda: self.in_phase, scenario.messages).jobs()
+        jobs += self.more_jobs()
         tasks = [asyncio.ensure_future(job) for job in jobs]
         await self._nemesis()
         world.mend()
         await asyncio.gather(*tasks)
         await self._drain()
+
+    def more_jobs(self) -> list[Any]:
+        """What else runs during the first phase, in worlds that have more."""
+        return []
 
     # -- clients ------------------------------------------------------------------------------------------------
 

@@ -190,7 +190,7 @@ class SimulatedServerProcess:
             home_of=lambda row: CATALOG if world.place_of(row.store_id) == DATABASE else OTHER_DATABASE,
             table_of=lambda _name: world.other_leases,
         )
-        unit.sharded_entities.is_understood = lambda: world.is_spreading
+        unit.sharded_entities.is_understood = lambda _placement: world.is_spreading
         world.hosts[me.node_id] = self
         amqp.router_of = partial(ClusterRouter, owners=cluster)
         open_cluster_forwarding(amqp, unit, cluster, self.clock)
@@ -518,11 +518,16 @@ def run(seed: int) -> Outcome:
     return play(scenario, ServersWorld(seed, scenario.all_queues, scenario.stores))
 
 
-def play(scenario: ServersScenario, world: ServersWorld, not_asked: frozenset[int] = NOT_ASKED) -> Outcome:
+def play(
+    scenario: ServersScenario,
+    world: ServersWorld,
+    not_asked: frozenset[int] = NOT_ASKED,
+    made: type[ServersRun] = ServersRun,
+) -> Outcome:
     """Run a scenario in a world, and judge it."""
     with world.watched():
         try:
-            world.loop.run(ServersRun(world, scenario).play(), time_limit_s=RUN_LIMIT_S)
+            world.loop.run(made(world, scenario).play(), time_limit_s=RUN_LIMIT_S)
         finally:
             world.loop.close()
     found = check(world.history, scenario.setup(frozenset(world.removed_uids)), CHECKERS.keys() - not_asked)

@@ -13,12 +13,14 @@ import msgspec
 
 from duobus.broker import MessageBroker, Queue
 from duobus.broker.entities.placement import slot_of, string_key
-from duobus.cluster.shards import find_sharded_queues
-from duobus.model.address import sharded_queue_of
+from duobus.cluster.shards import find_sharded_entities
+from duobus.model.address import sharded_entity_of
 from duobus.model.descriptions import QueueDescription
 from duobus.storage.catalog.memory import MemoryCatalog
 from duobus.storage.catalog_rows import SlotRow
-from simulation.scenarios.servers import NOT_ASKED, PEACE_MS, Outcome, ServersScenario, ServersWorld, play
+from simulation.parts.sharded_idleness import ShardedIdlenessClients
+from simulation.parts.sharded_topics import ShardedTopicClients
+from simulation.scenarios.servers import NOT_ASKED, PEACE_MS, Outcome, ServersRun, ServersScenario, ServersWorld, play
 from simulation.world.database import STUCK_S
 from simulation.world.world import NAMESPACE, Grant
 
@@ -33,9 +35,11 @@ class _NotifyingCatalog(MemoryCatalog):
         super().__init__()
         self._world = world
 
-    def begin_create(self, namespace: str, kind: str, path: str, description: bytes, slots: Any) -> int:
+    def begin_create(
+        self, namespace: str, kind: str, path: str, description: bytes, slots: Any, needed_id: int | None = None
+    ) -> int:
         self._world.leases.revision += 1
-        return super().begin_create(namespace, kind, path, description, tuple(slots))
+        return super().begin_create(namespace, kind, path, description, tuple(slots), needed_id)
 
     def finish_delete(self, entity_id: int) -> None:
         self._world.leases.revision += 1
@@ -46,7 +50,7 @@ class _NotifyingCatalog(MemoryCatalog):
         super()._change(entity_id, **changes)
 
 
-class _ShardedQueueView:
+class _ShardedEntityView:
     """All of a sharded queue, for whoever counts what is in it."""
 
     def __init__(self, shares: list[Queue]) -> None:
@@ -79,8 +83,8 @@ class ShardedWorld(ServersWorld):
             self.catalog.add_store(store.store_id, store.path)
 
     def _shares_of(self, entity: str) -> list[str]:
-        sharded_queue = find_sharded_queues(self.catalog.read().entities).get((NAMESPACE, entity))
-        return [] if sharded_queue is None else [row.path.lower() for row in sharded_queue.shares]
+        sharded_entity = find_sharded_entities(self.catalog.read().entities).get((NAMESPACE, entity))
+        return [] if sharded_entity is None else [row.path.lower() for row in sharded_entity.shares]
 
     def queue(self, entity: str) -> Queue | None:
         """See World; of one that is spread, what all servers have of it."""
@@ -89,21 +93,21 @@ class ShardedWorld(ServersWorld):
             return super().queue(entity)
         shares = [super(ShardedWorld, self).queue(path) for path in paths]
         found = [share for share in shares if share is not None]
-        return _ShardedQueueView(found) if len(found) == len(paths) else None  # type: ignore[return-value]
+        return _ShardedEntityView(found) if len(found) == len(paths) else None  # type: ignore[return-value]
 
     def fragment_of(self, entity: str, key: str | None) -> int | None:
         """See World: the share has the slot of the key, and has a place for it among its own."""
-        sharded_queue = find_sharded_queues(self.catalog.read().entities).get((NAMESPACE, entity))
-        if key is None or sharded_queue is None:
+        sharded_entity = find_sharded_entities(self.catalog.read().entities).get((NAMESPACE, entity))
+        if key is None or sharded_entity is None:
             # Where its fragments are going to be is not known before there is a queue.
             return None
-        slots: tuple[SlotRow, ...] = sharded_queue.shares[sharded_queue.of_key(string_key(key))].slots
+        slots: tuple[SlotRow, ...] = sharded_entity.shares[sharded_entity.of_key(string_key(key))].slots
         return slots[slot_of(string_key(key), len(slots))].fragment_no
 
     def path_of(self, handle: object) -> str:
         """See World."""
         path = super().path_of(handle)
-        return sharded_queue_of(path) or path
+        return sharded_entity_of(path) or path
 
     def fragments_of(self, broker: MessageBroker) -> frozenset[tuple[str, int]]:
         """See World; what was created half and undone has no name any more."""
@@ -114,7 +118,7 @@ class ShardedWorld(ServersWorld):
     def grant(self, entity: str, seq: int, until_ms: int) -> Grant:
         """See World: by the share that has the fragment."""
         for row in self.catalog.read().entities:
-            if (sharded_queue_of(row.path) or row.path) != entity:
+            if (sharded_entity_of(row.path) or row.path) != entity:
                 continue
             if not until_ms and (row.entity_id, seq) in self._removed:
                 return self._removed[row.entity_id, seq]
@@ -141,7 +145,31 @@ class ShardedScenario(ServersScenario):
             self.forwarding = [msgspec.structs.replace(one, enable_partitioning=True) for one in self.forwarding]
 
 
+class ShardedRun(ServersRun):
+    """The clients of one run, with those of a topic in every second one, and of a queue that deletes itself."""
+
+    _topics: ShardedTopicClients | None = None
+    _idleness: ShardedIdlenessClients | None = None
+
+    def more_jobs(self) -> list[Any]:
+        """See SimulatedRun."""
+        if self.world.seed % 2:
+            self._idleness = ShardedIdlenessClients(self.world, self._client, lambda: self.in_phase)
+            return self._idleness.jobs()
+        self._topics = ShardedTopicClients(self.world, self._client, lambda: self.in_phase)
+        return self._topics.jobs()
+
+    async def _come_to_rest(self) -> None:
+        await super()._come_to_rest()
+        if self._topics is not None:
+            await self._topics.drain()
+            self.world.stale += self._topics.problems()
+        if self._idleness is not None:
+            self.world.stale += self._idleness.problems()
+
+
 def run(seed: int) -> Outcome:
     """Run one seed."""
     scenario = ShardedScenario(seed)
-    return play(scenario, ShardedWorld(seed, scenario.all_queues, scenario.stores), NOT_ASKED | TURNS)
+    world = ShardedWorld(seed, scenario.all_queues, scenario.stores)
+    return play(scenario, world, NOT_ASKED | TURNS, ShardedRun)

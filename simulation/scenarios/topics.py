@@ -154,9 +154,9 @@ class _World(BareUnit):
             await asyncio.sleep(self.random.uniform(0.2, 1.0))
             subscription = self.subscription("changing")
             if self.has_rule:
-                self.unit.topics.remove_rule(subscription, COMING.name)
+                await self.unit.topics.remove_rule(subscription, COMING.name)
             else:
-                self.unit.topics.add_rule(subscription, COMING)
+                await self.unit.topics.add_rule(subscription, COMING)
             self.has_rule = not self.has_rule
             self.versions.append(self.has_rule)
 

@@ -49,7 +49,7 @@ from duobus.errors import (
 )
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.send import Rerun, Run
-from duobus.model.address import not_found, sharded_queue_of
+from duobus.model.address import not_found, sharded_entity_of
 from duobus.model.assigned_ids import MessageIds
 from duobus.model.descriptions import (
     QUEUE,
@@ -406,7 +406,9 @@ class ScaleUnit:
         if kinds < (min(limit, self.quotas.partitioned_entities) if are_few else limit):
             # To look at each of thousands for each that is created would take longer than to create it.
             return
-        entities = [one for one in (*home.queues.values(), *home.topics.values()) if sharded_queue_of(one.path) is None]
+        entities = [
+            one for one in (*home.queues.values(), *home.topics.values()) if sharded_entity_of(one.path) is None
+        ]
         number = len(entities) + others
         # Where every entity is partitioned, they are counted as entities (Azure: quotas).
         if number < limit and are_few:

@@ -20,7 +20,7 @@ from duobus.fragment.commands import Command
 from duobus.fragment.purge import CancelScheduled
 from duobus.fragment.send import Reserve, ReservedRun, Run
 from duobus.fragment.settlement import SettleBatch
-from duobus.model.address import are_shards_of_one, sharded_queue_of
+from duobus.model.address import are_shards_of_one, sharded_entity_of
 
 if TYPE_CHECKING:
     from duobus.broker.fragment_handle import FragmentHandle
@@ -281,6 +281,6 @@ class Transaction:
 def _spans_fragments(queue: Queue) -> NotAllowed:
     return NotAllowed(
         "The messages of this transaction belong to different fragments of the partitioned entity "
-        f"'{sharded_queue_of(queue.path) or queue.path}', which no transaction can span. Use a transaction for each "
+        f"'{sharded_entity_of(queue.path) or queue.path}', which no transaction can span. Use a transaction for each "
         "partition key."
     )

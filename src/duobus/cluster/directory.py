@@ -1,7 +1,7 @@
 """Where entities are, when several servers share a catalog: path to store. Pure; read from the catalog as a whole.
 
-Behind a shared catalog an entity lies whole in one store, so that it has one owner (decision 0024); a queue that is
-spread consists of several such (decision 0029).
+Behind a shared catalog an entity lies whole in one store, so that it has one owner (decision 0024); what is sharded
+consists of several such (decisions 0029 and 0069).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 from zlib import crc32
 
-from duobus.cluster.shards import ShardedQueueMap, find_sharded_queues
+from duobus.cluster.shards import ShardedEntityMap, find_sharded_entities, topic_of
 from duobus.model.descriptions import SUBSCRIPTION
 from duobus.storage.catalog_rows import DELETING, CatalogContents, EntityRow
 
@@ -25,19 +25,20 @@ class Directory:
 
     Attributes:
         contents: What it held.
-        sharded: Namespace and lower-case path to each sharded queue.
+        sharded: Namespace and lower-case path to each sharded queue, topic and subscription.
     """
 
-    __slots__ = ("_by_id", "_rows", "contents", "sharded")
+    __slots__ = ("_all", "_by_id", "_rows", "contents", "sharded")
 
     def __init__(self, contents: CatalogContents) -> None:
         self.contents = contents
+        self._all = {(row.namespace.lower(), row.path.lower()): row for row in contents.entities}
         self._rows = {
             (row.namespace.lower(), row.path.lower()): row
             for row in contents.entities
             if row.slots and row.state != DELETING
         }
-        self.sharded: dict[tuple[str, str], ShardedQueueMap] = find_sharded_queues(contents.entities)
+        self.sharded: dict[tuple[str, str], ShardedEntityMap] = find_sharded_entities(contents.entities)
         self._by_id = {row.entity_id: (row.slots[0].store_id, row.namespace) for row in contents.entities if row.slots}
 
     def store_of_id(self, entity_id: int) -> int | None:
@@ -58,6 +59,10 @@ class Directory:
         """The row of an entity, by its lower-case path; None when there is no such entity."""
         return self._rows.get((namespace.lower(), key))
 
+    def entry(self, namespace: str, key: str) -> EntityRow | None:
+        """What the catalog has under a lower-case path, of whatever kind and in whatever state."""
+        return self._all.get((namespace.lower(), key))
+
     def store_for_new(self, namespace: str, key: str) -> int | None:
         """Where an entity belongs that is created under this path; every server says the same. None: no stores yet."""
         stores = sorted(row.store_id for row in self.contents.stores)
@@ -75,4 +80,4 @@ def _subscriptions(rows: Iterable[EntityRow]) -> Iterable[EntityRow]:
 
 
 def _topic_of(row: EntityRow) -> tuple[str, str]:
-    return row.namespace.lower(), row.path.rsplit("/", 2)[0].lower()
+    return row.namespace.lower(), topic_of(row.path)

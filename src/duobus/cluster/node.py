@@ -20,14 +20,13 @@ from duobus.cluster.lease_database import LeaseDatabase, submitted
 from duobus.cluster.leases import CATALOG, FRESH_MS, StoreLeases
 from duobus.cluster.router import HERE, MOVING, UNKNOWN
 from duobus.cluster.scale_unit import ClusteredScaleUnit
-from duobus.cluster.shards import ShardedQueueMap
+from duobus.cluster.shards import ShardedEntityMap
 from duobus.cluster.status import FREE, HELD, displaced, server_named, status_of
 from duobus.cluster.watch import ServerWatch
 from duobus.errors import ArgumentInvalid, EntityNotFound, ServerBusy, ServiceBusError, StoreFailed, StoreTooNew
-from duobus.model.address import sharded_queue_of
-from duobus.model.descriptions import QUEUE
+from duobus.model.address import sharded_entity_of
 from duobus.storage.catalog.interface import Catalog
-from duobus.storage.catalog.leases import PLACEMENT, LeaseTable, NodeEntry
+from duobus.storage.catalog.leases import LeaseTable, NodeEntry
 from duobus.storage.catalog_rows import LIVE, StoreRow
 from duobus.storage.writers import StoppableWriter, StoreWriter
 from duobus.telemetry.logs import Log
@@ -129,7 +128,8 @@ class ClusterNode:
         self._processor_seconds = processor_seconds
         # When the load was taken last, and what had been used by then.
         self._load_from = (clock.monotonic_ms(), processor_seconds())
-        unit.sharded_entities.is_understood = self._all_lay_over_stores
+        unit.sharded_entities.is_understood = self._all_place
+        unit.sharded_entities.is_served = lambda store_id: self.owner_of(store_id) != MOVING
 
     # -- start and stop -----------------------------------------------------------------------------------------
 
@@ -169,10 +169,10 @@ class ClusterNode:
             self._log.warning("not given back", reason=str(error))
         await database.close()
 
-    def _all_lay_over_stores(self) -> bool:
-        """Whether no server is of a version that lays partitioned entities into one store."""
+    def _all_place(self, placement: int) -> bool:
+        """Whether no server is of a version that does not know entities of a placement."""
         nodes = self.ownership.nodes.values()
-        return all(node.details is not None and node.details.placement >= PLACEMENT for node in nodes)
+        return all(node.details is not None and node.details.placement >= placement for node in nodes)
 
     # -- beats --------------------------------------------------------------------------------------------------
 
@@ -334,7 +334,7 @@ class ClusterNode:
         store_id = self._unit.directory.store_of(namespace, key)
         return UNKNOWN if store_id is None else self.owner_of(store_id)
 
-    def sharded_queue_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
+    def sharded_entity_of(self, namespace: str, key: str) -> ShardedEntityMap | None:
         """See OwnerDirectory."""
         return self._unit.directory.sharded.get((namespace.lower(), key))
 
@@ -402,13 +402,13 @@ class ClusterNode:
             and row.slots
             and row.namespace.lower() == namespace.lower()
             # Shares are no entities to clients.
-            and sharded_queue_of(row.path) is None
+            and sharded_entity_of(row.path) is None
         ]
         addresses = {store_id: self._http_address(store_id) for _, store_id in found}
         sharded = [
             Listed(one.row.path, own, is_everywhere=True)
             for (name, _), one in directory.sharded.items()
-            if kind == QUEUE and name == namespace.lower()
+            if one.kind == kind and name == namespace.lower()
         ]
         return [
             Listed(path, own if (address := addresses[store_id]) is None else address) for path, store_id in found

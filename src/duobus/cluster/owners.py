@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from duobus.cluster.shards import ShardedQueueMap
+    from duobus.cluster.shards import ShardedEntityMap
 
 
 class EntityOwners(Protocol):
@@ -46,8 +46,8 @@ class OwnerDirectory(EntityOwners, Protocol):
     proxied_links: int
     proxied_messages: int
 
-    def sharded_queue_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
-        """A sharded queue over several stores, or None."""
+    def sharded_entity_of(self, namespace: str, key: str) -> ShardedEntityMap | None:
+        """A queue, topic or subscription that lies in several stores, by its lower-case path; or None."""
 
     def address_of(self, store_id: int) -> str:
         """MOVING, or the address ``host:port`` of the server that has a store, this one too."""

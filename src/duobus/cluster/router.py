@@ -37,7 +37,7 @@ from duobus.cluster.connection import CONNECT_S, FRAME_SIZE, IDLE_MS, connect
 from duobus.cluster.proxy.link import ProxiedLink
 from duobus.cluster.proxy.upstream import UpstreamConnection
 from duobus.cluster.proxy.via_link import BorrowedViaLink, RemoteViaLink, demand_same
-from duobus.cluster.sharding.link import ShardedEndpoint, demand_ordinary
+from duobus.cluster.sharding.link import ShardedEndpoint, demand_direction, demand_ordinary
 from duobus.cluster.sharding.management import ShardedManagementNode
 from duobus.cluster.sharding.receiver import ShardedReceiver
 from duobus.cluster.sharding.sender import ShardedSender
@@ -46,14 +46,14 @@ from duobus.errors import DetachForced, ServerBusy, Unauthorized
 from duobus.gateway.amqp.attach import is_via_session
 from duobus.gateway.amqp.links.link import first_of, via_entity
 from duobus.gateway.tls import untrusted
-from duobus.model.address import Address
+from duobus.model.address import Address, not_found
 from duobus.model.descriptions import Right
 
 if TYPE_CHECKING:
     from duobus.amqp import Transfers
     from duobus.broker import Queue
     from duobus.cluster.owners import OwnerDirectory
-    from duobus.cluster.shards import ShardedQueueMap
+    from duobus.cluster.shards import ShardedEntityMap
     from duobus.gateway.amqp.peer import Peer
     from duobus.gateway.amqp.router import RouterListener
 
@@ -139,7 +139,7 @@ class ClusterRouter:
             self.is_proxied
             # It may exist: an attach is told so.
             or not self._owners.knows_catalog
-            or self._owners.sharded_queue_of(namespace, address.key) is not None
+            or self._owners.sharded_entity_of(namespace, address.key) is not None
             or self._owners.where(namespace, address.key) not in (HERE, UNKNOWN)
         )
 
@@ -155,10 +155,10 @@ class ClusterRouter:
             Unauthorized: The client has no right there.
         """
         peer = self._peer
-        sharded = None if self.is_proxied else self._owners.sharded_queue_of(peer.namespace or "", address.key)
-        where = UNKNOWN if sharded else self._owners.where(peer.namespace or "", address.key)
+        sharded = None if self.is_proxied else self._owners.sharded_entity_of(peer.namespace or "", address.entity_key)
+        where = UNKNOWN if sharded else self._where(address)
         if where == UNKNOWN and is_last and not sharded:
-            self._demand_catalog(address.path)
+            self._demand_known(address)
             return False
         if self.is_proxied and link.remote is not None and is_via_session(link.remote):
             # It is not this entity's: see attaching.
@@ -192,6 +192,13 @@ class ClusterRouter:
         peer.add_endpoint(link, proxied)
         upstream.attach(proxied)
         return True
+
+    def _where(self, address: Address) -> str:
+        """Who has what is not sharded; UNKNOWN for what a sharded topic does not have, as far as this server knows."""
+        namespace = self._peer.namespace or ""
+        if address.subscription is not None and self._owners.sharded_entity_of(namespace, address.key) is not None:
+            return UNKNOWN
+        return self._owners.where(namespace, address.key)
 
     def _needs_via(self, link: Link, address: Address, where: str, *, is_sharded: bool) -> ProxiedLink | None:
         """The link on an entity of another server by way of which transactions send on a link; None when they do not.
@@ -232,8 +239,8 @@ class ClusterRouter:
             )
         return via
 
-    def _route_sharded(self, link: Link, address: Address, sharded: ShardedQueueMap) -> None:
-        """Answer a link on a sharded queue, together with the owners of its shards."""
+    def _route_sharded(self, link: Link, address: Address, sharded: ShardedEntityMap) -> None:
+        """Answer a link on a sharded entity, together with the owners of its shards."""
         if address.is_management:
             node = self._nodes.get(address.segments())
             if node is None:
@@ -242,12 +249,13 @@ class ClusterRouter:
             node.serve(link, address.segments())
             return
         whole: ShardedEndpoint
+        demand_direction(link, address, sharded)
         arguments = self._peer, link, address, sharded, self._owners, self.upstream
         if link.is_sender and sharded.about.requires_session and not address.sub_queue and wants_session(link):
             self._turn += 1
             whole = SessionSearch(*arguments, self._turn)
         else:
-            demand_ordinary(link, sharded.about, address.sub_queue)
+            demand_ordinary(link, sharded, address.sub_queue)
             whole = ShardedReceiver(*arguments) if link.is_sender else ShardedSender(*arguments)
         self._peer.add_endpoint(link, whole)
         self._sharded_links[whole] = None
@@ -259,12 +267,21 @@ class ClusterRouter:
             again()
             self._peer.write_soon()
 
-    def _demand_catalog(self, path: str) -> None:
-        """Raise ServerBusy while nobody can say whether an entity exists."""
+    def _demand_known(self, address: Address) -> None:
+        """Refuse what no server has, as far as that is for this one to say.
+
+        Raises:
+            EntityNotFound: A sharded topic has no such subscription.
+            ServerBusy: Nobody can say now whether the entity exists.
+        """
+        path = address.path
         if not self._owners.knows_catalog and not self.is_proxied:
             raise ServerBusy(
                 f"Whether '{path}' exists is not known: the catalog's database is not reached. Try again in a moment."
             )
+        namespace = self._peer.namespace or ""
+        if address.subscription is not None and self._owners.sharded_entity_of(namespace, address.key) is not None:
+            raise not_found(f"sb://{namespace}/{path}/Subscriptions/{address.subscription}")
 
     async def _await_owner(self, link: Link, address: Address, again: Callable[[], None]) -> None:
         """Attach once the entity has an owner: a refusal would have the client wait for longer, and try again."""

@@ -18,9 +18,11 @@ from duobus.clock import BrokerTime, Clock
 from duobus.cluster.directory import Directory
 from duobus.cluster.forwarding.receiver import ForwardReceiver
 from duobus.cluster.forwarding.sender import RemoteForwarder
-from duobus.cluster.sharding.entities import ShardedQueue, ShardedQueues
+from duobus.cluster.sharding.entities import ShardedEntities
+from duobus.cluster.sharding.idle import ToldIdle
+from duobus.cluster.sharding.topics import ShardedTopicLife
 from duobus.errors import StoreFailed, StoreForeign, StoreUnavailable
-from duobus.model.descriptions import QUEUE, SUBSCRIPTION, TOPIC, QueueDescription
+from duobus.model.descriptions import QUEUE, SUBSCRIPTION, TOPIC, QueueDescription, TopicDescription
 from duobus.model.quotas import Quotas
 from duobus.model.tiers import CLOUD, Profile
 from duobus.storage.catalog_rows import INTENT, LIVE, CatalogContents, EntityRow, SlotRow
@@ -89,7 +91,7 @@ class ClusteredScaleUnit(ScaleUnit):
         directory: Where all entities are.
         adopted: Stores that are served here, with everything in them.
         remote, receiver: What is forwarded to entities of other servers, and from these.
-        sharded_entities: Queues that are spread over all stores.
+        sharded_entities: What is spread over all stores.
     """
 
     def __init__(
@@ -108,7 +110,8 @@ class ClusteredScaleUnit(ScaleUnit):
         self.receiver = ForwardReceiver(self, self._is_adopted)
         self.remote = RemoteForwarder(self.receiver, lambda: self.directory)
         self.forwarding.remote_entities = self.remote
-        self.sharded_entities = ShardedQueues(self)
+        self.sharded_entities = ShardedEntities(self)
+        self.topics = ShardedTopicLife(self, self.sharded_entities)
         self._time = time
         self._adopting = asyncio.Lock()
 
@@ -141,7 +144,7 @@ class ClusteredScaleUnit(ScaleUnit):
             StoreFailed, StoreUnavailable: It cannot be opened; nothing is served of it.
         """
         async with self._adopting:
-            rows = directory.entities_of(broker.store_id)
+            rows = self.sharded_entities.as_wanted(directory.entities_of(broker.store_id), directory)
             self.brokers[broker.store_id] = broker
             self.catalog.mark.see(directory.contents)
             broker.store.mark = self.catalog.mark
@@ -153,6 +156,7 @@ class ClusteredScaleUnit(ScaleUnit):
                     if row.state in (LIVE, INTENT):
                         self._add_queue(row)
                 self.topics.found(rows)
+                self.sharded_entities.idleness.adopted(self._of(broker.store_id), directory)
                 await broker.open()
                 for row in queues:
                     await self._resume(row)
@@ -161,12 +165,13 @@ class ClusteredScaleUnit(ScaleUnit):
                 self.drop(broker.store_id, "it could not be opened")
                 raise
             for queue in self._of(broker.store_id):
-                self.idle_watch.begin(queue)
+                if not isinstance(queue.idle, ToldIdle):
+                    self.idle_watch.begin(queue)
                 self.forwarding.begin(queue, queue.source_no)
             if self.brokers.get(broker.store_id) is broker:
                 # It was not lost while it was opened.
                 self.adopted.add(broker.store_id)
-            await self.sharded_entities.see(directory, broker.store_id)
+            await self.sharded_entities.see(self._newer(directory), broker.store_id)
 
     def demand_own(self, broker: MessageBroker, contents: StoreContents) -> None:
         """See Watcher; another server may have changed the catalog, and told the store, after it was read here."""
@@ -175,6 +180,14 @@ class ClusteredScaleUnit(ScaleUnit):
         except StoreForeign:
             self.catalog.read()
             super().demand_own(broker, contents)
+
+    def store_opened(self, broker: MessageBroker, contents: StoreContents) -> None:
+        """See ScaleUnit; what could not be done in the store while it was away is done now."""
+        super().store_opened(broker, contents)
+        if broker.store_id in self.adopted:
+            task = asyncio.get_running_loop().create_task(self.see(self.directory), name="see-again")
+            self._deletions.add(task)
+            task.add_done_callback(self._deletions.discard)
 
     def _note_generation(self, broker: MessageBroker) -> None:
         """Do nothing: a database that has failed over may have lost the last one, and others may have had the store."""
@@ -227,6 +240,12 @@ class ClusteredScaleUnit(ScaleUnit):
     def _of_broker(self, broker: MessageBroker) -> list[Queue]:
         return [queue for queue in self._queues() if queue.fragments and queue.fragments[0].broker is broker]
 
+    def _delete_idle(self, queue: Queue) -> None:
+        if queue.is_shard:
+            self.sharded_entities.idleness.tell(queue)
+        else:
+            super()._delete_idle(queue)
+
     def _let_go(self, queue: Queue) -> None:
         home = self.namespace(queue.namespace)
         if isinstance(queue, Topic):
@@ -242,6 +261,9 @@ class ClusteredScaleUnit(ScaleUnit):
 
     async def see(self, directory: Directory) -> None:
         """The catalog was read again: know where everything is, and do what is asked of the stores here."""
+        if self._newer(directory) is not directory:
+            # Somebody else has read it meanwhile, and acts on that.
+            return
         self.directory = directory
         # What other servers have created, this one may be about to make in its stores.
         self.catalog.mark.see(directory.contents)
@@ -249,7 +271,11 @@ class ClusteredScaleUnit(ScaleUnit):
         # Every server has all relays.
         self.relays.refresh(row for row in directory.contents.entities if row.state == LIVE)
         async with self._adopting:
-            await self.sharded_entities.see(directory)
+            await self.sharded_entities.see(self._newer(directory))
+
+    def _newer(self, directory: Directory) -> Directory:
+        """What was read of the catalog last, by whoever did: what is older may lack what was done here since."""
+        return self.directory if directory.contents.revision < self.directory.contents.revision else directory
 
     async def read_again(self) -> None:
         """Read the catalog, and act on it."""
@@ -257,8 +283,12 @@ class ClusteredScaleUnit(ScaleUnit):
 
     async def resume(self, row: EntityRow) -> None:
         """Make what the catalog has as an intent."""
-        await self._resume(row)
-        queue = self.namespace(row.namespace).queues.get(row.path.lower())
+        home, key = self.namespace(row.namespace), row.path.lower()
+        if row.kind == TOPIC:
+            await self.topics.resume([row])
+        else:
+            await self._resume(row)
+        queue: Queue | None = home.queues.get(key) or home.topics.get(key)
         if queue is not None:
             self.idle_watch.begin(queue)
             self.forwarding.begin(queue)
@@ -273,25 +303,31 @@ class ClusteredScaleUnit(ScaleUnit):
         """See ScaleUnit."""
         if self.sharded_entities.takes(description):
             home = self.namespace(namespace)
-            return await self.sharded_entities.create(home, description, demand_targets=demand_targets)
+            return await self.sharded_entities.create_queue(home, description, demand_targets=demand_targets)
         queue = await super().create_queue(namespace, description, demand_targets=demand_targets)
-        why = self.sharded_entities.in_one_store(description)
-        if why:
-            self.store_events(queue.fragments[0].store.store_id, "has all of a queue", f"'{queue.path}': {why}")
+        self.report_one_store(queue, description)
         return queue
+
+    def report_one_store(self, entity: Queue, about: QueueDescription | TopicDescription) -> None:
+        """Log why a partitioned entity lies in one store."""
+        why = self.sharded_entities.in_one_store(about)
+        if why:
+            place = entity.fragments[0].store.store_id
+            self.store_events(place, f"has all of a {entity.kind}", f"'{entity.path}': {why}")
 
     async def update_queue(self, namespace: str, description: QueueDescription, *, profile: Profile = CLOUD) -> Queue:
         """See ScaleUnit."""
         queue = self.namespace(namespace).queues.get(description.name.lower())
-        if isinstance(queue, ShardedQueue):
-            return self.sharded_entities.update(queue, description, profile)
+        if queue is not None and queue.is_sharded:
+            return await self.sharded_entities.update_queue(queue, description, profile)
         return await super().update_queue(namespace, description, profile=profile)
 
     async def delete_queue(self, namespace: str, path: str) -> None:
         """See ScaleUnit."""
         home = self.namespace(namespace)
-        if isinstance(home.queues.get(path.lower()), ShardedQueue):
-            await self.sharded_entities.delete(home, path.lower())
+        queue = home.queues.get(path.lower())
+        if queue is not None and queue.is_sharded:
+            await self.sharded_entities.delete(home, queue)
         else:
             await super().delete_queue(namespace, path)
 

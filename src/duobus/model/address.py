@@ -34,7 +34,7 @@ TRANSFER_DEAD_LETTER = 2
 
 SUB_QUEUE_SEGMENTS: tuple[tuple[str, ...], ...] = ((), ("$deadletterqueue",), ("$transfer", "$deadletterqueue"))
 
-#: Inner segment of the addresses of what servers that share a catalog make of a queue among themselves.
+#: Inner segment of the addresses of what servers that share a catalog make of an entity among themselves.
 SHARE: Final = "~share"
 
 _ALPHANUMERIC = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
@@ -74,6 +74,11 @@ class Address:
         self.sub_queue = sub_queue
         self.is_management = is_management
         self.is_cbs = is_cbs
+
+    @property
+    def entity_key(self) -> str:
+        """The lower-case path of the queue, topic or subscription that is meant, whichever of its nodes."""
+        return self.key if self.subscription is None else f"{self.key}/subscriptions/{self.subscription.lower()}"
 
     def segments(self) -> tuple[str, ...]:
         """Return the lower-case segments of what rights are asked for: all of the address except ``$management``."""
@@ -158,20 +163,25 @@ def without_share(segments: Sequence[str]) -> tuple[str, ...]:
 
 
 def shard_path(path: str, number: int) -> str:
-    """The address of a share of a queue that is spread over several stores."""
+    """The address of a share of an entity that lies in several stores."""
     return f"{path}/{SHARE}/{number}"
 
 
-def sharded_queue_of(key: str) -> str | None:
-    """The lower-case path of the queue of which this is the path of a share; None when it is none."""
-    segments = key.split("/")
-    return "/".join(segments[:-2]) if len(segments) > 2 and segments[-2] == SHARE else None
+def whole_path(path: str) -> str:
+    """What clients call an entity: the path of that of which it is a share, if it is one."""
+    return "/".join(without_share(path.split("/")))
+
+
+def sharded_entity_of(key: str) -> str | None:
+    """The lower-case path of the entity of which this is the path of a share; None when it is none."""
+    whole = whole_path(key)
+    return None if whole == key else whole
 
 
 def are_shards_of_one(path: str, other: str) -> bool:
-    """Whether two entities are shards of one queue: to a client they are one entity, of different fragments."""
-    whole = sharded_queue_of(path.lower())
-    return whole is not None and whole == sharded_queue_of(other.lower())
+    """Whether two entities are shards of one: to a client they are one entity, of different fragments."""
+    whole = sharded_entity_of(path.lower())
+    return whole is not None and whole == sharded_entity_of(other.lower())
 
 
 def check_entity_name(name: str) -> str:

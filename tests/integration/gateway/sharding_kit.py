@@ -10,7 +10,7 @@ from typing import Any
 
 from duobus.broker import Queue
 from duobus.cluster.router import HERE, MOVING, UNKNOWN, ClusterRouter
-from duobus.cluster.shards import SHARDED, ShardedQueueMap, assign_shards
+from duobus.cluster.shards import SHARDED, ShardedEntityMap, assign_shards
 from duobus.model.address import shard_path
 from duobus.model.descriptions import QueueDescription, to_json
 from duobus.server.composition import Server
@@ -25,12 +25,12 @@ class Front:
 
     knows_catalog = True
 
-    def __init__(self, here: Server, owners: dict[int, Server], sharded_queue: ShardedQueueMap | None) -> None:
+    def __init__(self, here: Server, owners: dict[int, Server], sharded_entity: ShardedEntityMap | None) -> None:
         self.node_id = "front"
         self.context = None
         self.proxied_links = 0
         self.proxied_messages = 0
-        self.sharded_queue: ShardedQueueMap | None = sharded_queue
+        self.sharded_entity: ShardedEntityMap | None = sharded_entity
         self.away: set[int] = set()
         self._here = here
         self._owners = owners
@@ -38,8 +38,8 @@ class Front:
     def where(self, namespace: str, key: str) -> str:
         return HERE if self._here.unit.namespace(namespace).is_taken(key) else UNKNOWN
 
-    def sharded_queue_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
-        return self.sharded_queue if (namespace, key) == ("ns", "q") else None
+    def sharded_entity_of(self, namespace: str, key: str) -> ShardedEntityMap | None:
+        return self.sharded_entity if (namespace, key) == ("ns", "q") else None
 
     def address_of(self, store_id: int) -> str:
         return MOVING if store_id in self.away else f"127.0.0.1:{self._owners[store_id].port('amqp')}"
@@ -93,8 +93,8 @@ async def sharded_entities(**properties: Any) -> AsyncIterator[ShardedRoom]:
             server.amqp.router_of = partial(ClusterRouter, owners=Front(server, {}, None))
             rows.append(EntityRow(number, "ns", "queue", about.name, b"", LIVE, 8, slots[number - 1]))
         whole = QueueDescription(name="q", enable_partitioning=True, **properties)
-        sharded_queue = ShardedQueueMap(EntityRow(9, "ns", SHARDED, "q", to_json(whole), LIVE, 0, ()), rows)
-        about = Front(front, owners, sharded_queue)
+        sharded_entity = ShardedEntityMap(EntityRow(9, "ns", SHARDED, "q", to_json(whole), LIVE, 0, ()), rows)
+        about = Front(front, owners, sharded_entity)
         front.amqp.router_of = partial(ClusterRouter, owners=about)
         client = Client(await TcpStream.connect(front.port("amqp") or 0))
         yield ShardedRoom(front, owners, about, client)

@@ -41,7 +41,7 @@ class Elsewhere:
     def where(self, namespace: str, key: str) -> str:
         return HERE if self._here.unit.namespace(namespace).is_taken(key) else self.answer
 
-    def sharded_queue_of(self, namespace: str, key: str) -> None:
+    def sharded_entity_of(self, namespace: str, key: str) -> None:
         return None
 
     def address_of(self, store_id: int) -> str:

@@ -59,7 +59,7 @@ class Map:
             return UNKNOWN
         return HERE if found is self._here else f"127.0.0.1:{found.port('amqp')}"
 
-    def sharded_queue_of(self, namespace: str, key: str) -> None:
+    def sharded_entity_of(self, namespace: str, key: str) -> None:
         return None
 
     def address_of(self, store_id: int) -> str:

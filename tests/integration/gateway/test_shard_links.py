@@ -74,7 +74,7 @@ async def test_a_key_belongs_to_one_share_and_is_accepted_nowhere_else() -> None
     async with sharded_entities() as room:
         sender = await room.client.sender("q")
         keys = [f"key-{number}" for number in range(40)]
-        expected = [room.about.sharded_queue.of_key(b"s" + key.encode()) for key in keys]  # type: ignore[union-attr]
+        expected = [room.about.sharded_entity.of_key(b"s" + key.encode()) for key in keys]  # type: ignore[union-attr]
         for key in keys:
             assert await _put(room, sender, _keyed(key)) == ACCEPTED
         assert room.numbers() == [expected.count(0), expected.count(1)]
@@ -85,7 +85,7 @@ async def test_a_key_belongs_to_one_share_and_is_accepted_nowhere_else() -> None
 async def test_a_batch_stays_a_batch_and_may_not_part() -> None:
     async with sharded_entities() as room:
         sender = await room.client.sender("q")
-        same = [key for key in map(str, range(40)) if room.about.sharded_queue.of_key(b"s" + key.encode()) == 0]  # type: ignore[union-attr]
+        same = [key for key in map(str, range(40)) if room.about.sharded_entity.of_key(b"s" + key.encode()) == 0]  # type: ignore[union-attr]
         other = next(key for key in map(str, range(40)) if key not in same)
 
         def batch(*payloads: bytes) -> bytes:
@@ -209,17 +209,17 @@ async def test_a_share_without_an_owner_is_passed_over_and_taken_up_again() -> N
         for number in range(4):
             assert await room.client.send(sender, b"%d" % number) == ACCEPTED
         assert room.numbers() == [0, 4]
-        key = next(key for key in map(str, range(40)) if room.about.sharded_queue.of_key(b"s" + key.encode()) == 0)  # type: ignore[union-attr]
+        key = next(key for key in map(str, range(40)) if room.about.sharded_entity.of_key(b"s" + key.encode()) == 0)  # type: ignore[union-attr]
         outcome = await _put(room, sender, _keyed(key))
         assert isinstance(outcome, Rejected)
         assert str(outcome.error.condition) == "com.microsoft:server-busy"
         # It says for which keys that is so.
-        sharded_queue = room.about.sharded_queue
-        assert sharded_queue is not None
-        first, last, slots = sharded_queue.slots_of(0)
+        sharded_entity = room.about.sharded_entity
+        assert sharded_entity is not None
+        first, last, slots = sharded_entity.slots_of(0)
         assert f" StoreUnavailable:q, Fragment:{first}-{last}/{slots} TrackingId:" in str(outcome.error.description)
         for other in map(string_key, map(str, range(40))):
-            assert (first <= slot_of(other, slots) <= last) == (sharded_queue.of_key(other) == 0)
+            assert (first <= slot_of(other, slots) <= last) == (sharded_entity.of_key(other) == 0)
         room.about.away = set()
         await settled(lambda: len(room.owners[1].amqp.peers) == 1)
         while room.numbers()[0] == 0:
@@ -304,5 +304,5 @@ async def test_what_is_sent_via_a_spread_queue_goes_where_its_link_says() -> Non
 async def test_links_end_when_the_queue_is_deleted() -> None:
     async with sharded_entities() as room:
         sender = await room.client.sender("q")
-        room.about.sharded_queue = None
+        room.about.sharded_entity = None
         assert (await _refusal(room, sender))[0] == "amqp:not-found"

@@ -165,12 +165,12 @@ async def test_messages_are_scheduled_and_cancelled_wherever_they_belong() -> No
         assert room.numbers(4) == [4, 4]
         status, body = await node.ask("schedule-message", {"messages": [_later("k")]})
         fragment = body["sequence-numbers"].items[0] >> 48
-        assert room.about.sharded_queue is not None
-        assert room.about.sharded_queue.of_number(fragment) == room.about.sharded_queue.of_key(b"sk")
+        assert room.about.sharded_entity is not None
+        assert room.about.sharded_entity.of_number(fragment) == room.about.sharded_entity.of_key(b"sk")
         cancel = {"sequence-numbers": Array(int, numbers)}
         assert (await node.ask("cancel-scheduled-message", cancel))[0] == 200
         await settled(lambda: sum(room.numbers(4)) == 1)
-        keys = [key for key in map(str, range(40)) if room.about.sharded_queue.of_key(b"s" + key.encode()) == 0]
+        keys = [key for key in map(str, range(40)) if room.about.sharded_entity.of_key(b"s" + key.encode()) == 0]
         other = next(key for key in map(str, range(40)) if key not in keys)
         assert (await node.ask("schedule-message", {"messages": [_later(keys[0]), _later(other)]}))[0] == 400
 

@@ -30,7 +30,7 @@ FILTER = Symbol("com.microsoft:session-filter")
 
 def _names(room: ShardedRoom, index: int, number: int = 3) -> list[str]:
     """Sessions that belong in a shard."""
-    sharded = room.about.sharded_queue
+    sharded = room.about.sharded_entity
     assert sharded is not None
     return [name for name in map(str, range(1000)) if sharded.of_key(b"s" + name.encode()) == index][:number]
 

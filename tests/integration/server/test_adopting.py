@@ -68,7 +68,7 @@ def data(tmp_path: Path) -> Path:
         await unit.topics.create_topic(SPACE, about)
         await unit.topics.create_subscription(SPACE, "news", SubscriptionDescription(name="some"))
         await unit.topics.create_subscription(SPACE, "news", SubscriptionDescription(name="none"))
-        unit.topics.add_rule(unit.topics.subscription(SPACE, "news", "some"), RuleDescription(name="more"))
+        await unit.topics.add_rule(unit.topics.subscription(SPACE, "news", "some"), RuleDescription(name="more"))
         await unit.topics.delete_subscription(SPACE, "news", "none")
         await unit.delete_queue(SPACE, "gone")
         changed = QueueDescription(name="Payroll", lock_duration_ms=60_000, max_delivery_count=3)

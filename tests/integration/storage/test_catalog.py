@@ -70,6 +70,54 @@ def test_the_name_of_what_could_not_be_created_is_free_while_it_is_deleted(catal
     assert [row.entity_id for row in _reread(catalog).entities] == [again]
 
 
+def test_a_description_is_replaced_only_where_it_is_still_the_one_that_was_read(catalog: Catalog) -> None:
+    catalog.read()
+    entity_id = catalog.begin_create("ns", "queue", "q", b"1", ())
+    assert catalog.update_description(entity_id, b"2", b"1")
+    assert not catalog.update_description(entity_id, b"3", b"1")
+    assert [row.description for row in _reread(catalog).entities] == [b"2"]
+    catalog.begin_delete(entity_id)
+    assert not catalog.update_description(entity_id, b"3", b"2")
+    assert [(row.description, row.state) for row in _reread(catalog).entities] == [(b"2", DELETING)]
+
+
+def test_what_is_being_deleted_is_not_made_live(catalog: Catalog) -> None:
+    catalog.read()
+    entity_id = catalog.begin_create("ns", "queue", "q", b"{}", ())
+    catalog.begin_delete(entity_id)
+    catalog.mark_live(entity_id)
+    assert [row.state for row in _reread(catalog).entities] == [DELETING]
+
+
+def test_a_part_is_created_only_while_what_it_is_a_part_of_is_there(catalog: Catalog) -> None:
+    catalog.read()
+    whole = catalog.begin_create("ns", "whole", "t", b"{}", ())
+    part = catalog.begin_create("ns", "part", "t/1", b"{}", (), whole)
+    catalog.begin_delete(whole)
+    for missing in (whole, part + 1_000):
+        with pytest.raises(EntityNotFound, match="t/2"):
+            catalog.begin_create("ns", "part", "t/2", b"{}", (), missing)
+    assert [row.path for row in _reread(catalog).entities] == ["t", "t/1"]
+
+
+def test_a_deletion_is_done_only_while_others_are_live_and_the_description_is_the_one_that_was_read(
+    catalog: Catalog,
+) -> None:
+    catalog.read()
+    whole, first, second = (catalog.begin_create("ns", "queue", path, b"1", ()) for path in ("q", "a", "b"))
+    for entity_id in (whole, first):
+        catalog.mark_live(entity_id)
+    assert not catalog.begin_delete_while(whole, b"1", [first, second])
+    catalog.mark_live(second)
+    assert not catalog.begin_delete_while(whole, b"2", [first, second])
+    catalog.finish_delete(first)
+    assert not catalog.begin_delete_while(whole, b"1", [first, second])
+    assert _reread(catalog).entities[0].state == LIVE
+    assert catalog.begin_delete_while(whole, b"1", [second])
+    assert not catalog.begin_delete_while(whole, b"1", [second])
+    assert _reread(catalog).entities[0].state == DELETING
+
+
 def test_calls_that_are_made_together_are_all_there_but_for_those_that_raised(catalog: Catalog) -> None:
     with catalog.together():
         first = catalog.begin_create("n", "queue", "one", b"{}", _SLOTS)

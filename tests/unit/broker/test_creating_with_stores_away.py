@@ -96,8 +96,8 @@ async def test_what_lives_in_well_stores_is_changed_and_deleted_and_the_rest_ref
     assert set(hall.unit.namespace("n").queues) == {away.path}
     life = hall.unit.topics
     subscription = await life.create_subscription("n", well.path, SubscriptionDescription(name="s"))
-    life.add_rule(subscription, RuleDescription(name="r"))
-    life.remove_rule(subscription, "r")
+    await life.add_rule(subscription, RuleDescription(name="r"))
+    await life.remove_rule(subscription, "r")
     wanted_s = msgspec.structs.replace(subscription.about, max_delivery_count=3)
     await life.update_subscription("n", well.path, wanted_s)
     await life.update_topic("n", well.about)

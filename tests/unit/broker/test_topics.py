@@ -201,15 +201,15 @@ async def test_a_subscription_without_rules_gets_nothing_and_rules_hold_at_once(
     await hall.start()
     await make(hall, "a")
     topics = hall.unit.topics
-    topics.remove_rule(sub(hall, "a"), "$default")
+    await topics.remove_rule(sub(hall, "a"), "$default")
     await publish(hall, b"unseen")
-    topics.add_rule(sub(hall, "a"), RuleDescription(name="all"))
+    await topics.add_rule(sub(hall, "a"), RuleDescription(name="all"))
     await publish(hall, b"seen")
     assert await seen(sub(hall, "a")) == [b"seen"]
     with pytest.raises(EntityAlreadyExists):
-        topics.add_rule(sub(hall, "a"), RuleDescription(name="ALL"))
+        await topics.add_rule(sub(hall, "a"), RuleDescription(name="ALL"))
     with pytest.raises(EntityNotFound):
-        topics.remove_rule(sub(hall, "a"), "$Default")
+        await topics.remove_rule(sub(hall, "a"), "$Default")
     await hall.again()
     assert [rule.name for rule in sub(hall, "a").about.rules] == ["all"]
     await publish(hall, b"again")
@@ -495,7 +495,7 @@ async def test_a_commit_writes_the_rows_of_those_subscriptions_only_that_it_chan
     await hall.start()
     await make(hall, *(f"s{index}" for index in range(50)))
     for index in range(1, 50):
-        hall.unit.topics.remove_rule(sub(hall, f"s{index}"), "$Default")
+        await hall.unit.topics.remove_rule(sub(hall, f"s{index}"), "$Default")
     written: list[int] = []
     commit = hall.disks[1].commit
     hall.disks[1].commit = lambda made: (written.append(len(made.sources)), commit(made))[1]  # type: ignore[method-assign]
@@ -558,7 +558,7 @@ async def test_a_rule_that_is_none_creates_nothing(hall: Hall) -> None:
     with pytest.raises(ArgumentInvalid):
         await hall.unit.topics.create_subscription("n", "t", wrong)
     with pytest.raises(ArgumentInvalid):
-        hall.unit.topics.add_rule(sub(hall, "a"), sql("wrong", "n ="))
+        await hall.unit.topics.add_rule(sub(hall, "a"), sql("wrong", "n ="))
     with pytest.raises(ArgumentInvalid):
         await hall.unit.topics.create_topic("n", TopicDescription(name="u", subscriptions=(wrong,)))
     assert [row.path for row in hall.catalog.read().entities] == ["t", "t/Subscriptions/a"]

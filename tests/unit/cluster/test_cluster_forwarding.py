@@ -528,7 +528,7 @@ async def _over_both(hall: Hall, **properties: Any) -> tuple[Town, str, str]:
     await town.give(town.b, 2)
     source, target = town.names_of(1, 1)[0], town.names_of(2, 1)[0]
     for side in town.sides.values():
-        side.owner.unit.sharded_entities.is_understood = lambda: True
+        side.owner.unit.sharded_entities.is_understood = lambda _placement: True
     about = QueueDescription(name=target, enable_partitioning=True, **properties)
     await town.b.owner.unit.create_queue("n", about)
     for _ in range(2):

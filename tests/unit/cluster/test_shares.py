@@ -12,11 +12,11 @@ from test_clustered_units import Owner
 from duobus.auth.authorizer import Authorizer, Grants, NamespaceRules
 from duobus.broker.entities.queue import COUNT_BITS
 from duobus.cluster.directory import Directory
-from duobus.cluster.sharding.entities import ShardedQueue
+from duobus.cluster.sharding.front import ShardedQueue
 from duobus.cluster.shards import assign_shards
 from duobus.errors import ArgumentInvalid, EntityAlreadyExists, NotImplementedYet, StoreUnavailable
 from duobus.model.access_rules import sign_token
-from duobus.model.address import check_entity_name, parse_address, shard_path, sharded_queue_of
+from duobus.model.address import check_entity_name, parse_address, shard_path, sharded_entity_of
 from duobus.model.batches import Refusal
 from duobus.model.descriptions import AccessRule, QueueDescription, Right
 from duobus.storage.catalog_rows import DELETING, INTENT, LIVE
@@ -31,7 +31,7 @@ async def _sharded_queue(hall: Hall, **properties: Any) -> tuple[Owner, Owner]:
     await first.adopt(1)
     await second.adopt(2)
     for owner in (first, second):
-        owner.unit.sharded_entities.is_understood = lambda: True
+        owner.unit.sharded_entities.is_understood = lambda _placement: True
         owner.unit.namespace("n")
     creator = _creator(first, second)
     await creator.unit.create_queue("n", QueueDescription(name="q", enable_partitioning=True, **properties))
@@ -46,7 +46,7 @@ def _creator(*owners: Owner) -> Owner:
 
 
 def _share_of(owner: Owner) -> Any:
-    (share,) = (queue for path, queue in owner.unit.namespace("n").queues.items() if sharded_queue_of(path))
+    (share,) = (queue for path, queue in owner.unit.namespace("n").queues.items() if sharded_entity_of(path))
     return share
 
 
@@ -65,8 +65,8 @@ def test_more_stores_than_fragments_leave_some_stores_out() -> None:
 
 def test_a_share_has_an_address_that_nobody_can_create() -> None:
     assert parse_address(shard_path("a/q", 3)).key == "a/q/~share/3"
-    assert sharded_queue_of("a/q/~share/3") == "a/q"
-    assert sharded_queue_of("a/q") is None
+    assert sharded_entity_of("a/q/~share/3") == "a/q"
+    assert sharded_entity_of("a/q") is None
     with pytest.raises(Exception, match="reserved segment"):
         check_entity_name("q/~share/3")
 
@@ -84,12 +84,12 @@ async def test_every_owner_makes_the_share_in_its_store(hall: Hall) -> None:
 @simulated_over(2)
 async def test_keys_spread_over_all_fragments_of_a_share(hall: Hall) -> None:
     first, _ = await _sharded_queue(hall)
-    sharded_queue = first.unit.directory.sharded["n", "q"]
+    sharded_entity = first.unit.directory.sharded["n", "q"]
     share = _share_of(first)
-    mine = [i for i, row in enumerate(sharded_queue.shares) if row.path == share.path]
+    mine = [i for i, row in enumerate(sharded_entity.shares) if row.path == share.path]
     keys = [f"s{number}".encode() for number in range(1000)]
-    fragments = [share.placement.keyed(key).number for key in keys if sharded_queue.of_key(key) in mine]
-    assert {sharded_queue.of_number(number) for number in fragments} == set(mine)
+    fragments = [share.placement.keyed(key).number for key in keys if sharded_entity.of_key(key) in mine]
+    assert {sharded_entity.of_number(number) for number in fragments} == set(mine)
     assert min(fragments.count(number) for number in set(fragments)) > 20
     assert len(set(fragments)) == 8
 
@@ -136,7 +136,8 @@ async def test_other_properties_reach_every_share(hall: Hall) -> None:
         await owner.unit.read_again()
         assert _share_of(owner).description.max_delivery_count == 3
         assert owner.queue().description.max_delivery_count == 3
-    with pytest.raises(NotImplementedYet, match="AutoDeleteOnIdle"):
+    first.unit.sharded_entities.is_understood = lambda placement: placement < 2
+    with pytest.raises(NotImplementedYet, match="earlier version"):
         await first.unit.update_queue("n", msgspec.structs.replace(wanted, auto_delete_on_idle_ms=300_000))
 
 
@@ -174,28 +175,29 @@ async def test_a_name_is_taken_and_its_owner_alone_creates(hall: Hall) -> None:
 async def test_a_partitioned_queue_is_laid_over_all_stores_once_every_server_understands_it(hall: Hall) -> None:
     first, _ = await _sharded_queue(hall)
     takes = first.unit.sharded_entities.takes
-    for more in ({}, {"requires_session": True}, {"requires_duplicate_detection": True}, {"forward_to": "q"}):
+    idle = {"auto_delete_on_idle_ms": 300_000}
+    for more in ({}, {"requires_session": True}, {"requires_duplicate_detection": True}, {"forward_to": "q"}, idle):
         assert takes(QueueDescription(name="r", enable_partitioning=True, **more))
-    assert not takes(QueueDescription(name="r", enable_partitioning=True, auto_delete_on_idle_ms=300_000))
     assert not takes(QueueDescription(name="r"))
-    first.unit.sharded_entities.is_understood = lambda: False
+    # Servers of a version that has no more than this one's queues.
+    first.unit.sharded_entities.is_understood = lambda placement: placement < 2
+    assert takes(QueueDescription(name="r", enable_partitioning=True))
+    assert not takes(QueueDescription(name="r", enable_partitioning=True, **idle))
+    first.unit.sharded_entities.is_understood = lambda _placement: False
     assert not takes(QueueDescription(name="r", enable_partitioning=True))
 
 
 @simulated_over(2)
 async def test_a_partitioned_queue_in_one_store_is_told_in_the_log(hall: Hall) -> None:
     first, second = await _sharded_queue(hall)
-    for why, about in (
-        ("AutoDeleteOnIdle", QueueDescription(name="q-idle", enable_partitioning=True, auto_delete_on_idle_ms=300_000)),
-        ("earlier version", QueueDescription(name="q-old", enable_partitioning=True)),
-    ):
-        for owner in (first, second):
-            with contextlib.suppress(StoreUnavailable):
-                await owner.unit.create_queue("n", about)
-        assert any(why in text and about.name in text for owner in (first, second) for *_, text in owner.events)
-        for owner in (first, second):
-            owner.unit.sharded_entities.is_understood = lambda: False
-            await owner.unit.read_again()
+    about = QueueDescription(name="q-old", enable_partitioning=True)
+    for owner in (first, second):
+        owner.unit.sharded_entities.is_understood = lambda _placement: False
+        with contextlib.suppress(StoreUnavailable):
+            await owner.unit.create_queue("n", about)
+    assert any(
+        "earlier version" in text and about.name in text for owner in (first, second) for *_, text in owner.events
+    )
 
 
 @simulated_over(2)

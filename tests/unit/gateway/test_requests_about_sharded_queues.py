@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from duobus.cluster.http.shards import HttpShardRouter, summed
-from duobus.cluster.shards import SHARDED, ShardedQueueMap, assign_shards
+from duobus.cluster.shards import SHARDED, ShardedEntityMap, assign_shards
 from duobus.errors import ArgumentInvalid, MessageLockLost, StoreUnavailable
 from duobus.gateway.rest.request_target import parse_target
 from duobus.gateway.rest.runtime.routes import call_of
@@ -19,7 +19,7 @@ from duobus.model.descriptions import QueueDescription, to_json
 from duobus.storage.catalog_rows import LIVE, EntityRow
 from kits.gateway import in_loop
 
-SPREAD_QUEUE = ShardedQueueMap(
+SPREAD_QUEUE = ShardedEntityMap(
     EntityRow(1, "ns", SHARDED, "a/q", to_json(QueueDescription(name="a/q")), LIVE, 1, ()),
     [
         EntityRow(2 + i, "ns", "queue", shard_path("a/q", i + 1), b"", LIVE, 4, slots)

@@ -46,7 +46,7 @@ class IdleDeletion:
     Args:
         queues: Gives all queues that there are, topics behind their subscriptions.
         time: Gives broker time.
-        delete: Begins the deletion of a queue.
+        delete: Begins the deletion of a queue; of a shard, hears that it is idle.
     """
 
     __slots__ = ("_delete", "_due_ms", "_queues", "_time", "_timer", "journal")
@@ -62,10 +62,16 @@ class IdleDeletion:
         self._due_ms = 0
 
     def begin(self, queue: Queue) -> None:
-        """A queue is new, has new properties, or is there again after a start: its time begins."""
+        """A queue is new, has new properties, or is there again after a start: its time begins.
+
+        Raises:
+            ServiceBusError: It is a shard that was told as idle, which cannot be taken back now.
+        """
         about = queue.description
         # What forwards is never idle (Azure: autoforwarding).
         limit_ms = about.auto_delete_on_idle_ms if about.forward_to is None else None
+        if queue.idle is not None:
+            queue.idle.end()
         known = 0 if queue.idle is None else queue.idle.accessed_ms
         clock = queue.idle = LastUse(limit_ms, self._time(), known)
         for scheduler in queue.schedulers.values():
@@ -97,6 +103,10 @@ class IdleDeletion:
             self._arm(earliest)
 
     def _end(self, queue: Queue) -> None:
+        if queue.is_shard:
+            # It is deleted, and that is written down, when the other shards of the whole are idle, too.
+            self._delete(queue)
+            return
         try:
             told = self.journal(queue)
         except ServiceBusError:

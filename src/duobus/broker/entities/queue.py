@@ -25,6 +25,7 @@ from duobus.errors import (
     MessageNotFound,
     NotAllowed,
     QuotaExceeded,
+    ServiceBusError,
     SessionCannotBeLocked,
     StoreUnavailable,
 )
@@ -37,7 +38,7 @@ from duobus.fragment.sessions.sessions import SessionLock
 from duobus.fragment.sessions.states import STATE_BYTES_MAX, SetSessionState
 from duobus.fragment.settlement import SettleBatch
 from duobus.fragment.source import Source, SourceSettings
-from duobus.model.address import sharded_queue_of
+from duobus.model.address import sharded_entity_of
 from duobus.model.batches import DeliveryBatch, Mailbox, Refusal, SendBatch
 from duobus.model.descriptions import QueueDescription
 from duobus.model.metadata import MessageMetadata
@@ -76,6 +77,9 @@ class LastUse:
         """It is used now."""
         self.last_ms = self.accessed_ms = self._time.now_ms()
 
+    def end(self) -> None:
+        """Another one takes its place."""
+
 
 class Queue:
     """A queue of any number of fragments.
@@ -93,12 +97,12 @@ class Queue:
         is_deleted: It is gone for clients; whoever still holds it has to let go.
         has_moved: Another server has it now; the same.
         is_leaving: It is about to be another server's: nothing new is taken in.
+        is_shard: It is a part of an entity that lies in several stores.
     """
 
     __slots__ = (
         "_by_number",
         "_claiming",
-        "_is_shard",
         "acceptor",
         "description",
         "entity_id",
@@ -107,6 +111,7 @@ class Queue:
         "idle",
         "is_deleted",
         "is_leaving",
+        "is_shard",
         "namespace",
         "placement",
         "schedulers",
@@ -131,7 +136,7 @@ class Queue:
         self.description = description
         self.fragments = list(fragments)
         self.source_no = source_no
-        self._is_shard = sharded_queue_of(description.name.lower()) is not None
+        self.is_shard = sharded_entity_of(description.name.lower()) is not None
         self.placement = Placement(self.fragments)
         self.schedulers = {sub: CreditScheduler(source_no, sub) for sub in (MAIN, DEAD_LETTER, TRANSFER_DEAD_LETTER)}
         self.idle: LastUse | None = None
@@ -157,7 +162,7 @@ class Queue:
 
         The one fragment that a shard of a sharded queue has is one of several, too.
         """
-        return len(self.fragments) > 1 or self._is_shard
+        return len(self.fragments) > 1 or self.is_shard
 
     @property
     def partitions(self) -> int:
@@ -207,13 +212,26 @@ class Queue:
 
     def send(self, batch: SendBatch) -> None:
         """Store messages; Runs and Refusals come to ``batch.reply``, after the commit that holds them is durable."""
-        self.prepare(batch)
+        try:
+            self.prepare(batch)
+        except ServiceBusError as error:
+            self._refuse(batch, error)
+            return
         self._store(batch)
 
     def send_via(self, batch: SendBatch) -> None:
         """Store messages that are for another entity; see ``via.address``. Answers come as to ``send``."""
-        self._note_use()
+        try:
+            self._note_use()
+        except ServiceBusError as error:
+            self._refuse(batch, error)
+            return
         self._store(batch)
+
+    @staticmethod
+    def _refuse(batch: SendBatch, error: ServiceBusError) -> None:
+        batch.reply.ready.append(Refusal(batch, None, error))
+        batch.reply.wake()
 
     def _store(self, batch: SendBatch) -> None:
         runs, refused = self.placement.split(batch)

@@ -16,7 +16,7 @@ import msgspec
 from duobus.broker.entities.queue import SOURCE, Queue
 from duobus.broker.fair_queue import AHEAD_MESSAGES
 from duobus.broker.fragment_handle import FragmentHandle
-from duobus.errors import NotAllowed
+from duobus.errors import NotAllowed, ServiceBusError
 from duobus.fragment.send import Run
 from duobus.fragment.source import SourceSettings
 from duobus.fragment.topics.topic_state import TopicRules
@@ -56,7 +56,7 @@ class Topic(Queue):
         fragments: Sequence[FragmentHandle],
         new_id: Callable[[], uuid.UUID],
     ) -> None:
-        super().__init__(entity_id, namespace, _as_queue(about), fragments)
+        super().__init__(entity_id, namespace, as_queue(about), fragments)
         self.about = about
         self.subscriptions: dict[str, Subscription] = {}
         self.rules = TopicRules(RuleSet(new_id=new_id))
@@ -81,7 +81,7 @@ class Topic(Queue):
         for subscription in self.subscriptions.values():
             subscription.describe(subscription.about)
             self.sources[subscription.source_no] = subscription.own_settings()
-        self.change(_as_queue(about))
+        self.change(as_queue(about))
 
     def send(self, batch: SendBatch) -> None:
         """Publish messages; what comes to ``batch.reply`` is as of a queue."""
@@ -96,7 +96,11 @@ class Topic(Queue):
         if batch.n <= step + step // 4 and not is_heavy:
             super().send(batch)
             return
-        self.prepare(batch)
+        try:
+            self.prepare(batch)
+        except ServiceBusError as refusal:
+            self._refuse(batch, refusal)
+            return
         runs, refused = self.placement.split(batch)
         for indices, error in refused:
             batch.reply.ready.append(Refusal(batch, indices, error))
@@ -159,7 +163,7 @@ class Subscription(Queue):
 
     def __init__(self, topic: Topic, source_no: int, about: SubscriptionDescription) -> None:
         parts = [FragmentHandle(one.broker, one.entity_id, one.number, one) for one in topic.fragments]
-        description = _as_received(topic.about, about)
+        description = as_received(topic.about, about)
         super().__init__(source_no, topic.namespace, description, parts, source_no)
         self.topic = topic
         self.about = about
@@ -182,7 +186,7 @@ class Subscription(Queue):
     def describe(self, about: SubscriptionDescription) -> None:
         """Take on properties, without telling the fragments."""
         self.about = about
-        self.description = _as_received(self.topic.about, about)
+        self.description = as_received(self.topic.about, about)
 
     def own_settings(self) -> SourceSettings:
         """What the fragments need to know of it."""
@@ -194,7 +198,10 @@ class Subscription(Queue):
         return self.topic.sources
 
     def change_subscription(self, about: SubscriptionDescription) -> None:
-        """Take on new properties, not rules, for what is published, locked and renewed from now on."""
+        """Take on new properties and rules, for what is published, locked and renewed from now on."""
+        kept = {rule.name: (rule, compiled) for rule, compiled in zip(self.about.rules, self.rules, strict=True)}
+        found = [(rule, *kept.get(rule.name, (None, None))) for rule in about.rules]
+        self.rules = [compiled if compiled and old == rule else compile_rule(rule) for rule, old, compiled in found]
         self.describe(about)
         settings = self.settings()
         for handle in self.topic.fragments:
@@ -248,12 +255,12 @@ def handles_of(indices: list[int], step: int) -> Iterator[list[int]]:
         yield indices[start:]
 
 
-def _as_queue(topic: TopicDescription) -> QueueDescription:
+def as_queue(topic: TopicDescription) -> QueueDescription:
     """What a topic is to those who send to it."""
     return QueueDescription(**_of_queue(topic))
 
 
-def _as_received(topic: TopicDescription, subscription: SubscriptionDescription) -> QueueDescription:
+def as_received(topic: TopicDescription, subscription: SubscriptionDescription) -> QueueDescription:
     """What a subscription is to those who receive from it: the topic's time to live is the most."""
     found = _of_queue(subscription)
     found["name"] = subscription_path(topic.name, subscription.name)
@@ -300,6 +307,8 @@ def without_subscriptions(topic: TopicDescription) -> TopicDescription:
 __all__ = [
     "Subscription",
     "Topic",
+    "as_queue",
+    "as_received",
     "count_filters",
     "subscription_path",
     "without_subscriptions",

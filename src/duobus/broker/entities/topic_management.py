@@ -52,7 +52,7 @@ from duobus.model.descriptions import (
     to_json,
 )
 from duobus.model.tiers import CLOUD, Profile
-from duobus.rules import compile_rule
+from duobus.rules import Rule, compile_rule
 from duobus.rules.ruleset import CORRELATION_RULES_MAX, SQL_RULES_MAX
 from duobus.storage.catalog_rows import DELETING, INTENT, LIVE, EntityRow, SlotRow
 
@@ -161,17 +161,11 @@ class TopicLife:
             StoreUnavailable: No store that could hold it is there, or several failed on it one after the other.
         """
         unit = self._unit
-        check_topic(about, profile)
-        _demand_distinct(about)
         home = unit.namespace(namespace)
-        if home.is_taken(about.name):
-            raise EntityAlreadyExists(f"The entity '{about.name}' exists already. Choose another name.")
+        self.demand_free(home, about, profile)
         own = without_subscriptions(about)
         draft = self._make(0, home.name, own, unit.place(home, about.name, is_partitioned=about.enable_partitioning))
-        wanted = [Subscription(draft, 0, subscription) for subscription in about.subscriptions]
-        for subscription in wanted:
-            check_targets(home, subscription.description)
-        _demand_filters(wanted)
+        demand_fit(home, draft, about.subscriptions)
         topic = await create_somewhere(lambda: self._try_to_create(home, own, about.subscriptions))
         home.topics[about.name.lower()] = topic
         unit.report_left_out(topic)
@@ -179,6 +173,13 @@ class TopicLife:
             unit.idle_watch.begin(entity)
             unit.forwarding.begin(entity, entity.source_no)
         return topic
+
+    def demand_free(self, home: Namespace, about: TopicDescription, profile: Profile) -> None:
+        """Raise what ``create_topic`` does when a description is wrong or its name is taken."""
+        check_topic(about, profile)
+        _demand_distinct(about)
+        if home.is_taken(about.name):
+            raise EntityAlreadyExists(f"The entity '{about.name}' exists already. Choose another name.")
 
     async def _try_to_create(
         self, home: Namespace, about: TopicDescription, subscriptions: Sequence[SubscriptionDescription]
@@ -218,12 +219,7 @@ class TopicLife:
         topic = self._unit.namespace(namespace).topic(about.name)
         wanted = check_topic_update(topic.about, about, profile)
         topic.demand_all_online()
-        wanted = msgspec.structs.replace(wanted, updated_at_ms=self._unit.now_ms())
-        self._write(topic, topic.entity_id, to_json(wanted))
-        topic.change_topic(wanted)
-        for entity in (topic, *topic.subscriptions.values()):
-            self._unit.notify(entity)
-        self._unit.idle_watch.begin(topic)
+        self.put_topic(topic, msgspec.structs.replace(wanted, updated_at_ms=self._unit.now_ms()))
         return topic
 
     async def delete_topic(self, namespace: str, path: str) -> None:
@@ -248,8 +244,13 @@ class TopicLife:
 
         Raises: as ``create_topic``, and EntityNotFound when there is no such topic.
         """
-        unit = self._unit
-        topic = unit.namespace(namespace).topic(path)
+        topic = self._unit.namespace(namespace).topic(path)
+        self.demand_new(topic, about, profile)
+        topic.demand_all_online()
+        return await self.make_subscription(topic, about)
+
+    def demand_new(self, topic: Topic, about: SubscriptionDescription, profile: Profile) -> None:
+        """Raise what ``create_subscription`` does when a topic cannot have another subscription like this."""
         check_subscription(about, profile)
         if about.name.lower() in topic.subscriptions:
             raise EntityAlreadyExists(f"The topic '{topic.path}' has a subscription '{about.name}' already.")
@@ -259,10 +260,18 @@ class TopicLife:
                 "Delete some."
             )
         wanted = Subscription(topic, 0, about)
-        check_targets(unit.namespace(namespace), wanted.description)
+        check_targets(self._unit.namespace(topic.namespace), wanted.description)
         _demand_filters([*topic.subscriptions.values(), wanted])
-        topic.demand_all_online()
-        subscription = self._begin_subscription(topic, about)
+
+    async def make_subscription(
+        self, topic: Topic, about: SubscriptionDescription, needed_id: int | None = None
+    ) -> Subscription:
+        """Create a subscription that has been checked; raises as ``create_subscription``, but for what is wrong.
+
+        ``needed_id``: see ``Catalog.begin_create``.
+        """
+        unit = self._unit
+        subscription = self._begin_subscription(topic, about, needed_id)
         try:
             await self._create_sources(subscription)
         except RowsExist:
@@ -288,11 +297,28 @@ class TopicLife:
         described = Subscription(subscription.topic, 0, wanted).description
         check_targets(self._unit.namespace(namespace), described, subscription.description)
         subscription.demand_all_online()
-        subscription.change_subscription(self._written(subscription, wanted))
-        self._unit.idle_watch.begin(subscription)
+        self.put_subscription(subscription, msgspec.structs.replace(wanted, updated_at_ms=self._unit.now_ms()))
+        return subscription
+
+    def put_subscription(self, subscription: Subscription, about: SubscriptionDescription) -> None:
+        """Give a subscription properties and rules that have been checked; durable on return, and in force.
+
+        Raises:
+            ServerBusy: The catalog is lost; nothing was changed.
+        """
+        self._write(subscription, subscription.source_no, to_json(about))
+        subscription.change_subscription(about)
         self._unit.forwarding.begin(subscription, subscription.source_no)
         self._unit.notify(subscription)
-        return subscription
+        self._unit.idle_watch.begin(subscription)
+
+    def put_topic(self, topic: Topic, about: TopicDescription) -> None:
+        """The same for a topic, its subscriptions apart."""
+        self._write(topic, topic.entity_id, to_json(about))
+        topic.change_topic(about)
+        for entity in (topic, *topic.subscriptions.values()):
+            self._unit.notify(entity)
+        self._unit.idle_watch.begin(topic)
 
     async def delete_subscription(self, namespace: str, path: str, name: str) -> None:
         """Delete a subscription with its copies; bodies that others need stay.
@@ -314,7 +340,7 @@ class TopicLife:
 
     # -- rules --------------------------------------------------------------------------------------------------
 
-    def add_rule(self, subscription: Subscription, rule: RuleDescription, *, replaces: bool = False) -> None:
+    async def add_rule(self, subscription: Subscription, rule: RuleDescription, *, replaces: bool = False) -> None:
         """Add a rule; in force for the next message, and durable on return.
 
         Args:
@@ -328,6 +354,13 @@ class TopicLife:
             QuotaExceeded: There are too many.
             ServerBusy: The catalog is lost; nothing was changed.
         """
+        wanted, compiled = self.with_rule(subscription, rule, replaces=replaces)
+        subscription.add_rule(self._written(subscription, wanted), compiled)
+
+    def with_rule(
+        self, subscription: Subscription, rule: RuleDescription, *, replaces: bool
+    ) -> tuple[SubscriptionDescription, Rule]:
+        """What a subscription becomes with a rule, and the rule compiled; raises as ``add_rule``."""
         rules = subscription.about.rules
         key = rule.name.lower()
         others = tuple(one for one in rules if one.name.lower() != key)
@@ -341,16 +374,19 @@ class TopicLife:
         wanted = check_subscription(msgspec.structs.replace(subscription.about, rules=(*others, rule)))
         compiled = compile_rule(rule)
         subscription.topic.rules.rules.check_room(subscription.source_no, compiled)
-        subscription.add_rule(self._written(subscription, wanted), compiled)
+        return wanted, compiled
 
-    def remove_rule(self, subscription: Subscription, name: str) -> None:
+    async def remove_rule(self, subscription: Subscription, name: str) -> None:
         """Remove a rule; raises EntityNotFound when there is none of this name."""
+        subscription.remove_rule(self._written(subscription, self.without_rule(subscription, name)), name)
+
+    def without_rule(self, subscription: Subscription, name: str) -> SubscriptionDescription:
+        """What a subscription becomes without a rule; raises as ``remove_rule``."""
         rules = subscription.about.rules
         left = tuple(rule for rule in rules if rule.name.lower() != name.lower())
         if len(left) == len(rules):
             raise _no_rule(subscription, name)
-        wanted = msgspec.structs.replace(subscription.about, rules=left)
-        subscription.remove_rule(self._written(subscription, wanted), name)
+        return msgspec.structs.replace(subscription.about, rules=left)
 
     # -- the end of one -----------------------------------------------------------------------------------------
 
@@ -418,10 +454,12 @@ class TopicLife:
     async def _create_fragments(self, topic: Topic) -> None:
         await create_fragments(FragmentPlan(handle, topic.settings(), topic.rules) for handle in topic.fragments)
 
-    def _begin_subscription(self, topic: Topic, about: SubscriptionDescription) -> Subscription:
+    def _begin_subscription(
+        self, topic: Topic, about: SubscriptionDescription, needed_id: int | None = None
+    ) -> Subscription:
         """Record the intent, with the number of its source; its settings are known to whoever recovers a fragment."""
         path = subscription_path(topic.path, about.name)
-        number = self._unit.catalog.begin_create(topic.namespace, SUBSCRIPTION, path, to_json(about), ())
+        number = self._unit.catalog.begin_create(topic.namespace, SUBSCRIPTION, path, to_json(about), (), needed_id)
         subscription = Subscription(topic, number, about)
         topic.sources[number] = subscription.own_settings()
         return subscription
@@ -463,6 +501,14 @@ def _demand_distinct(about: TopicDescription) -> None:
         seen.add(subscription.name.lower())
 
 
+def demand_fit(home: Namespace, topic: Topic, wanted: Sequence[SubscriptionDescription]) -> None:
+    """Raise what ``create_topic`` does when a new topic cannot have these subscriptions."""
+    made = [Subscription(topic, 0, about) for about in wanted]
+    for subscription in made:
+        check_targets(home, subscription.description)
+    _demand_filters(made)
+
+
 def _demand_filters(subscriptions: Sequence[Subscription]) -> None:
     """Refuse more rules than a topic may have, of those that come together."""
     sql, correlations = count_filters(subscriptions)
@@ -482,4 +528,4 @@ def _no_rule(subscription: Subscription, name: str) -> EntityNotFound:
     return not_found(f"sb://{subscription.namespace}/{subscription.path}/Rules/{name}")
 
 
-__all__ = ["TopicLife"]
+__all__ = ["TopicLife", "demand_fit"]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from duobus.cluster.directory import Directory
     from duobus.cluster.forwarding.receiver import ForwardReceiver, OriginRegistration
     from duobus.cluster.owners import StoreOwners
-    from duobus.cluster.shards import ShardedQueueMap
+    from duobus.cluster.shards import ShardedEntityMap
     from duobus.fragment.forward_dedup import Origin
 
 #: Pauses before a batch in doubt is sent again, in seconds: the first, and the longest of its doublings.
@@ -167,7 +167,7 @@ class ShardedDestination:
         "placement",
     )
 
-    def __init__(self, sharded: ShardedQueueMap, broker: RemoteBroker) -> None:
+    def __init__(self, sharded: ShardedEntityMap, broker: RemoteBroker) -> None:
         self.entity_id = sharded.row.entity_id
         self.path = sharded.row.path
         self.description = sharded.about
@@ -388,7 +388,7 @@ class RemoteForwarder:
         """See namespace.RemoteEntities."""
         return self._directory().store_of(namespace, path.lower()) is not None
 
-    def _find_sharded(self, key: tuple[str, str], sharded: ShardedQueueMap) -> ShardedDestination:
+    def _find_sharded(self, key: tuple[str, str], sharded: ShardedEntityMap) -> ShardedDestination:
         found = self._sharded.get(key)
         if found is None or found.entity_id != sharded.row.entity_id:
             if len(self._sharded) >= ROUTES_MAX:

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from duobus.broker import COUNT_BITS, string_key
 from duobus.broker.entities.message_ids import message_id
-from duobus.cluster.shards import ShardedQueueMap
+from duobus.cluster.shards import ShardedEntityMap
 from duobus.errors import StoreUnavailable
 from duobus.gateway.rest.dead_letters.endpoint import SEGMENT
 from duobus.model.json.plan import LIMIT_DEFAULT, LIST, RESTORE, SEND, DeadLetterPlan, Item, read_plan
@@ -47,7 +47,7 @@ class ShardedDeadLetters:
         send: Sends a body on.
     """
 
-    def __init__(self, sharded: ShardedQueueMap, rest: tuple[str, ...], send: SendBody) -> None:
+    def __init__(self, sharded: ShardedEntityMap, rest: tuple[str, ...], send: SendBody) -> None:
         self._sharded = sharded
         self._rest = rest
         self._send = send

@@ -17,7 +17,8 @@ from duobus.gateway.rest.atom.xml import documents
 
 #: First segment of the addresses of lists.
 LISTS: Final = "$resources"
-_ENTRY: Final = re.compile(r"<entry .*?</entry>", re.DOTALL)
+#: An entry of a feed.
+ENTRY: Final = re.compile(r"<entry .*?</entry>", re.DOTALL)
 _TITLE: Final = re.compile(r'<title type="text">(.*?)</title>', re.DOTALL)
 _PAGING: Final = ("$skip", "$top")
 
@@ -84,7 +85,7 @@ class ListPage:
 
 def entries_of(texts: Iterable[str]) -> dict[str, str]:
     """Lower-case path to entry, of what servers told."""
-    return {title_of(entry): entry for text in texts for entry in _ENTRY.findall(text)}
+    return {title_of(entry): entry for text in texts for entry in ENTRY.findall(text)}
 
 
 def title_of(entry: str) -> str:

@@ -20,9 +20,10 @@ from duobus.clock import Clock
 from duobus.cluster.http.dead_letters import ShardedDeadLetters
 from duobus.cluster.http.lists import LISTS, Listed, ListPage, PageSegment, entries_of, query_of
 from duobus.cluster.http.shards import HttpShardRouter, query_text, summed
-from duobus.cluster.shards import ShardedQueueMap
+from duobus.cluster.shards import ShardedEntityMap
 from duobus.errors import ArgumentInvalid, ServiceBusError
 from duobus.gateway.rest.atom.paging import page_of
+from duobus.gateway.rest.atom.resources import RULE, RULES, SUBSCRIPTION, SUBSCRIPTIONS, resource_of
 from duobus.gateway.rest.atom.xml import documents
 from duobus.gateway.rest.authorization import Guard
 from duobus.gateway.rest.dead_letters.endpoint import ORDER_BYTES_MAX, is_dead_letter_request
@@ -30,7 +31,7 @@ from duobus.gateway.rest.keys.endpoint import entity_of
 from duobus.gateway.rest.operations.endpoint import DRILLS, FRAGMENTS_MAX
 from duobus.gateway.rest.request_bodies import BodyBudget, read_body
 from duobus.gateway.rest.request_target import HOST, Target, parse_target
-from duobus.gateway.rest.runtime.routes import Call, call_of
+from duobus.gateway.rest.runtime.routes import Call, call_of, is_about_messages
 from duobus.gateway.tls import untrusted
 from duobus.model.address import parse_address
 from duobus.model.descriptions import QUEUE, TOPIC
@@ -80,8 +81,8 @@ class HttpOwnerDirectory(Protocol):
     def listed(self, namespace: str, kind: str) -> Sequence[Listed]:
         """All entities of a kind, and who has them; this server with its own address."""
 
-    def sharded_queue_of(self, namespace: str, key: str) -> ShardedQueueMap | None:
-        """A sharded queue over several stores, or None."""
+    def sharded_entity_of(self, namespace: str, key: str) -> ShardedEntityMap | None:
+        """A queue, topic or subscription that lies in several stores, by its lower-case path; or None."""
 
     def http_address_at(self, store_id: int) -> str:
         """Address of the server that has a store, this one too; empty while it moves."""
@@ -164,11 +165,34 @@ class HttpProxy:
         if is_dead_letter_request(request.method, target):
             sharded = self._sharded_at(request, "/".join(target.segments[:-1]))
             return None if sharded is None else await self._of_dead_letters(request, target, sharded)
+        topic = self._topic_of(request, target)
+        if topic is not None:
+            # Another server may have changed its subscriptions or their rules a moment ago.
+            await self._owners.refresh()
+            if request.method == "GET" and target.lower[-1] == SUBSCRIPTIONS:
+                return await self._of_subscriptions(request, target, topic)
         whole = self._whole_of(request, target)
         return None if whole is None else await self._of_shards(request, target, *whole)
 
-    def _whole_of(self, request: web.Request, target: Target) -> tuple[Call | None, ShardedQueueMap] | None:
-        """What is asked of a sharded queue: something of its messages, or for its entry (None).
+    def _topic_of(self, request: web.Request, target: Target) -> ShardedEntityMap | None:
+        """The sharded topic whose subscriptions or rules are asked for, or changed."""
+        resource = resource_of(target)
+        if resource.kind not in (SUBSCRIPTIONS, SUBSCRIPTION, RULES, RULE) or is_about_messages(target):
+            return None
+        return self._sharded_at(request, resource.entity)
+
+    async def _of_subscriptions(
+        self, request: web.Request, target: Target, topic: ShardedEntityMap
+    ) -> web.StreamResponse:
+        """The list of a topic's subscriptions, with the numbers of all shards."""
+        try:
+            own = await self._whole(request, self._owners.own_http_address, request.raw_path)
+            return await self._shard_router.subscriptions(own, target, topic, partial(self._of_shard, request, topic))
+        except (ClientError, OSError, TimeoutError) as error:
+            return _refusal(503, f"A server of the topic cannot be reached ({type(error).__name__}). Try again.")
+
+    def _whole_of(self, request: web.Request, target: Target) -> tuple[Call | None, ShardedEntityMap] | None:
+        """What is asked of a sharded entity: something of its messages, or for its entry (None).
 
         None altogether when it is about another entity, or changes this one, which any server does.
         """
@@ -181,16 +205,16 @@ class HttpProxy:
         sharded = self._sharded_at(request, "/".join(target.lower) if call is None else call.entity)
         return None if sharded is None else (call, sharded)
 
-    def _sharded_at(self, request: web.Request, path: str) -> ShardedQueueMap | None:
-        """The sharded queue that an address is in."""
+    def _sharded_at(self, request: web.Request, path: str) -> ShardedEntityMap | None:
+        """The sharded entity that an address is in."""
         try:
-            key = parse_address(path).key
+            key = parse_address(path).entity_key
         except ServiceBusError:
             return None
-        return self._owners.sharded_queue_of(self._authorizer.namespace_of(request.host).name, key)
+        return self._owners.sharded_entity_of(self._authorizer.namespace_of(request.host).name, key)
 
     async def _of_shards(
-        self, request: web.Request, target: Target, call: Call | None, sharded: ShardedQueueMap
+        self, request: web.Request, target: Target, call: Call | None, sharded: ShardedEntityMap
     ) -> web.StreamResponse:
         """The answer of a share; or, where nothing is asked of messages, the entry of all of them."""
         send = partial(self._of_shard, request, sharded)
@@ -215,13 +239,13 @@ class HttpProxy:
             self._room.give(held)
 
     async def _of_shard(
-        self, request: web.Request, sharded: ShardedQueueMap, index: int, path: str, body: bytes | None
+        self, request: web.Request, sharded: ShardedEntityMap, index: int, path: str, body: bytes | None
     ) -> web.Response | None:
         """The answer of the owner of one shard; None when it has no server."""
         address = self._owners.http_address_at(sharded.store_of(index))
         return await self._whole(request, address, path, body) if address else None
 
-    async def _of_dead_letters(self, request: web.Request, target: Target, sharded: ShardedQueueMap) -> web.Response:
+    async def _of_dead_letters(self, request: web.Request, target: Target, sharded: ShardedEntityMap) -> web.Response:
         """What the shards say to work on the messages of all of them."""
         send = partial(self._of_shard, request, sharded)
         rest = tuple(target.segments[sharded.row.path.count("/") + 1 : -1])
@@ -359,12 +383,12 @@ class HttpProxy:
         namespace = self._authorizer.namespace_of(request.host).name
         found: dict[str, str] = {}
         for key in map(str.lower, page.paths):
-            sharded = self._owners.sharded_queue_of(namespace, key)
+            sharded = self._owners.sharded_entity_of(namespace, key)
             if sharded is not None and key in entries:
                 found[key] = await self._summed(request, query, sharded, entries[key])
         return found
 
-    async def _summed(self, request: web.Request, query: str, sharded: ShardedQueueMap, entry: str) -> str:
+    async def _summed(self, request: web.Request, query: str, sharded: ShardedEntityMap, entry: str) -> str:
         """The entry of a sharded queue with the numbers of all shards."""
         addresses = [self._owners.http_address_at(sharded.store_of(index)) for index in range(len(sharded.shares))]
         answers = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""Requests for messages of a sharded queue: which of its shards each goes to (decision 0029).
+"""Requests for messages of a sharded entity: which of its shards each goes to (decision 0029).
 
 A send with a key belongs to the shard of the key, any other goes to the shards in turn; a receive asks one after the
 other until one has something; a lock token names the shard that it is of. What is asked then is asked of a shard, as of
@@ -17,8 +17,9 @@ from urllib.parse import quote
 from aiohttp import web
 
 from duobus.broker import string_key
+from duobus.cluster.http.lists import ENTRY, entries_of, title_of
 from duobus.cluster.sharding.shard_choice import ANY, shard_of_key, the_one
-from duobus.cluster.shards import ShardedQueueMap
+from duobus.cluster.shards import ShardedEntityMap
 from duobus.errors import ArgumentInvalid, MessageLockLost, StoreUnavailable
 from duobus.gateway.rest.atom.xml.runtime_info import AVAILABLE, LIMITED
 from duobus.gateway.rest.request_target import Target
@@ -47,7 +48,7 @@ class HttpShardRouter:
         self._turn = 0
 
     async def answer(
-        self, call: Call, request: web.Request, target: Target, sharded: ShardedQueueMap, send: Send, read: Read
+        self, call: Call, request: web.Request, target: Target, sharded: ShardedEntityMap, send: Send, read: Read
     ) -> web.StreamResponse:
         """The answer of the shard that a request is for; ``read``: gives its body, of so many bytes at most.
 
@@ -70,9 +71,9 @@ class HttpShardRouter:
         return _found(await send(index, f"{_messages_of(sharded, index, call)}/{rest}{query_text(target.query)}", None))
 
     async def entry(
-        self, own: web.StreamResponse, target: Target, sharded: ShardedQueueMap, send: Send
+        self, own: web.StreamResponse, target: Target, sharded: ShardedEntityMap, send: Send
     ) -> web.StreamResponse:
-        """What this server tells of a queue, with the numbers of all its shards."""
+        """What this server tells of an entity, with the numbers of all its shards."""
         if own.status != 200 or not isinstance(own, web.Response):
             return own
         query = query_text(target.query)
@@ -84,8 +85,29 @@ class HttpShardRouter:
             text = text.replace(f">{AVAILABLE}<", f">{LIMITED}<")
         return web.Response(body=text.encode(), headers={"Content-Type": own.headers["Content-Type"]})
 
+    async def subscriptions(
+        self, own: web.StreamResponse, target: Target, topic: ShardedEntityMap, send: Send
+    ) -> web.StreamResponse:
+        """What this server tells of the subscriptions of a topic, with the numbers of all shards."""
+        if own.status != 200 or not isinstance(own, web.Response):
+            return own
+        query = query_text(target.query)
+        paths = [f"{quote(f'/{share.path}/{target.segments[-1]}')}{query}" for share in topic.shares]
+        found = await asyncio.gather(*(send(index, path, None) for index, path in enumerate(paths)))
+        texts = [one.text or "" for one in found if isinstance(one, web.Response) and one.status == 200]
+        parts = [entries_of([text]) for text in texts]
+        is_whole = len(texts) == len(topic.shares)
+
+        def completed(entry: str) -> str:
+            title = title_of(entry)
+            text = summed(entry, [part[title] for part in parts if title in part])
+            return text if is_whole else text.replace(f">{AVAILABLE}<", f">{LIMITED}<")
+
+        text = ENTRY.sub(lambda entry: completed(entry[0]), own.text or "")
+        return web.Response(body=text.encode(), headers={"Content-Type": own.headers["Content-Type"]})
+
     async def _send(
-        self, request: web.Request, call: Call, sharded: ShardedQueueMap, send: Send, read: Read
+        self, request: web.Request, call: Call, sharded: ShardedEntityMap, send: Send, read: Read
     ) -> web.StreamResponse:
         body: bytes | None = None
         if is_batch_type(request.headers.get("Content-Type")):
@@ -104,7 +126,7 @@ class HttpShardRouter:
                 return answer
         return _found(None)
 
-    async def _receive(self, target: Target, call: Call, sharded: ShardedQueueMap, send: Send) -> web.StreamResponse:
+    async def _receive(self, target: Target, call: Call, sharded: ShardedEntityMap, send: Send) -> web.StreamResponse:
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_of(target.query)
         query = query_text({**target.query, "timeout": "0"})
@@ -119,12 +141,12 @@ class HttpShardRouter:
                 return _found(answer)
             await asyncio.sleep(PAUSE_S)
 
-    def _order(self, sharded: ShardedQueueMap) -> list[int]:
+    def _order(self, sharded: ShardedEntityMap) -> list[int]:
         number = len(sharded.shares)
         return [(self._turn + step) % number for step in range(number)]
 
 
-def _shard_of(sharded: ShardedQueueMap, about: BrokerProperties) -> int:
+def _shard_of(sharded: ShardedEntityMap, about: BrokerProperties) -> int:
     """The shard of a message with these properties; ANY when nothing decides."""
     text = about.session_id or about.partition_key
     if text is None and sharded.about.requires_duplicate_detection:
@@ -142,7 +164,7 @@ def summed(text: str, parts: list[str]) -> str:
     return _NUMBER.sub(lambda found: f"<{found[1]}>{totals.get(found[1], 0)}<", text)
 
 
-def _messages_of(sharded: ShardedQueueMap, index: int, call: Call) -> str:
+def _messages_of(sharded: ShardedEntityMap, index: int, call: Call) -> str:
     """The path of a shard's messages, or of those of the same sub-queue of it."""
     rest = call.entity[len(sharded.row.path) :]
     return quote(f"/{sharded.shares[index].path}{rest}/messages")

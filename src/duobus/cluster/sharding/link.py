@@ -1,8 +1,8 @@
-"""A client's link on a sharded queue: one proxied link for each shard, and what is common to both directions.
+"""A client's link on a sharded entity: one proxied link for each shard, and what is common to both directions.
 
-The server that the client is connected to is the queue's front: it makes a *shard link* to the owner of each shard,
+The server that the client is connected to is the entity's front: it makes a *shard link* to the owner of each shard,
 itself among them, over the connections that it has in the client's name (decisions 0024, 0029). A shard without an
-owner is left out and looked for again at every tick; so the loss of a store or a server takes from the queue what lies
+owner is left out and looked for again at every tick; so the loss of a store or a server takes from the entity what lies
 there, and nothing else. When a shard link ends while something of the client is under way on it, the client's link
 ends, too: the outcome is not known, and the client attaches again and goes on with the shards that are there.
 """
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 from duobus.amqp import RELEASED, Link, Rejected, Source, Target, Transfers
 from duobus.amqp import Error as AmqpError
 from duobus.cluster.proxy.link import ProxiedLink, ProxiedSession
-from duobus.cluster.shards import ShardedQueueMap
+from duobus.cluster.shards import ShardedEntityMap
 from duobus.errors import DetachForced, NotAllowed, NotImplementedYet, ServerBusy, ServiceBusError
 from duobus.gateway.amqp.links.counting_link import TELLS
 from duobus.gateway.amqp.links.link import about_entity, summarize_attach
 from duobus.gateway.amqp.links.session_link import needs_session, wanted_session
 from duobus.model.address import Address, not_found
-from duobus.model.descriptions import QUEUE, QueueDescription
+from duobus.model.descriptions import TOPIC
 
 if TYPE_CHECKING:
     from duobus.cluster.owners import OwnerDirectory
@@ -44,7 +44,25 @@ ROUTING: Final = frozenset(
 )
 
 
-def demand_ordinary(link: Link, about: QueueDescription, sub_queue: int) -> None:
+def demand_direction(link: Link, address: Address, sharded: ShardedEntityMap) -> None:
+    """Refuse a link that wants to send or receive where that is not done.
+
+    Raises:
+        EntityNotFound: A topic has no such sub-queue.
+        NotAllowed: It receives from a topic, or sends to a subscription or a sub-queue.
+    """
+    path = sharded.row.path
+    if sharded.kind == TOPIC and address.sub_queue:
+        raise not_found(f"sb://{sharded.row.namespace}/{'/'.join(address.segments())}")
+    if link.is_sender and sharded.kind == TOPIC:
+        raise NotAllowed(f"Nothing can be received from the topic '{path}'. Receive from a subscription of it.")
+    if not link.is_sender and address.sub_queue:
+        raise NotAllowed("Messages cannot be sent to a dead-letter queue. Send to the entity itself.")
+    if not link.is_sender and sharded.topic is not None:
+        raise NotAllowed(f"Messages cannot be sent to a subscription. Send to its topic '{sharded.topic.row.path}'.")
+
+
+def demand_ordinary(link: Link, sharded: ShardedEntityMap, sub_queue: int) -> None:
     """Refuse a link that wants something which is not offered over several shards.
 
     Raises:
@@ -57,8 +75,8 @@ def demand_ordinary(link: Link, about: QueueDescription, sub_queue: int) -> None
     if is_session:
         what = "The entity does" if not sub_queue else "Dead-letter queues do"
         raise NotAllowed(f"{what} not require sessions, so no session can be accepted from it.")
-    if link.is_sender and about.requires_session and not sub_queue:
-        raise needs_session(QUEUE, about.name)
+    if link.is_sender and sharded.about.requires_session and not sub_queue:
+        raise needs_session(sharded.kind, sharded.about.name)
     if getattr(source, "distribution_mode", None) == "copy":
         raise NotImplementedYet("Browsing by a link is not offered. Use peek-message of $management.")
 
@@ -187,26 +205,26 @@ class ShardedEndpoint(ProxiedLink):
 
     Attributes:
         peer, owners: As in ProxiedLink.
-        sharded_queue: The queue.
+        sharded_entity: The queue, topic or subscription.
         connect: Gives the connection to a server.
         is_over: The client's link has ended, or is another endpoint's.
     """
 
-    __slots__ = ("_address", "_names", "connect", "is_over", "owners", "peer", "sharded_queue")
+    __slots__ = ("_address", "_names", "connect", "is_over", "owners", "peer", "sharded_entity")
 
     def __init__(
         self,
         peer: Peer,
         link: Link,
         address: Address,
-        sharded_queue: ShardedQueueMap,
+        sharded_entity: ShardedEntityMap,
         owners: OwnerDirectory,
         connect: Callable[[str], UpstreamConnection],
     ) -> None:
         super().__init__(peer, link, address.segments(), owners)
         self.peer = peer
         self.owners = owners
-        self.sharded_queue = sharded_queue
+        self.sharded_entity = sharded_entity
         self.connect = connect
         self.is_over = False
         self._address = address
@@ -214,7 +232,7 @@ class ShardedEndpoint(ProxiedLink):
 
     def address_of(self, index: int) -> str:
         """The address of a shard, or of the same sub-queue of it."""
-        own = Address(self.sharded_queue.shares[index].path, None, self._address.sub_queue)
+        own = Address(self.sharded_entity.shares[index].path, None, self._address.sub_queue)
         return "/".join((own.path, *own.segments()[own.path.count("/") + 1 :]))
 
     def next_name(self) -> str:
@@ -223,9 +241,9 @@ class ShardedEndpoint(ProxiedLink):
         return f"{self._prefix.hex()}-{self._names}"
 
     def is_renewed(self) -> bool:
-        """Whether the queue is gone, or another one of its name is there."""
-        sharded_queue = self.owners.sharded_queue_of(self.peer.namespace or "", self._address.key)
-        return sharded_queue is None or sharded_queue.row.entity_id != self.sharded_queue.row.entity_id
+        """Whether the entity is gone, or another one of its name is there."""
+        sharded_entity = self.owners.sharded_entity_of(self.peer.namespace or "", self._address.entity_key)
+        return sharded_entity is None or sharded_entity.row.entity_id != self.sharded_entity.row.entity_id
 
     def start(self) -> None:
         """Look for the owners."""
@@ -289,11 +307,11 @@ class ShardedLink(ShardedEndpoint):
 
     def start(self) -> None:
         """Look for the owners."""
-        for index in range(len(self.sharded_queue.shares)):
+        for index in range(len(self.sharded_entity.shares)):
             self._look_for(index)
 
     def _look_for(self, index: int) -> None:
-        address = self.owners.address_of(self.sharded_queue.store_of(index))
+        address = self.owners.address_of(self.sharded_entity.store_of(index))
         shard_link = self.branches.get(index)
         if shard_link is not None and shard_link.address != address:
             # It may be silent for long: a machine that stands still, or is gone.
@@ -316,7 +334,7 @@ class ShardedLink(ShardedEndpoint):
         if self.is_renewed():
             self._end_with(not_found(f"sb://{self.peer.namespace}/{self._address.path}"))
             return
-        for index in range(len(self.sharded_queue.shares)):
+        for index in range(len(self.sharded_entity.shares)):
             if not self.is_over:
                 self._look_for(index)
         if not self.is_over and not self._is_accepted and monotonic_ms > self._since_ms:
@@ -347,7 +365,7 @@ class ShardedLink(ShardedEndpoint):
         if isinstance(remote.source, Source):
             # What is not honoured is left out of the echo.
             remote.source.filter = None
-        properties: dict[str, Any] = {**about_entity(QUEUE)}
+        properties: dict[str, Any] = {**about_entity(self.sharded_entity.kind)}
         if not self.link.is_sender:
             properties["com.microsoft:max-message-batch-size"] = self._size_max
         self._is_accepted = self.link.accept(
@@ -388,7 +406,7 @@ class ShardedLink(ShardedEndpoint):
     @property
     def open_branches(self) -> list[ShardLink]:
         """Those whose owner has accepted them, in order."""
-        found = (self.branches.get(index) for index in range(len(self.sharded_queue.shares)))
+        found = (self.branches.get(index) for index in range(len(self.sharded_entity.shares)))
         return [
             shard_link
             for shard_link in found

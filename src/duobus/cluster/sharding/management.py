@@ -1,8 +1,9 @@
-"""``$management`` of a sharded queue: each request goes to the owners of the shards that it is about.
+"""``$management`` of a sharded entity: each request goes to the owners of the shards that it is about.
 
 Lock tokens and sequence numbers name a fragment, and so a shard; messages to be scheduled have a key or may go
 anywhere; a peek goes through the shards in the order of their numbers. What concerns one shard is proxied and
-answered byte for byte, its ids apart; what concerns several is parted, and the answers are put together.
+answered byte for byte, its ids apart; what concerns several is parted, and the answers are put together. Rules are
+changed by this server, in all shards.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from duobus.cluster.sharding import claims
 from duobus.cluster.sharding.sessions import ShardSessionLink
 from duobus.cluster.sharding.shard_choice import ANY, shard_of, the_one
 from duobus.cluster.sharding.shard_management import Reply, ShardManagement, ShardManagementLink
-from duobus.cluster.shards import ShardedQueueMap
+from duobus.cluster.shards import ShardedEntityMap
 from duobus.codec import Array, Int, Symbol, Timestamp, build_message, decode
 from duobus.codec.sections import VALUE, find_section
 from duobus.errors import (
@@ -30,9 +31,11 @@ from duobus.errors import (
     OperationTimeout,
     ServiceBusError,
     StoreUnavailable,
+    Unauthorized,
 )
 from duobus.gateway.amqp.arguments import integer_of
 from duobus.gateway.amqp.links.link import about_entity, summarize_attach
+from duobus.gateway.amqp.management import rule_operations
 from duobus.gateway.amqp.management.node import (
     PEEK_BYTES_MAX,
     PEEK_MESSAGES_MAX,
@@ -44,10 +47,11 @@ from duobus.gateway.amqp.management.node import (
 )
 from duobus.gateway.amqp.management.request_node import REQUEST_BYTES_MAX, ReplyLink, Request, RequestLink, RequestNode
 from duobus.gateway.amqp.management.scheduling import numbers_of
-from duobus.model.address import Address, not_found
-from duobus.model.descriptions import QUEUE
+from duobus.model.address import SUB_QUEUE_SEGMENTS, Address, not_found
+from duobus.model.descriptions import SUBSCRIPTION, Right
 
 if TYPE_CHECKING:
+    from duobus.broker import Queue
     from duobus.cluster.owners import OwnerDirectory
     from duobus.cluster.proxy.upstream import UpstreamConnection
     from duobus.gateway.amqp.peer import Peer
@@ -66,19 +70,26 @@ class _Answered(Exception):
 
 
 class ShardedManagementNode(RequestNode):
-    """The node of one connection."""
+    """The node of one connection.
+
+    Attributes:
+        address: Of the entity, or of a sub-queue of it.
+        queue: The entity, as this server knows it, when its rules are changed.
+    """
+
+    queue: Queue
 
     def __init__(
         self,
         peer: Peer,
         address: Address,
-        sharded_queue: ShardedQueueMap,
+        sharded_entity: ShardedEntityMap,
         owners: OwnerDirectory,
         connect: Callable[[str], UpstreamConnection],
     ) -> None:
-        self._address = address
+        self.address = address
         super().__init__(peer, "/".join((*address.segments(), "$management")))
-        self._sharded_queue = sharded_queue
+        self._sharded = sharded_entity
         self._owners = owners
         self._connect = connect
         self._nodes: dict[int, ShardManagement] = {}
@@ -95,11 +106,11 @@ class ShardedManagementNode(RequestNode):
         remote = link.remote
         assert remote is not None
         if link.is_sender:
-            link.accept(properties=about_entity(QUEUE))
+            link.accept(properties=about_entity(self._sharded.kind))
             self.peer.add_endpoint(link, ReplyLink(self.peer, link, self, segments))
         else:
             requests = RequestLink(self.peer, link, self, segments)
-            link.accept(max_message_size=REQUEST_BYTES_MAX, properties=about_entity(QUEUE))
+            link.accept(max_message_size=REQUEST_BYTES_MAX, properties=about_entity(self._sharded.kind))
             self.peer.add_endpoint(link, requests)
             requests.start()
         if self.peer.transactions.has_coordinators:
@@ -108,7 +119,7 @@ class ShardedManagementNode(RequestNode):
         link.remote = summarize_attach(remote)
 
     def _open_all(self, link: Link) -> None:
-        for index in range(len(self._sharded_queue.shares)):
+        for index in range(len(self._sharded.shares)):
             with suppress(StoreUnavailable):
                 self._node(index, link)
 
@@ -129,7 +140,7 @@ class ShardedManagementNode(RequestNode):
                 index = self._shard_of(request)
                 properties = self._properties_of(request)
                 rest = build_message(None, properties, body_value=request.body)
-                return self._node(index, link).ask_in(txn_id, rest, self._address.path)
+                return self._node(index, link).ask_in(txn_id, rest, self.address.path)
             except ServiceBusError as error:
                 transactions.doom(txn_id, error)
                 raise
@@ -142,7 +153,7 @@ class ShardedManagementNode(RequestNode):
         Raises:
             ServiceBusError: There is none, or several.
         """
-        name, body, sharded = request.text("operation") or "", request.body, self._sharded_queue
+        name, body, sharded = request.text("operation") or "", request.body, self._sharded
         if name not in _IN_TRANSACTIONS:
             raise NotImplementedYet(
                 f"'{name}' cannot be part of a transaction. Settle, schedule and cancel in it; ask for all else "
@@ -185,7 +196,7 @@ class ShardedManagementNode(RequestNode):
         except ServiceBusError as error:
             # Whoever hears that a piece was not done must not get the rest done without it (I34).
             self.peer.transactions.doom(request.txn_id, error)
-            described = self.peer.error(error, self._address.path)
+            described = self.peer.error(error, self.address.path)
             properties: dict[str, Any] = {
                 "statusCode": Int(error.http_status),
                 "statusDescription": described.description,
@@ -203,10 +214,10 @@ class ShardedManagementNode(RequestNode):
 
     async def _do(self, request: Request, link: Link) -> bytes:
         name = request.text("operation") or ""
-        sharded_queue = self._owners.sharded_queue_of(self.peer.namespace or "", self._address.key)
-        if sharded_queue is None:
-            raise not_found(f"sb://{self.peer.namespace}/{self._address.path}")
-        self._sharded_queue = sharded_queue
+        sharded_entity = self._owners.sharded_entity_of(self.peer.namespace or "", self.address.entity_key)
+        if sharded_entity is None:
+            raise not_found(f"sb://{self.peer.namespace}/{self.address.path}")
+        self._sharded = sharded_entity
         body = request.body
         if not isinstance(body, dict):
             raise ArgumentInvalid("The body of the request must be a map.")
@@ -235,7 +246,7 @@ class ShardedManagementNode(RequestNode):
         Raises:
             StoreUnavailable: It moves.
         """
-        server_address = self._owners.address_of(self._sharded_queue.store_of(index))
+        server_address = self._owners.address_of(self._sharded.store_of(index))
         node = self._nodes.get(index)
         if node is not None and (node.is_gone or node.server != server_address or node.is_broken):
             node.lost("")
@@ -243,12 +254,11 @@ class ShardedManagementNode(RequestNode):
         if node is None:
             if ":" not in server_address:
                 raise StoreUnavailable(
-                    f"A part of '{self._address.path}' has no server now. Try again in a few seconds."
+                    f"A part of '{self.address.path}' has no server now. Try again in a few seconds."
                 )
             self._attempts += 1
-            own = self._sharded_queue.shares[index].path
-            suffix = self._address.segments()[self._address.path.count("/") + 1 :]
-            address = "/".join((own, *suffix, "$management"))
+            own = self._sharded.shares[index].path
+            address = "/".join((own, *SUB_QUEUE_SEGMENTS[self.address.sub_queue], "$management"))
             node = self._nodes[index] = ShardManagement(
                 self.peer, address, server_address, f"{self._prefix}-{self._attempts}"
             )
@@ -259,10 +269,10 @@ class ShardedManagementNode(RequestNode):
 
     def _next(self) -> int:
         """The next shard in turn that has a server."""
-        number = len(self._sharded_queue.shares)
+        number = len(self._sharded.shares)
         for step in range(1, number + 1):
             index = (self._turn + step) % number
-            if ":" in self._owners.address_of(self._sharded_queue.store_of(index)):
+            if ":" in self._owners.address_of(self._sharded.store_of(index)):
                 self._turn = index
                 return index
         return self._turn
@@ -274,7 +284,7 @@ class ShardedManagementNode(RequestNode):
         found: dict[int, list[int]] = {}
         items = tokens_of(body)
         for position, token in enumerate(items):
-            index = self._sharded_queue.of_number(int.from_bytes(token[:2], "big"))
+            index = self._sharded.of_number(int.from_bytes(token[:2], "big"))
             if index is None:
                 raise MessageLockLost("The lock token is not one of this entity. Receive the message again.")
             found.setdefault(index, []).append(position)
@@ -304,13 +314,13 @@ class ShardedManagementNode(RequestNode):
         if not isinstance(session_id, str):
             # Any owner says what is wrong with it.
             return await self._of_one(self._next(), request, link, body)
-        index = self._sharded_queue.of_key(string_key(session_id))
+        index = self._sharded.of_key(string_key(session_id))
         return await self._of_one(index, request, link, {**body, "session-id": session_id})
 
     def _held(self, request: Request) -> ShardSessionLink | None:
         """The link on which the client holds a session, as the request names it; None when it names none."""
         name = request.text("associated-link-name")
-        if name is None or not self._sharded_queue.about.requires_session:
+        if name is None or not self._sharded.about.requires_session:
             return None
         return next(
             (
@@ -318,7 +328,7 @@ class ShardedManagementNode(RequestNode):
                 for one, endpoint in self.peer.endpoints()
                 if one.name == name
                 and isinstance(endpoint, ShardSessionLink)
-                and endpoint.segments == self._address.segments()
+                and endpoint.segments == self.address.segments()
             ),
             None,
         )
@@ -330,7 +340,7 @@ class ShardedManagementNode(RequestNode):
             raise ArgumentInvalid("'skip' must be at least 0, 'top' at least 1.")
         page: list[Any] = []
         before, top = skip, min(top, SESSIONS_PAGE_MAX)
-        for index in range(len(self._sharded_queue.shares)):
+        for index in range(len(self._sharded.shares)):
             asked = {**body, "skip": Int(before), "top": Int(top - len(page)), TELL_NUMBER: True}
             properties, rest = await self._ask(index, request, link, asked)
             if properties.get("statusCode") != 200:
@@ -355,7 +365,7 @@ class ShardedManagementNode(RequestNode):
                 raise _Answered(rest)
             return _body_of(rest)
 
-        shards = [[slot.fragment_no for slot in share.slots] for share in self._sharded_queue.shares]
+        shards = [[slot.fragment_no for slot in share.slots] for share in self._sharded.shares]
         try:
             return _ok(await _CLAIMS[request.text("operation") or ""](ask, shards, body))
         except _Answered as refused:
@@ -366,7 +376,7 @@ class ShardedManagementNode(RequestNode):
         numbers = numbers_of(body)
         found: dict[int, list[int]] = {}
         for number in numbers:
-            index = self._sharded_queue.of_number(number >> COUNT_BITS)
+            index = self._sharded.of_number(number >> COUNT_BITS)
             if index is None:
                 raise MessageNotFound(f"No message has the sequence number {number}.")
             found.setdefault(index, []).append(number)
@@ -391,7 +401,7 @@ class ShardedManagementNode(RequestNode):
         messages = (
             [entry.get("message") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
         )
-        return [shard_of(self._sharded_queue, one) if isinstance(one, bytes) else ANY for one in messages]
+        return [shard_of(self._sharded, one) if isinstance(one, bytes) else ANY for one in messages]
 
     async def _peek(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
         """Messages in order of sequence number, from one shard after the other; one that is away is passed over."""
@@ -426,12 +436,26 @@ class ShardedManagementNode(RequestNode):
     def _to_look_at(self, first: int, body: dict[Any, Any]) -> list[int]:
         """The shards that may have something from a sequence number on."""
         least = first >> COUNT_BITS
-        found = [i for i, share in enumerate(self._sharded_queue.shares) if share.slots[-1].fragment_no >= least]
+        found = [i for i, share in enumerate(self._sharded.shares) if share.slots[-1].fragment_no >= least]
         session_id = body.get("session-id")
-        if isinstance(session_id, str) and self._sharded_queue.about.requires_session:
-            index = self._sharded_queue.of_key(string_key(session_id))
+        if isinstance(session_id, str) and self._sharded.about.requires_session:
+            index = self._sharded.of_key(string_key(session_id))
             return [index] if index in found else []
         return found
+
+    async def _rule(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
+        """Add or remove a rule, in every shard of a subscription's topic."""
+        if self._sharded.kind != SUBSCRIPTION or self.address.sub_queue:
+            # Any owner says what is wrong with it.
+            return await self._of_one(self._next(), request, link, body)
+        if not self.peer.allows(self.address.segments(), Right.MANAGE):
+            raise Unauthorized(
+                "Unauthorized access. 'Manage' claim(s) are required to perform this operation. "
+                f"Resource: '{self._sharded.about.name}'. Put a token that has it."
+            )
+        self.queue = self.peer.server.unit.namespace(self.peer.namespace or "").resolve(self.address)
+        await _RULES[request.text("operation") or ""](self, body)
+        return _ok(None)
 
     async def _each(self, request: Request, link: Link, body: dict[Any, Any]) -> bytes:
         """Delete messages: from one shard after the other, so many in all."""
@@ -439,7 +463,7 @@ class ShardedManagementNode(RequestNode):
         limit = integer_of(body, "message-count", 1)
         totals = {"message-count": 0, "locked-count": 0}
         is_complete = True
-        for index in range(len(self._sharded_queue.shares)):
+        for index in range(len(self._sharded.shares)):
             asked = body if is_purge else {**body, "message-count": Int(limit - totals["message-count"])}
             properties, rest = await self._ask(index, request, link, asked)
             if properties.get("statusCode") not in (200, 204):
@@ -470,6 +494,12 @@ _OPERATIONS: Final[dict[str, _Operation]] = {
     "com.microsoft:get-session-state": ShardedManagementNode._of_session,
     "com.microsoft:set-session-state": ShardedManagementNode._of_session,
     "com.microsoft:get-message-sessions": ShardedManagementNode._sessions,
+    "com.microsoft:add-rule": ShardedManagementNode._rule,
+    "com.microsoft:remove-rule": ShardedManagementNode._rule,
+}
+_RULES: Final = {
+    "com.microsoft:add-rule": rule_operations.add_rule,
+    "com.microsoft:remove-rule": rule_operations.remove_rule,
 }
 _IN_TRANSACTIONS: Final = frozenset(
     ("com.microsoft:update-disposition", "com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message")

@@ -9,7 +9,7 @@ from typing import Any, Final
 from duobus.amqp import Rejected, TransactionalState, Transfers
 from duobus.cluster.sharding.link import ShardedLink, ShardLink
 from duobus.cluster.sharding.shard_choice import ANY, shard_of, shard_of_batch, shard_via, shard_via_of_batch
-from duobus.cluster.shards import ShardedQueueMap
+from duobus.cluster.shards import ShardedEntityMap
 from duobus.codec import BATCH_FORMAT
 from duobus.errors import ServiceBusError, StoreUnavailable
 from duobus.gateway.amqp.links.incoming_link import CREDIT
@@ -52,12 +52,12 @@ class ShardedSender(ShardedLink):
             self._in_transaction(event)
             return
         is_batch = event.message_format == BATCH_FORMAT
-        place, sharded_queue = self._place(event), self.sharded_queue
+        place, sharded_entity = self._place(event), self.sharded_entity
         groups: dict[int, tuple[list[int], list[bytes]]] = {}
         for index, payload in enumerate(event.payloads):
             delivery_id = (event.first_delivery_id + index) & _MASK
             try:
-                ids, payloads = groups.setdefault(place(sharded_queue, payload), ([], []))
+                ids, payloads = groups.setdefault(place(sharded_entity, payload), ([], []))
             except ServiceBusError as error:
                 self._reject([delivery_id], event.settled, error)
                 continue
@@ -75,7 +75,7 @@ class ShardedSender(ShardedLink):
             return
         state = event.state
         try:
-            share = self._place(event)(self.sharded_queue, event.payloads[0])
+            share = self._place(event)(self.sharded_entity, event.payloads[0])
             shard_link = self._of_transaction(state) if share == ANY else self.branches.get(share)
             if shard_link is None or not shard_link.is_open:
                 raise self._away(share)
@@ -97,7 +97,7 @@ class ShardedSender(ShardedLink):
         there = [one for one in self.open_branches if one.does(remote.coordinator)]
         return there[0] if there else self._next(1)
 
-    def _place(self, event: Transfers) -> Callable[[ShardedQueueMap, bytes], int]:
+    def _place(self, event: Transfers) -> Callable[[ShardedEntityMap, bytes], int]:
         is_batch = event.message_format == BATCH_FORMAT
         if self.asked_properties:
             # They are for another entity; this one only has to be asked at the right place.
@@ -111,7 +111,7 @@ class ShardedSender(ShardedLink):
         return StoreUnavailable(
             f"The part of '{self.path}' where messages with this key belong has no server now. Try again in a few "
             "seconds, or send without a key.",
-            self.sharded_queue.slots_of(share),
+            self.sharded_entity.slots_of(share),
         )
 
     def _give(self, share: int, what: _PendingSend) -> None:

@@ -16,7 +16,7 @@ from duobus.amqp import Link, Source, Target
 from duobus.broker import string_key
 from duobus.cluster.proxy.link import ProxiedLink, ProxiedSession
 from duobus.cluster.sharding.link import ATTACH_MS, ROUTING, ShardedEndpoint
-from duobus.cluster.shards import ShardedQueueMap
+from duobus.cluster.shards import ShardedEntityMap
 from duobus.errors import DetachForced, OperationTimeout, ServiceBusError, StoreUnavailable
 from duobus.gateway.amqp.arguments import is_integer
 from duobus.gateway.amqp.links.session_link import TIMEOUT, WAIT_DEFAULT_MS, WAIT_MAX_MS, wanted_session
@@ -133,22 +133,22 @@ class SessionSearch(ShardedEndpoint):
         peer: Peer,
         link: Link,
         address: Address,
-        sharded_queue: ShardedQueueMap,
+        sharded_entity: ShardedEntityMap,
         owners: OwnerDirectory,
         connect: Callable[[str], UpstreamConnection],
         turn: int,
     ) -> None:
-        super().__init__(peer, link, address, sharded_queue, owners, connect)
+        super().__init__(peer, link, address, sharded_entity, owners, connect)
         self.is_entity = True
         remote = link.remote
         assert remote is not None  # it is the peer's attach that brought us here
         _, self.wanted = wanted_session(getattr(remote.source, "filter", None))
         self._attempts: dict[int, ShardSessionLink] = {}
-        number = len(sharded_queue.shares)
+        number = len(sharded_entity.shares)
         if self.wanted is None:
             self._order = [(turn + step) % number for step in range(number)]
         else:
-            self._order = [sharded_queue.of_key(string_key(self.wanted))]
+            self._order = [sharded_entity.of_key(string_key(self.wanted))]
         # Those in order are asked one after the other first, whoever they are.
         self._is_waiting = False
         wait_ms: Any = (remote.properties or {}).get(TIMEOUT)
@@ -181,14 +181,14 @@ class SessionSearch(ShardedEndpoint):
 
     def _ask_all(self) -> None:
         """Have every shard that has a server wait for a session."""
-        indices = range(len(self.sharded_queue.shares)) if self.wanted is None else self._order
+        indices = range(len(self.sharded_entity.shares)) if self.wanted is None else self._order
         for index in indices:
             if index not in self._attempts and not self.is_over:
                 self._ask(index)
 
     def _ask(self, index: int) -> bool:
         """Ask a shard; False when it has no server now."""
-        address = self.owners.address_of(self.sharded_queue.store_of(index))
+        address = self.owners.address_of(self.sharded_entity.store_of(index))
         if ":" not in address:
             return False
         wait_ms = max(0, self._until_ms - self._now_ms()) if self._is_waiting else 0
@@ -225,7 +225,7 @@ class SessionSearch(ShardedEndpoint):
             self._end_with(not_found(f"sb://{self.peer.namespace}/{self._address.path}"))
             return
         for index, attempt in list(self._attempts.items()):
-            if self.owners.address_of(self.sharded_queue.store_of(index)) != attempt.address:
+            if self.owners.address_of(self.sharded_entity.store_of(index)) != attempt.address:
                 # It may be silent for long: a machine that stands still, or is gone.
                 attempt.close()
                 self.declined(attempt, None)
@@ -246,7 +246,7 @@ class SessionSearch(ShardedEndpoint):
             return StoreUnavailable(
                 f"The part of '{self._address.path}' where the session '{self.wanted}' belongs has no server now. Try "
                 "again in a few seconds.",
-                self.sharded_queue.slots_of(self._order[0]),
+                self.sharded_entity.slots_of(self._order[0]),
             )
         return DetachForced(f"The server of the session '{self.wanted}' does not answer. Attach again.")
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from duobus.broker import string_key
 from duobus.broker.entities.message_ids import message_id
-from duobus.cluster.shards import ShardedQueueMap
+from duobus.cluster.shards import ShardedEntityMap
 from duobus.errors import ArgumentInvalid, ServiceBusError
 from duobus.gateway.amqp.links.incoming_link import runs_of
 from duobus.gateway.amqp.mapping import Incoming, plain_offset, take_apart
@@ -16,7 +16,7 @@ from duobus.gateway.amqp.mapping import Incoming, plain_offset, take_apart
 ANY: Final = -1
 
 
-def shard_of(sharded: ShardedQueueMap, payload: bytes) -> int:
+def shard_of(sharded: ShardedEntityMap, payload: bytes) -> int:
     """The shard of a message as a client has sent it; ANY when nothing decides."""
     identifies = sharded.about.requires_duplicate_detection
     if not identifies and plain_offset(payload, True) != -1:
@@ -29,7 +29,7 @@ def shard_of(sharded: ShardedQueueMap, payload: bytes) -> int:
     return _shard_of(sharded, taken)
 
 
-def shard_of_batch(sharded: ShardedQueueMap, payload: bytes) -> int:
+def shard_of_batch(sharded: ShardedEntityMap, payload: bytes) -> int:
     """The one shard of all of a batch transfer; it is stored as a whole (I40).
 
     Raises:
@@ -42,7 +42,7 @@ def shard_of_batch(sharded: ShardedQueueMap, payload: bytes) -> int:
     return the_one(_shard_of(sharded, part) for part in parts)
 
 
-def shard_via(sharded: ShardedQueueMap, payload: bytes) -> int:
+def shard_via(sharded: ShardedEntityMap, payload: bytes) -> int:
     """The shard by way of which a message is sent to another entity; ANY when nothing decides."""
     try:
         return _shard_via(sharded, take_apart(payload))
@@ -50,7 +50,7 @@ def shard_via(sharded: ShardedQueueMap, payload: bytes) -> int:
         return ANY
 
 
-def shard_via_of_batch(sharded: ShardedQueueMap, payload: bytes) -> int:
+def shard_via_of_batch(sharded: ShardedEntityMap, payload: bytes) -> int:
     """The one shard by way of which all of a batch transfer is sent; raises as ``shard_of_batch``."""
     try:
         parts = runs_of(payload, take_apart)
@@ -59,12 +59,12 @@ def shard_via_of_batch(sharded: ShardedQueueMap, payload: bytes) -> int:
     return the_one(_shard_via(sharded, part) for part in parts)
 
 
-def _shard_via(sharded: ShardedQueueMap, taken: Incoming) -> int:
+def _shard_via(sharded: ShardedEntityMap, taken: Incoming) -> int:
     key = None if taken.metadata is None else taken.metadata.via_partition_key
     return shard_of_key(sharded, None if key is None else string_key(key))
 
 
-def shard_of_key(sharded: ShardedQueueMap, key: bytes | None) -> int:
+def shard_of_key(sharded: ShardedEntityMap, key: bytes | None) -> int:
     """The shard of a key; ANY for none."""
     return ANY if key is None else sharded.of_key(key)
 
@@ -84,7 +84,7 @@ def the_one(shards: Iterable[int], what: str = "batch") -> int:
     return wanted.pop() if wanted else ANY
 
 
-def _shard_of(sharded: ShardedQueueMap, taken: Incoming) -> int:
+def _shard_of(sharded: ShardedEntityMap, taken: Incoming) -> int:
     key = taken.key
     if key is None and sharded.about.requires_duplicate_detection and not taken.is_ping:
         # All duplicates of a message meet in one fragment (PE10).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from duobus.model.address import MAIN, SUB_QUEUE_SEGMENTS, sharded_queue_of
+from duobus.model.address import MAIN, SUB_QUEUE_SEGMENTS, whole_path
 from duobus.model.descriptions import Right
 from duobus.model.metering import PING, SEND
 
@@ -45,8 +45,8 @@ class Meter:
         place = (queue, kind, sub_queue) if sub_queue else (queue, kind)
         found = self._counts.get(place)
         if found is None:
-            # What is done in a share of a queue is done in the queue.
-            path = queue.path if sharded_queue_of(queue.path) is None else queue.path.rsplit("/", 2)[0]
+            # What is done in a share of an entity is done in the entity.
+            path = whole_path(queue.path)
             key = self._key(queue, kind, sub_queue)
             found = self._counts[place] = metering.count_of(queue.namespace, path, kind, key)
         metering.add_to(found, messages, size, operations)

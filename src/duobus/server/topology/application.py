@@ -158,9 +158,9 @@ class ConfigApplication:
         topic, name, rule = step.names
         subscription = unit.topics.subscription(plan.config.name, topic, name)
         if step.operation == DELETE:
-            unit.topics.remove_rule(subscription, rule)
+            await unit.topics.remove_rule(subscription, rule)
         else:
-            unit.topics.add_rule(subscription, plan.rule(step), replaces=step.operation != CREATE)
+            await unit.topics.add_rule(subscription, plan.rule(step), replaces=step.operation != CREATE)
 
     async def _delete(self, plan: NamespacePlan, step: Step, unit: ScaleUnit) -> None:
         home = unit.namespace(plan.config.name)

@@ -56,20 +56,35 @@ class Catalog(ABC):
         """
 
     @abstractmethod
-    def begin_create(self, namespace: str, kind: str, path: str, description: bytes, slots: Sequence[SlotRow]) -> int:
+    def begin_create(
+        self,
+        namespace: str,
+        kind: str,
+        path: str,
+        description: bytes,
+        slots: Sequence[SlotRow],
+        needed_id: int | None = None,
+    ) -> int:
         """Record the intent to create an entity with its placement and return its new id.
+
+        ``needed_id``: another entity without which there is to be none.
 
         Raises:
             EntityAlreadyExists: An entity of either kind has the path, in whatever spelling or state.
+            EntityNotFound: The other one is gone, or is being deleted.
         """
 
     @abstractmethod
     def mark_live(self, entity_id: int) -> None:
-        """Say that the rows of an entity are in all its stores. Harmless when it is live already."""
+        """Say that the rows of an entity are in all its stores. Harmless when it is live, or being deleted, already."""
 
     @abstractmethod
     def begin_delete(self, entity_id: int) -> None:
         """Say that an entity is gone for clients while its rows are being removed from the stores."""
+
+    @abstractmethod
+    def begin_delete_while(self, entity_id: int, description: bytes, live_ids: Sequence[int]) -> bool:
+        """``begin_delete`` what is live and has a description, if others are live at this moment; whether it was."""
 
     @abstractmethod
     def withdraw(self, entity_id: int, path: str) -> None:
@@ -80,8 +95,17 @@ class Catalog(ABC):
         """Forget an entity whose rows are gone from all stores; one that is forgotten already is no error."""
 
     @abstractmethod
-    def update_description(self, entity_id: int, description: bytes) -> None:
-        """Replace the description of an entity."""
+    def update_description(self, entity_id: int, description: bytes, instead_of: bytes | None = None) -> bool:
+        """Replace the description of an entity.
+
+        Args:
+            entity_id: The entity.
+            description: What it is to be.
+            instead_of: What it has to be until now; None: whatever it is.
+
+        Returns:
+            False: somebody else has changed it by now, or begun to delete the entity, and nothing was done.
+        """
 
     @abstractmethod
     def add_store(self, store_id: int, path: str) -> None:
@@ -144,6 +168,11 @@ def new_namespace(name: str, entropy: Entropy) -> NamespaceRow:
 def exists_already(path: str) -> EntityAlreadyExists:
     """The error for a path that is taken."""
     return EntityAlreadyExists(f"The entity '{path}' exists already. Choose another name, or use what exists.")
+
+
+def is_gone(path: str) -> EntityNotFound:
+    """The error for an entity whose reason to be there is gone."""
+    return EntityNotFound(f"'{path}' is a part of an entity that was deleted.")
 
 
 def unknown_namespace(name: str) -> EntityNotFound:

@@ -8,9 +8,12 @@ from typing import Final
 
 import msgspec
 
-#: Of servers that lay partitioned entities over the stores of all of them, with all their features (decision 0066). As
-#: long as one tells less, new entities are placed as it expects.
-PLACEMENT: Final = 1
+#: Of servers that lay partitioned queues over the stores of all of them, with all their features (decision 0066), and
+#: of those that do so with topics (decision 0069). As long as one tells less, new entities are placed as it expects.
+PLACEMENT_OF_QUEUES: Final = 1
+PLACEMENT_OF_TOPICS: Final = 2
+#: Of this version.
+PLACEMENT: Final = PLACEMENT_OF_TOPICS
 
 
 class NodeDetails(msgspec.Struct, frozen=True):

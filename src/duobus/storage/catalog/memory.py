@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from duobus.model.descriptions import AccessRule
-from duobus.storage.catalog.interface import Catalog, RulesChange, exists_already, unknown_entity, unknown_namespace
+from duobus.storage.catalog.interface import (
+    Catalog,
+    RulesChange,
+    exists_already,
+    is_gone,
+    unknown_entity,
+    unknown_namespace,
+)
 from duobus.storage.catalog_identity import CatalogMark
 from duobus.storage.catalog_rows import (
     DELETING,
@@ -65,8 +72,19 @@ class MemoryCatalog(Catalog):
             generations=tuple(self._generations.items()),
         )
 
-    def begin_create(self, namespace: str, kind: str, path: str, description: bytes, slots: Sequence[SlotRow]) -> int:
+    def begin_create(
+        self,
+        namespace: str,
+        kind: str,
+        path: str,
+        description: bytes,
+        slots: Sequence[SlotRow],
+        needed_id: int | None = None,
+    ) -> int:
         """Record the intent; see Catalog."""
+        needed = None if needed_id is None else self._entities.get(needed_id)
+        if needed_id is not None and (needed is None or needed.state == DELETING):
+            raise is_gone(path)
         place = (namespace, path.lower())
         if any((entity.namespace, entity.path.lower()) == place for entity in self._entities.values()):
             raise exists_already(path)
@@ -86,11 +104,22 @@ class MemoryCatalog(Catalog):
 
     def mark_live(self, entity_id: int) -> None:
         """Make an entity live; see Catalog."""
-        self._change(entity_id, state=LIVE)
+        if entity_id not in self._entities or self._entities[entity_id].state != DELETING:
+            self._change(entity_id, state=LIVE)
 
     def begin_delete(self, entity_id: int) -> None:
         """Begin a deletion; see Catalog."""
         self._change(entity_id, state=DELETING)
+
+    def begin_delete_while(self, entity_id: int, description: bytes, live_ids: Sequence[int]) -> bool:
+        """Begin a deletion, if it may be; see Catalog."""
+        rows = [self._entities.get(one) for one in (entity_id, *live_ids)]
+        if not all(row is not None and row.state == LIVE for row in rows):
+            return False
+        if self._entities[entity_id].description != description:
+            return False
+        self._change(entity_id, state=DELETING)
+        return True
 
     def withdraw(self, entity_id: int, path: str) -> None:
         """Begin the deletion of what could not be created; see Catalog."""
@@ -101,9 +130,13 @@ class MemoryCatalog(Catalog):
         self._entities.pop(entity_id, None)
         self._changed()
 
-    def update_description(self, entity_id: int, description: bytes) -> None:
+    def update_description(self, entity_id: int, description: bytes, instead_of: bytes | None = None) -> bool:
         """Replace a description; see Catalog."""
+        kept = self._entities.get(entity_id)
+        if kept is not None and instead_of is not None and (kept.description != instead_of or kept.state == DELETING):
+            return False
         self._change(entity_id, description=description)
+        return True
 
     def add_store(self, store_id: int, path: str) -> None:
         """Register a store; see Catalog."""

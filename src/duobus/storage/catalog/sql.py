@@ -17,7 +17,14 @@ import msgspec
 from duobus.errors import StoreFailed
 from duobus.model.descriptions import AccessRule
 from duobus.model.relay.description import RELAY
-from duobus.storage.catalog.interface import Catalog, RulesChange, exists_already, unknown_entity, unknown_namespace
+from duobus.storage.catalog.interface import (
+    Catalog,
+    RulesChange,
+    exists_already,
+    is_gone,
+    unknown_entity,
+    unknown_namespace,
+)
 from duobus.storage.catalog_records import Record, move_record, namespace_record, store_record
 from duobus.storage.catalog_rows import (
     DELETING,
@@ -205,10 +212,22 @@ class SqlCatalog(Catalog):
     # -- entities -------------------------------------------------------------------------------------------------
 
     @guarded
-    def begin_create(self, namespace: str, kind: str, path: str, description: bytes, slots: Sequence[SlotRow]) -> int:
+    def begin_create(
+        self,
+        namespace: str,
+        kind: str,
+        path: str,
+        description: bytes,
+        slots: Sequence[SlotRow],
+        needed_id: int | None = None,
+    ) -> int:
         """Record the intent; see Catalog."""
         values = (namespace, kind, path, description.decode(), INTENT, len(slots))
         with self._changing():
+            if needed_id is not None:
+                needed = self._run("SELECT state FROM entities WHERE entity_id = ?", (needed_id,))
+                if not needed or needed[0][0] == DELETING:
+                    raise is_gone(path)
             found = self._run(
                 "INSERT INTO entities (namespace, kind, path, description, state, partition_count, key, sum)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT (namespace, key) DO NOTHING RETURNING entity_id",
@@ -228,7 +247,7 @@ class SqlCatalog(Catalog):
     @guarded
     def mark_live(self, entity_id: int) -> None:
         """Make an entity live; see Catalog."""
-        self._change(entity_id, state=LIVE)
+        self._change(entity_id, state=LIVE, is_wanted=lambda _description, state: state != DELETING)
 
     @guarded
     def begin_delete(self, entity_id: int) -> None:
@@ -236,18 +255,44 @@ class SqlCatalog(Catalog):
         self._change(entity_id, state=DELETING)
 
     @guarded
+    def begin_delete_while(self, entity_id: int, description: bytes, live_ids: Sequence[int]) -> bool:
+        """Begin a deletion, if it may be; see Catalog."""
+        return self._change(
+            entity_id,
+            state=DELETING,
+            is_wanted=lambda found, state: (
+                (found, state) == (description.decode(), LIVE)
+                and all(
+                    self._run("SELECT state FROM entities WHERE entity_id = ?", (one,)) == [(LIVE,)] for one in live_ids
+                )
+            ),
+        )
+
+    @guarded
     def withdraw(self, entity_id: int, path: str) -> None:
         """Begin the deletion of what could not be created; see Catalog."""
         self._change(entity_id, state=DELETING, path=path)
 
     @guarded
-    def update_description(self, entity_id: int, description: bytes) -> None:
+    def update_description(self, entity_id: int, description: bytes, instead_of: bytes | None = None) -> bool:
         """Replace a description; see Catalog."""
-        self._change(entity_id, description=description.decode())
+        kept = None if instead_of is None else instead_of.decode()
+        return self._change(
+            entity_id,
+            description=description.decode(),
+            is_wanted=lambda found, state: kept is None or (found == kept and state != DELETING),
+        )
 
     def _change(
-        self, entity_id: int, *, state: str | None = None, description: str | None = None, path: str | None = None
-    ) -> None:
+        self,
+        entity_id: int,
+        *,
+        state: str | None = None,
+        description: str | None = None,
+        path: str | None = None,
+        is_wanted: Callable[[str, str], bool] = lambda _description, _state: True,
+    ) -> bool:
+        """Change an entity, unless its description and state are not those with which it is wanted."""
         with self._changing():
             found = self._run(
                 "SELECT namespace, kind, path, description, state, partition_count FROM entities WHERE entity_id = ?",
@@ -256,6 +301,8 @@ class SqlCatalog(Catalog):
             if not found:
                 raise unknown_entity(entity_id)
             ((namespace, kind, old_path, old_description, old_state, count),) = found
+            if not is_wanted(old_description, old_state):
+                return False
             new = (path or old_path, description or old_description, state or old_state)
             check = row_sum((entity_id, namespace, kind, *new, count))
             self._run(
@@ -264,6 +311,7 @@ class SqlCatalog(Catalog):
             )
             # A new state is told with the fragments that come or go for it; a relay has none.
             self._touch(entity_id, is_urgent=description is not None or kind == RELAY)
+        return True
 
     @guarded
     def finish_delete(self, entity_id: int) -> None:

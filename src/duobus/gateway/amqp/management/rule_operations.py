@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from duobus.broker import Subscription
 from duobus.codec import Described, Int, Timestamp, ULong
@@ -16,8 +16,8 @@ from duobus.telemetry.audit_log import CREATE, DELETE, DONE, Change, differences
 
 if TYPE_CHECKING:
     from duobus.broker import Queue
-    from duobus.gateway.amqp.management.node import ManagementNode
     from duobus.gateway.amqp.peer import Peer
+    from duobus.model.address import Address
 
 #: Rules of one reply.
 RULES_PAGE_MAX: Final = 100
@@ -51,6 +51,14 @@ _TOPIC_OPERATIONS: Final = ("com.microsoft:schedule-message", "com.microsoft:can
 _RULE_OPERATIONS: Final = ("com.microsoft:add-rule", "com.microsoft:remove-rule", "com.microsoft:enumerate-rules")
 
 
+class RuleNode(Protocol):
+    """The management node of a subscription, on a connection."""
+
+    peer: Peer
+    queue: Queue
+    address: Address
+
+
 def demand_known(queue: Queue, name: str, *, is_sub_queue: bool) -> None:
     """Refuse operations that an entity of this kind has not (Azure: AMQP protocol guide).
 
@@ -71,18 +79,18 @@ def demand_known(queue: Queue, name: str, *, is_sub_queue: bool) -> None:
         raise NotImplementedYet(f"'{name}' is no operation of the {queue.kind} '{queue.path}'.")
 
 
-async def add_rule(node: ManagementNode, body: dict[Any, Any]) -> tuple[int, Any]:
+async def add_rule(node: RuleNode, body: dict[Any, Any]) -> tuple[int, Any]:
     """Make a rule; it is in force for the next message."""
     description: dict[Any, Any] = demand(body.get("rule-description"), dict, "'rule-description' must be a map.")
     rule = _rule_of(_name(body), description)
-    _audited(node, CREATE, rule, lambda: node.peer.server.unit.topics.add_rule(_subscription(node), rule))
+    await _audited(node, CREATE, rule, lambda: node.peer.server.unit.topics.add_rule(_subscription(node), rule))
     return 200, None
 
 
-async def remove_rule(node: ManagementNode, body: dict[Any, Any]) -> tuple[int, Any]:
+async def remove_rule(node: RuleNode, body: dict[Any, Any]) -> tuple[int, Any]:
     """Remove a rule by name."""
     rule = RuleDescription(name=_name(body))
-    _audited(node, DELETE, rule, lambda: node.peer.server.unit.topics.remove_rule(_subscription(node), rule.name))
+    await _audited(node, DELETE, rule, lambda: node.peer.server.unit.topics.remove_rule(_subscription(node), rule.name))
     return 200, None
 
 
@@ -93,7 +101,7 @@ def _origin_of(peer: Peer) -> str:
     return str(found[0]) if isinstance(found, tuple) and found else ""
 
 
-def _audited(node: ManagementNode, operation: str, rule: RuleDescription, work: Callable[[], None]) -> None:
+async def _audited(node: RuleNode, operation: str, rule: RuleDescription, work: Callable[[], Awaitable[None]]) -> None:
     """Change a rule between the two lines that the audit log has of it."""
     peer, subscription = node.peer, _subscription(node)
     server, now_ms = peer.server, peer.server.clock.now_ms
@@ -108,14 +116,14 @@ def _audited(node: ManagementNode, operation: str, rule: RuleDescription, work: 
     )
     server.audit.begin(change, now_ms())
     try:
-        work()
+        await work()
     except ServiceBusError as error:
         server.audit.end(change, now_ms(), str(error))
         raise
     server.audit.end(change, now_ms(), DONE, differences(None, rule) if operation == CREATE else None)
 
 
-async def enumerate_rules(node: ManagementNode, body: dict[Any, Any]) -> tuple[int, Any]:
+async def enumerate_rules(node: RuleNode, body: dict[Any, Any]) -> tuple[int, Any]:
     """List rules, by pages."""
     skip, top = (demand(body.get(name, default), int, _NO_PAGE) for name, default in _PAGE)
     if skip < 0 or top < 1:
@@ -126,7 +134,7 @@ async def enumerate_rules(node: ManagementNode, body: dict[Any, Any]) -> tuple[i
     return 200, {"rules": [{"rule-description": _described(rule)} for rule in page]}
 
 
-def _subscription(node: ManagementNode) -> Subscription:
+def _subscription(node: RuleNode) -> Subscription:
     assert isinstance(node.queue, Subscription)  # demand_known has seen to it
     return node.queue
 

@@ -58,10 +58,10 @@ class Entities:
     def listed(self, home: Namespace, resource: Resource) -> Sequence[Thing]:
         """What is in a list; raises EntityNotFound when what it belongs to is missing."""
         if resource.kind == resources.QUEUES:
-            # What servers make of a queue among themselves is none to clients.
+            # What servers make of an entity among themselves is none to clients.
             return [queue for queue in home.queues.values() if SHARE not in queue.path.split("/")]
         if resource.kind == resources.TOPICS:
-            return list(home.topics.values())
+            return [topic for topic in home.topics.values() if SHARE not in topic.path.split("/")]
         if resource.kind == resources.SUBSCRIPTIONS:
             return list(self._topics.find(home, resource.entity).subscriptions.values())
         subscription = self._topics.subscription(home, resource.entity, resource.subscription)
@@ -88,7 +88,7 @@ class Entities:
         if kind == documents.SUBSCRIPTION:
             return await self._put_subscription(home, resource, node, place, is_update, check)
         subscription = self._topics.subscription(home, resource.entity, resource.subscription)
-        return subscription, self._topics.put_rule(subscription, node, resource.rule, replaces=is_update)
+        return subscription, await self._topics.put_rule(subscription, node, resource.rule, replaces=is_update)
 
     async def _put_queue(
         self, home: Namespace, resource: Resource, node: Element, place: RequestOrigin, is_update: bool, check: Check
@@ -112,7 +112,7 @@ class Entities:
     async def delete(self, home: Namespace, thing: Thing) -> None:
         """Delete something."""
         if isinstance(thing, tuple):
-            self._topics.delete_rule(thing[0], thing[1].name)
+            await self._topics.delete_rule(thing[0], thing[1].name)
         elif isinstance(thing, Subscription):
             await self._topics.delete_subscription(home, thing)
         elif isinstance(thing, Topic):

@@ -14,7 +14,7 @@ from duobus.gateway.rest.atom.request_origin import RequestOrigin
 from duobus.gateway.rest.atom.topics import demand_all
 from duobus.gateway.rest.atom.xml.entity import read_queue, write_queue
 from duobus.gateway.rest.atom.xml.reader import Element
-from duobus.model.address import check_entity_name, not_found, without_share
+from duobus.model.address import check_entity_name, not_found, whole_path
 from duobus.model.descriptions import QueueDescription, SubscriptionDescription, check_new, check_queue, check_tier
 from duobus.model.tiers import Tier
 
@@ -40,7 +40,7 @@ class Queues:
             NotImplementedYet: It names something that this version keeps and does not serve.
         """
         # Servers ask each other for what they make of a queue among themselves; nobody can create such a name.
-        check_entity_name("/".join(without_share(name.lower().split("/"))))
+        check_entity_name(whole_path(name.lower()))
         queue = home.queues.get(name.lower())
         if queue is None:
             kind = home.unbuilt.get(name.lower())

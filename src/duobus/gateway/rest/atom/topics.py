@@ -23,7 +23,7 @@ from duobus.gateway.rest.atom.xml.entity import (
 )
 from duobus.gateway.rest.atom.xml.reader import Element
 from duobus.gateway.rest.atom.xml.rule import read_rule
-from duobus.model.address import check_entity_name, check_subscription_name, not_found
+from duobus.model.address import check_entity_name, check_subscription_name, not_found, whole_path
 from duobus.model.descriptions import (
     RuleDescription,
     SubscriptionDescription,
@@ -52,7 +52,7 @@ class Topics:
 
     def find(self, home: Namespace, name: str) -> Topic:
         """The topic of a name; raises EntityNotFound."""
-        return home.topic(check_entity_name(name))
+        return home.topic(_checked(name))
 
     def wanted(self, node: Element, name: str, kept: Topic | None) -> TopicDescription:
         """The topic that a request describes, checked; nothing is done."""
@@ -93,7 +93,7 @@ class Topics:
 
     def subscription(self, home: Namespace, topic: str, name: str) -> Subscription:
         """The subscription of a name; raises EntityNotFound."""
-        return self._unit.topics.subscription(home.name, check_entity_name(topic), check_subscription_name(name))
+        return self._unit.topics.subscription(home.name, _checked(topic), check_subscription_name(name))
 
     def wanted_subscription(
         self, node: Element, name: str, kept: Subscription | None, place: RequestOrigin
@@ -145,7 +145,9 @@ class Topics:
                 return rule
         raise not_found(f"sb://{subscription.namespace}/{subscription.path}/Rules/{name}")
 
-    def put_rule(self, subscription: Subscription, node: Element, name: str, *, replaces: bool) -> RuleDescription:
+    async def put_rule(
+        self, subscription: Subscription, node: Element, name: str, *, replaces: bool
+    ) -> RuleDescription:
         """Add a rule, or put it in the place of the one with its name.
 
         Raises:
@@ -155,12 +157,18 @@ class Topics:
         if replaces:
             # The spelling of its creator stays.
             rule = msgspec.structs.replace(rule, name=self.rule(subscription, name).name)
-        self._unit.topics.add_rule(subscription, rule, replaces=replaces)
+        await self._unit.topics.add_rule(subscription, rule, replaces=replaces)
         return self.rule(subscription, name)
 
-    def delete_rule(self, subscription: Subscription, name: str) -> None:
+    async def delete_rule(self, subscription: Subscription, name: str) -> None:
         """Remove a rule; raises EntityNotFound."""
-        self._unit.topics.remove_rule(subscription, self.rule(subscription, name).name)
+        await self._unit.topics.remove_rule(subscription, self.rule(subscription, name).name)
+
+
+def _checked(name: str) -> str:
+    """The name of a topic, if it can be one; servers ask each other for shards, which nobody can create."""
+    check_entity_name(whole_path(name.lower()))
+    return name
 
 
 def _filters_of(topic: Topic) -> Filters:

@@ -20,7 +20,7 @@ from duobus.gateway.rest.operations.json_bodies import json_response
 from duobus.gateway.rest.operations.registry import OperationEndpoint
 from duobus.gateway.rest.request_target import MethodUnknown, Target
 from duobus.gateway.waits import StepBudget
-from duobus.model.address import sharded_queue_of
+from duobus.model.address import whole_path
 from duobus.model.descriptions import Right
 from duobus.telemetry.audit_log import DONE, UPDATE, AuditTrail, Change
 
@@ -250,7 +250,7 @@ class AdminOperations:
 
 def _named(entity: Queue) -> str:
     """What users call the entity: that of which it is a shard, if it is one."""
-    return entity.path if sharded_queue_of(entity.path) is None else entity.path.rsplit("/", 2)[0]
+    return whole_path(entity.path)
 
 
 def _fragment_row(entity: Queue, handle: FragmentHandle) -> dict[str, object]:

@@ -62,6 +62,11 @@ def call_of(method: str, target: Target) -> Call | None:
     return Call(kind, entity, "/".join(rest[:-1]), rest[-1])
 
 
+def is_about_messages(target: Target) -> bool:
+    """Whether a request is for messages, whether there is such a call or not."""
+    return _messages_at(target.lower) is not None
+
+
 def _messages_at(lower: tuple[str, ...]) -> int | None:
     """Where the keyword stands. As the first segment, and as the name of a subscription, it is a name."""
     for index in range(1, len(lower)):

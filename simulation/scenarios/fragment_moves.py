@@ -122,13 +122,13 @@ def _left_behind(world: World) -> Iterator[str]:
 @contextmanager
 def row_left_behind() -> Iterator[None]:
     """What came while the copy was made is not fetched when the fragment is held."""
-    original = FragmentMove._finish
+    original = FragmentMove.finish
 
     async def finish(self: FragmentMove, fragment: Any) -> None:
         with mock.patch.object(FragmentMove, "_round", _nothing):
             await original(self, fragment)
 
-    with mock.patch.object(FragmentMove, "_finish", finish):
+    with mock.patch.object(FragmentMove, "finish", finish):
         yield
 
 

@@ -15,9 +15,11 @@ from duobus.broker.message_broker import MessageBroker
 from duobus.broker.protocols import LateRefusal
 from duobus.broker.scale_unit import ScaleUnit
 from duobus.clock import BrokerTime, Clock
-from duobus.cluster.directory import Directory
+from duobus.cluster.directory import Directory, subscriptions_of
 from duobus.cluster.forwarding.receiver import ForwardReceiver
 from duobus.cluster.forwarding.sender import RemoteForwarder
+from duobus.cluster.moves.coordinator import ClusterMoves
+from duobus.cluster.moves.incoming import IncomingCopies
 from duobus.cluster.sharding.entities import ShardedQueue, ShardedQueues
 from duobus.errors import StoreFailed, StoreForeign, StoreUnavailable
 from duobus.model.descriptions import QUEUE, SUBSCRIPTION, TOPIC, QueueDescription
@@ -89,6 +91,9 @@ class ClusteredScaleUnit(ScaleUnit):
         directory: Where all entities are.
         adopted: Stores that are served here, with everything in them.
         remote, receiver: What is forwarded to entities of other servers, and from these.
+        copies: What is brought into the stores here of fragments that move.
+        entity_moves: Its own moves of entities, and what the catalog asks for because of others'.
+        absent: Numbers of entities that the catalog may say are here and that nobody can use here at this moment.
         sharded_entities: Queues that are spread over all stores.
     """
 
@@ -109,6 +114,9 @@ class ClusteredScaleUnit(ScaleUnit):
         self.remote = RemoteForwarder(self.receiver, lambda: self.directory)
         self.forwarding.remote_entities = self.remote
         self.sharded_entities = ShardedQueues(self)
+        self.copies = IncomingCopies(self)
+        self.absent: set[int] = set()
+        self.moves = self.entity_moves = ClusterMoves(self)
         self._time = time
         self._adopting = asyncio.Lock()
 
@@ -118,7 +126,7 @@ class ClusteredScaleUnit(ScaleUnit):
         return self._time
 
     def _is_adopted(self, entity_id: int) -> bool:
-        return self.directory.store_of_id(entity_id) in self.adopted
+        return self.directory.store_of_id(entity_id) in self.adopted and entity_id not in self.absent
 
     def namespace(self, name: str) -> Namespace:
         """See ScaleUnit; others have entities of it, too."""
@@ -145,6 +153,7 @@ class ClusteredScaleUnit(ScaleUnit):
             self.brokers[broker.store_id] = broker
             self.catalog.mark.see(directory.contents)
             broker.store.mark = self.catalog.mark
+            self.entity_moves.give_up(directory.contents, broker.store_id)
             try:
                 for space in directory.contents.namespaces:
                     self.namespace(space.name)
@@ -166,6 +175,7 @@ class ClusteredScaleUnit(ScaleUnit):
             if self.brokers.get(broker.store_id) is broker:
                 # It was not lost while it was opened.
                 self.adopted.add(broker.store_id)
+            await self.entity_moves.settle(directory.contents)
             await self.sharded_entities.see(directory, broker.store_id)
 
     def demand_own(self, broker: MessageBroker, contents: StoreContents) -> None:
@@ -198,22 +208,30 @@ class ClusteredScaleUnit(ScaleUnit):
         """Serve a store no more, in good order: what was taken is committed and answered first."""
         broker = self.brokers.get(store_id)
         if broker is not None:
-            for queue in self._of_broker(broker):
-                queue.is_leaving = True
-                for scheduler in queue.schedulers.values():
-                    scheduler.is_paused = True
-                self.notify(queue)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(FINISH_S):
-                    # What clients sent before they learn of it is still on its way here.
-                    await asyncio.sleep(LAST_SENDS_S)
-                    await self._await_settlements(broker)
-                    await broker.finish()
+            await self._take_leave(self._of_broker(broker), broker)
         return self.drop(store_id, why)
 
-    async def _await_settlements(self, broker: MessageBroker) -> None:
-        """Wait until nobody holds a locked message of a store, for a while."""
-        holding = self._of_broker(broker)
+    async def take_leave(self, entity_id: int) -> None:
+        """An entity is about to move: clients are to settle what they hold, and what was taken is committed."""
+        leaving = self._of_entity(entity_id)
+        if leaving:
+            await self._take_leave(leaving, leaving[0].fragments[0].broker)
+
+    async def _take_leave(self, leaving: list[Queue], broker: MessageBroker) -> None:
+        for queue in leaving:
+            queue.is_leaving = True
+            for scheduler in queue.schedulers.values():
+                scheduler.is_paused = True
+            self.notify(queue)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FINISH_S):
+                # What clients sent before they learn of it is still on its way here.
+                await asyncio.sleep(LAST_SENDS_S)
+                await self._await_settlements(leaving)
+                await broker.finish()
+
+    async def _await_settlements(self, holding: list[Queue]) -> None:
+        """Wait until nobody holds a locked message of these, for a while."""
         for _ in range(round(SETTLE_S / _SETTLE_LOOK_S)):
             holding = [queue for queue in holding if queue.locked()]
             if not holding:
@@ -227,6 +245,38 @@ class ClusteredScaleUnit(ScaleUnit):
     def _of_broker(self, broker: MessageBroker) -> list[Queue]:
         return [queue for queue in self._queues() if queue.fragments and queue.fragments[0].broker is broker]
 
+    def _of_entity(self, entity_id: int) -> list[Queue]:
+        """A queue, or a topic with its subscriptions."""
+        return [queue for queue in self._queues() if queue.fragments and queue.fragments[0].entity_id == entity_id]
+
+    def let_go(self, entity_id: int) -> None:
+        """Serve an entity here no more: its links are detached, and attach again where it is."""
+        for queue in self._of_entity(entity_id):
+            self._let_go(queue)
+
+    def has(self, row: EntityRow) -> bool:
+        """Whether a queue or topic of the catalog is served here."""
+        home = self.namespaces.get(row.namespace.lower())
+        key = row.path.lower()
+        found = None if home is None else home.queues.get(key) or home.topics.get(key)
+        return found is not None and found.entity_id == row.entity_id
+
+    def plan_entity(self, row: EntityRow, contents: CatalogContents) -> None:
+        """Have what came into a store of this server by a move under its name; its fragments are brought in next."""
+        if row.kind == QUEUE:
+            self._add_queue(row)
+        else:
+            self.topics.found([row, *subscriptions_of(row, contents.entities)])
+
+    async def begin_entity(self, row: EntityRow, contents: CatalogContents) -> None:
+        """Its fragments are there: do what goes on in it by itself."""
+        if row.kind == TOPIC:
+            await self.topics.resume(subscriptions_of(row, contents.entities))
+        for queue in self._of_entity(row.entity_id):
+            self.idle_watch.begin(queue)
+            self.forwarding.begin(queue, queue.source_no)
+            self.notify(queue)
+
     def _let_go(self, queue: Queue) -> None:
         home = self.namespace(queue.namespace)
         if isinstance(queue, Topic):
@@ -235,13 +285,16 @@ class ClusteredScaleUnit(ScaleUnit):
             home.queues.pop(queue.path.lower(), None)
         queue.has_moved = True
         queue.idle = None
-        self.forwarding.end(queue)
+        self.forwarding.end(queue, queue.source_no)
         self.notify(queue)
 
     # -- sharded queues ---------------------------------------------------------------------------------
 
     async def see(self, directory: Directory) -> None:
         """The catalog was read again: know where everything is, and do what is asked of the stores here."""
+        if directory.contents.revision >= self.catalog.mark.revision:
+            # From the moment at which clients are led here they find either the entity or that it is not there yet.
+            self.absent |= self.entity_moves.missing(directory.contents)
         self.directory = directory
         # What other servers have created, this one may be about to make in its stores.
         self.catalog.mark.see(directory.contents)
@@ -249,6 +302,7 @@ class ClusteredScaleUnit(ScaleUnit):
         # Every server has all relays.
         self.relays.refresh(row for row in directory.contents.entities if row.state == LIVE)
         async with self._adopting:
+            await self.entity_moves.settle(directory.contents)
             await self.sharded_entities.see(directory)
 
     async def read_again(self) -> None:

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.broker.fragment_moves.move import FragmentMove, MoveAborted, clear_up, store_of
+from duobus.broker.fragment_moves.copy import MoveAborted
+from duobus.broker.fragment_moves.move import FragmentMove, clear_up, store_of
 from duobus.errors import (
     ArgumentInvalid,
     EntityNotFound,

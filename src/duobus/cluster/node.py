@@ -431,8 +431,7 @@ class ClusterNode:
 
     def status(self) -> dict[str, Any]:
         """See ClusterManagement."""
-        places = {row.store_id: row.path for row in self._unit.directory.contents.stores}
-        return status_of(self.ownership.table, places, self.node_id)
+        return status_of(self.ownership.table, self._unit.directory.contents, self.node_id)
 
     def outline(self) -> dict[str, object]:
         """See ClusterManagement; what was known last, and how long ago that was."""

@@ -112,6 +112,7 @@ class ClusterMoves(FragmentMoves):
         }
         self._shown.appendleft(status)
         moves = [MoveRow(entity.entity_id, number, origin.store_id, store_id) for number in numbers]
+        self._moving = moves
         self._own = own = EntityMove(unit, entity, moves, self._target_of, lambda: self._demand(entity))
         self._task = asyncio.get_running_loop().create_task(self._move(own, status), name="move-entity")
         return dict(status)
@@ -130,6 +131,9 @@ class ClusterMoves(FragmentMoves):
             if index is None:
                 raise EntityNotFound(f"'{path}' has no fragment {fragment_no}; it has 0 to {sharded.slots - 1}.")
             path = sharded.shares[index].path
+        row = self._clustered.directory.row_of(namespace, path.lower())
+        if row is not None and not self._clustered.has(row):
+            raise ServerBusy(f"'{path}' moves between servers. Please wait a second and try again.")
         entity = self._entity(namespace, path)
         if all(handle.number != fragment_no for handle in entity.fragments):
             numbers = ", ".join(str(handle.number) for handle in entity.fragments)
@@ -161,6 +165,7 @@ class ClusterMoves(FragmentMoves):
             reason = f"a fault of the server: {error!r}"
         messages = own.messages
         self._own = None
+        self._moving = ()
         try:
             # What is to be done now, every server finds in the catalog.
             await unit.read_again()
@@ -297,13 +302,15 @@ class ClusterMoves(FragmentMoves):
             if move in own:
                 continue
             if home == move.from_store:
-                broker = unit.brokers.get(home)
-                if broker is None or broker.state != "open":
+                if home not in unit.brokers:
+                    # Whoever has its store sees to it.
                     continue
                 unit.catalog.give_up_move(move)
                 move = move.reversed()
             broker = unit.brokers.get(move.from_store)
-            if broker is not None and broker.state == "open" and move not in self._clearing:
+            if broker is not None and broker.state != "open":
+                self._look_again()
+            elif broker is not None and move not in self._clearing:
                 unit.copies.end(move.entity_id, move.fragment_no)
                 task = asyncio.get_running_loop().create_task(self._delete(broker, move), name="clear-up-move")
                 self._clearing[move] = task

@@ -19,7 +19,7 @@ from duobus.cluster.directory import Directory, subscriptions_of
 from duobus.cluster.forwarding.receiver import ForwardReceiver
 from duobus.cluster.forwarding.sender import RemoteForwarder
 from duobus.cluster.moves.coordinator import ClusterMoves
-from duobus.cluster.moves.incoming import IncomingCopies
+from duobus.cluster.moves.copies import IncomingCopies
 from duobus.cluster.sharding.entities import ShardedQueue, ShardedQueues
 from duobus.errors import StoreFailed, StoreForeign, StoreUnavailable
 from duobus.model.descriptions import QUEUE, SUBSCRIPTION, TOPIC, QueueDescription

@@ -34,7 +34,7 @@ from duobus.model.descriptions import AccessRule, Right
 
 if TYPE_CHECKING:
     from duobus.cluster.forwarding.receiver import ForwardReceiver
-    from duobus.cluster.moves.incoming import IncomingCopies
+    from duobus.cluster.moves.copies import IncomingCopies
     from duobus.gateway.amqp.links.link import Claim
     from duobus.gateway.amqp.peer import Peer
 

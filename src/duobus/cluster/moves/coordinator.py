@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from duobus.broker.fragment_moves.coordinator import FragmentMoves
 from duobus.broker.fragment_moves.copy import CopyTarget, LocalTarget, MoveAborted, drop_rows
 from duobus.cluster.directory import MOVING
+from duobus.cluster.moves.copies import homes_of
 from duobus.cluster.moves.entity_move import EntityMove
-from duobus.cluster.moves.incoming import homes_of
 from duobus.cluster.moves.target import RemoteTarget
 from duobus.errors import ArgumentInvalid, EntityNotFound, NotAllowed, ServerBusy, ServiceBusError, StoreFailed
 from duobus.model.address import sharded_queue_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from duobus.broker.entities.queue import Queue
     from duobus.broker.message_broker import MessageBroker
     from duobus.broker.protocols import FragmentPlan
-    from duobus.cluster.scale_unit import ClusteredScaleUnit
+    from duobus.cluster.moves.host import MoveHost
 
 #: How soon it looks again when something could not be done, in seconds.
 AGAIN_S: Final = 1.0
@@ -43,7 +43,7 @@ class ClusterMoves(FragmentMoves):
 
     __slots__ = ("_again", "_clearing", "_clustered", "_looking", "_own", "is_understood")
 
-    def __init__(self, unit: ClusteredScaleUnit) -> None:
+    def __init__(self, unit: MoveHost) -> None:
         super().__init__(unit)
         self.is_understood: Callable[[], bool] = lambda: False
         self._clustered = unit
@@ -278,11 +278,11 @@ class ClusterMoves(FragmentMoves):
             and not unit.has(row)
         ]
 
-    def _elsewhere(self, contents: CatalogContents) -> list[FragmentPlan]:
+    def _elsewhere(self, contents: CatalogContents) -> list[tuple[MessageBroker, FragmentPlan]]:
         """What is served here, and lives in another store by the catalog."""
         homes = homes_of(contents)
         return [
-            plan
+            (broker, plan)
             for broker in self._clustered.brokers.values()
             for (entity_id, number), plan in list(broker.plans.items())
             if homes.get((entity_id, number), broker.store_id) != broker.store_id
@@ -291,9 +291,9 @@ class ClusterMoves(FragmentMoves):
     def _clear_up(self, contents: CatalogContents) -> None:
         """Moves that nobody makes any more, and what they have left in the stores of this server."""
         unit = self._clustered
-        for plan in self._elsewhere(contents):
+        for broker, plan in self._elsewhere(contents):
             unit.absent.add(plan.handle.entity_id)
-            plan.handle.broker.host.export_fragment(plan)
+            broker.host.export_fragment(plan)
             unit.let_go(plan.handle.entity_id)
         homes = homes_of(contents)
         own = set() if self._own is None else set(self._own.moves)

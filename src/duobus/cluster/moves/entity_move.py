@@ -24,7 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from duobus.broker.fragment_moves.copy import CopyTarget, FragmentCopy, MoveAborted
-from duobus.cluster.moves.incoming import homes_of
+from duobus.cluster.moves.copies import homes_of
 from duobus.errors import StoreFailed
 from duobus.storage.interface import aside_of
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from duobus.broker.entities.queue import Queue
     from duobus.broker.message_broker import MessageBroker
     from duobus.broker.protocols import FragmentPlan
-    from duobus.cluster.scale_unit import ClusteredScaleUnit
+    from duobus.cluster.moves.host import MoveHost
     from duobus.storage.catalog_rows import MoveRow
 
 #: How often a catalog is asked that has failed when it was to say where an entity is, in seconds.
@@ -60,7 +60,7 @@ class EntityMove:
 
     def __init__(
         self,
-        unit: ClusteredScaleUnit,
+        unit: MoveHost,
         entity: Queue,
         moves: Sequence[MoveRow],
         find: FindTarget,

@@ -21,7 +21,7 @@ _ROWS_LIMIT: Final = 10_000
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
 #: Index, state, deliveries, metadata.
-_Special = tuple[_Number, int, _Number, bytes | None]
+_Metadata = tuple[_Number, int, _Number, bytes | None]
 
 
 class PutForm(msgspec.Struct, array_like=True, frozen=True):
@@ -31,12 +31,12 @@ class PutForm(msgspec.Struct, array_like=True, frozen=True):
     first_count: _Count
     enqueued_ms: int
     payloads: Annotated[list[bytes], msgspec.Meta(min_length=1)]
-    specials: list[_Special]
+    all_metadata: list[_Metadata]
     origins: list[int] | None
 
     def put(self) -> Put:
         """As a store takes it."""
-        metadata = {index: (state, deliveries, data) for index, state, deliveries, data in self.specials}
+        metadata = {index: (state, deliveries, data) for index, state, deliveries, data in self.all_metadata}
         made = Put(self.source_key, self.first_count, self.enqueued_ms, self.payloads, metadata, self.origins)
         made.is_reserved = True
         return made

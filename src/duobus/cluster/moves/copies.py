@@ -21,7 +21,7 @@ from duobus.storage.catalog_rows import MoveRow
 from duobus.storage.interface import CommitBatch, FragmentRow
 
 if TYPE_CHECKING:
-    from duobus.cluster.scale_unit import ClusteredScaleUnit
+    from duobus.cluster.moves.host import MoveHost
     from duobus.storage.catalog_rows import CatalogContents
 
 #: Copies that are under way into the stores of one server: those of as many fragments as a move has, of several moves.
@@ -89,7 +89,7 @@ class IncomingCopy:
 class IncomingCopies:
     """All copies that are brought to this server."""
 
-    def __init__(self, unit: ClusteredScaleUnit) -> None:
+    def __init__(self, unit: MoveHost) -> None:
         self._unit = unit
         self._copies: dict[int, IncomingCopy] = {}
 

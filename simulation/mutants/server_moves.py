@@ -1,0 +1,91 @@
+"""Mistakes of moves between servers, to be found: ``python -m simulation.campaign --world server-moves``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+from unittest import mock
+
+from duobus.broker.fragment_moves.copy import FragmentCopy
+from duobus.cluster.moves.coordinator import ClusterMoves
+from duobus.cluster.moves.entity_move import EntityMove
+from duobus.fragment.fragment import Fragment
+from duobus.storage.catalog.memory import MemoryCatalog
+from duobus.storage.catalog_rows import CatalogContents, MoveRow
+
+
+async def _nothing(*_arguments: Any) -> None:
+    """Do nothing."""
+
+
+@contextmanager
+def served_from_the_old_place() -> Iterator[None]:
+    """Who had the entity goes on with it: nothing is set aside, and nobody lets go of what is elsewhere."""
+
+    def hold(self: EntityMove) -> None:
+        self.is_held = True
+
+    def elsewhere(_self: ClusterMoves, _contents: CatalogContents) -> list[Any]:
+        return []
+
+    with (
+        mock.patch.object(EntityMove, "_hold", hold),
+        mock.patch.object(EntityMove, "_set_aside", _nothing),
+        mock.patch.object(ClusterMoves, "_elsewhere", elsewhere),
+    ):
+        yield
+
+
+@contextmanager
+def decided_by_a_former_owner() -> Iterator[None]:
+    """The catalog takes a decision though the next owner has given the move up, and nothing is set aside."""
+
+    def switch_moves(self: MemoryCatalog, moves: Sequence[MoveRow]) -> None:
+        for move in moves:
+            self.switch_move(move)
+
+    with (
+        mock.patch.object(MemoryCatalog, "switch_moves", switch_moves),
+        mock.patch.object(EntityMove, "_set_aside", _nothing),
+    ):
+        yield
+
+
+@contextmanager
+def duplicate_let_through_after_a_move() -> Iterator[None]:
+    """The message ids that duplicate detection remembers stay behind."""
+    with mock.patch.object(FragmentCopy, "_copy_ids", _nothing):
+        yield
+
+
+@contextmanager
+def lock_outlives_its_server() -> Iterator[None]:
+    """A token names a lock of whichever life a fragment is in: one of a server that ended settles another message."""
+    init = Fragment.__init__
+
+    def made(self: Fragment, *arguments: Any) -> None:
+        init(self, *arguments)
+        self.prefix = self.prefix[:2] + bytes(len(self.prefix) - 2)
+
+    with mock.patch.object(Fragment, "__init__", made):
+        yield
+
+
+@contextmanager
+def nobody_gives_up() -> Iterator[None]:
+    """Moves that their server has left are left by the next one, too: what was set aside is never served again."""
+    with (
+        mock.patch.object(MemoryCatalog, "give_up_move", lambda _self, _move: None),
+        mock.patch.object(ClusterMoves, "_bring_in", _nothing),
+    ):
+        yield
+
+
+BUGS: Final[dict[str, Callable[[], Any]]] = {
+    "served-from-the-old-place": served_from_the_old_place,
+    "decided-by-a-former-owner": decided_by_a_former_owner,
+    "duplicate-let-through-after-a-move": duplicate_let_through_after_a_move,
+    "lock-outlives-its-server": lock_outlives_its_server,
+    "nobody-gives-up": nobody_gives_up,
+}

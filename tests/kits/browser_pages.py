@@ -1,5 +1,7 @@
 """A browser for tests of pages, as fixtures; without Debian's Chromium these tests are skipped and counted.
 
+Its form without a window is preferred: the same engine takes a third less of the processor when it draws no window.
+
 The conftest of all tests imports them, once.
 """
 
@@ -13,6 +15,8 @@ import pytest
 
 from kits import browser as kit
 
+#: What a browser may be called, the preferred one first.
+PROGRAMS = ("chromium-headless-shell", "chromium")
 #: Every test with a browser is in this group, so that one process starts one browser.
 BROWSER_GROUP = "browser"
 #: How long Playwright waits for something to appear, in milliseconds; a machine that runs all tests may be that busy.
@@ -31,9 +35,9 @@ def group_pages(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Chromium, driven by Playwright's coroutines; one for the whole run. Tests are wrapped by ``in_browser``."""
-    path = shutil.which("chromium")
+    path = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if path is None:
-        pytest.skip("there is no chromium: apt-get install chromium")
+        pytest.skip(f"there is no Chromium: apt-get install {PROGRAMS[0]}")
     from playwright.async_api import async_playwright, expect
 
     expect.set_options(timeout=WAIT_MS)

@@ -22,9 +22,9 @@ from typing import Any, Final, NamedTuple, Protocol
 ALL, UNIT, REST = "all", "unit", "rest"
 #: Of so many processes one runs the unit tests; fewer are not parted.
 UNIT_EVERY: Final = 4
-#: How far the processes of unit tests yield: they keep a third of a core beside one that computes all the time, so that
-#: none of them comes near its limit of time.
-UNIT_NICE: Final = 5
+#: How far the processes of unit tests yield. They keep two thirds of what a process of the others gets: with a third, a
+#: test of eight seconds has taken 120 on a small machine, and was ended.
+UNIT_NICE: Final = 2
 #: Pieces that take longer, in seconds, are handed out first, the longest of them before the others.
 LONG_S: Final = 2.0
 #: A piece of quick tests has at most so many.

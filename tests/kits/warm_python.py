@@ -1,13 +1,14 @@
-"""Python processes of Spark's session in the tests begin in a fork of a process that has imported their modules.
+"""Python processes that begin in a fork of a process that has imported their modules.
 
 For each step of planning and each task Spark has a fork of a process that has imported next to nothing. Each of them
-imports PySpark, Arrow, the SDK and duobus: half a second of processor time, sixty times. Here one process has imported
-all that, and Spark is given a small program as its Python. That program passes its arguments, environment and standard
-streams to the process that waits, and lives as long as the fork.
+imports PySpark, Arrow, the SDK and duobus: half a second of processor time, sixty times. The samples of the SDK are
+fifty programs that import the SDK: a second each. Here one process has imported all that, and a small program is given
+to Spark, or to the test, as its Python. That program passes its arguments, environment and standard streams to the
+process that waits, and lives as long as the fork.
 
-Whatever else is asked of that program, the real interpreter answers. The process of a stream's source is one of those:
-Spark closes its connection and ends it at once, and a fork would hear of the second a moment later, and stop its reader
-in between. Where Spark's processes are killed one by one, tests use the interpreter.
+Whatever else is asked of Spark's program, the real interpreter answers. The process of a stream's source is one of
+those: Spark closes its connection and ends it at once, and a fork would hear of the second a moment later, and stop its
+reader in between. Where Spark's processes are killed one by one, tests use the interpreter.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, NamedTuple, NoReturn, Self
 
-#: Imported before the first fork: what the processes of Spark import, and what duobus imports in them.
-MODULES: Final = (
+#: What the processes of Spark import, and what duobus imports in them.
+_MODULES_OF_SPARK: Final = (
     "pyspark.sql.pandas.serializers",
     "pyspark.sql.streaming.datasource",
     "pyspark.sql.worker.commit_data_source_write",
@@ -49,24 +50,42 @@ MODULES: Final = (
     "duobus.spark.source.range_reader",
     "pandas",
 )
-#: Keeps NumPy and Arrow from starting threads, and gives the hashes that Spark gives its processes.
-ENVIRONMENT: Final = {
-    "OPENBLAS_NUM_THREADS": "1",
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-    "PYTHONHASHSEED": "0",
-}
 #: A request, in bytes: arguments, environment and folder.
 REQUEST_MAX: Final = 1 << 20
 
+
+class Kind(NamedTuple):
+    """What the processes are."""
+
+    #: Imported before the first fork.
+    modules: Sequence[str]
+    #: Arguments that a command has to begin with to be run in a fork; the interpreter answers all others.
+    begins_with: Sequence[str] = ()
+    #: For the process that waits, beside its own.
+    environment: Mapping[str, str] = {}
+    #: What the command of the process that waits begins with.
+    prefix: Sequence[str] = ()
+
+
+#: Its environment keeps NumPy and Arrow from starting threads, and gives the hashes that Spark gives its processes.
+OF_SPARK: Final = Kind(
+    _MODULES_OF_SPARK,
+    ("-m", "pyspark.daemon"),
+    {
+        "OPENBLAS_NUM_THREADS": "1",
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",
+        "PYTHONHASHSEED": "0",
+    },
+)
 _PROGRAM: Final = """\
 #!{python} -IS
 import os, sys
-if sys.argv[1:3] != ["-m", "pyspark.daemon"]:
+if sys.argv[1:{end}] != {begins_with!r}:
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 import json, socket
 channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 channel.connect({address!r})
-request = {{"arguments": sys.argv[2:], "environment": dict(os.environ), "folder": os.getcwd()}}
+request = {{"arguments": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()}}
 socket.send_fds(channel, [json.dumps(request).encode()], [0, 1, 2])
 answer = channel.recv(16)
 os._exit(int(answer) if answer else 1)
@@ -78,16 +97,20 @@ class WarmPython:
 
     Args:
         folder: An empty folder for the program and the address.
+        kind: What the forks are.
 
     Attributes:
-        program: What ``PYSPARK_PYTHON`` has to be.
+        program: What is to be run in place of the interpreter.
         pid: Number of the process that waits.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kind: Kind = OF_SPARK) -> None:
+        begins_with = list(kind.begins_with)
         self.program = folder / "python"
         address = str(folder / "address")
-        self.program.write_text(_PROGRAM.format(python=sys.executable, address=address))
+        self.program.write_text(
+            _PROGRAM.format(python=sys.executable, address=address, begins_with=begins_with, end=1 + len(begins_with))
+        )
         self.program.chmod(0o755)
         ours, theirs = socket.socketpair()
         self._socket = ours
@@ -96,11 +119,11 @@ class WarmPython:
             listener.listen(64)
             numbers = (listener.fileno(), theirs.fileno())
             self._process = subprocess.Popen(
-                [sys.executable, __file__, *map(str, numbers)],
+                [*kind.prefix, sys.executable, __file__, *map(str, numbers), *kind.modules],
                 stdin=subprocess.DEVNULL,
                 pass_fds=numbers,
                 start_new_session=True,
-                env={**os.environ, **ENVIRONMENT},
+                env={**os.environ, **kind.environment},
             )
         self.pid = self._process.pid
 
@@ -197,7 +220,7 @@ class Forks:
 
 
 def become(data: bytes, streams: list[int]) -> NoReturn:
-    """Run the module of a request in this fork, as the interpreter would."""
+    """Run the module or the program of a request in this fork, as the interpreter would."""
     status = 1
     try:
         request: dict[str, Any] = json.loads(data)
@@ -207,13 +230,9 @@ def become(data: bytes, streams: list[int]) -> NoReturn:
         os.chdir(request["folder"])
         os.environ.clear()
         os.environ.update(request["environment"])
-        module, *arguments = request["arguments"]
-        sys.argv = [module, *arguments]
-        paths = [request["folder"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        sys.path[:] = dict.fromkeys([*paths, *sys.path])
-        # It is run once more, under the name of a program.
-        sys.modules.pop(module, None)
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if os.environ.get("PYTHONUNBUFFERED"):
+            sys.stdout.reconfigure(write_through=True)
+        run(request["arguments"], request["folder"])
         status = 0
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -225,17 +244,32 @@ def become(data: bytes, streams: list[int]) -> NoReturn:
         os._exit(status)
 
 
+def run(arguments: list[str], folder: str) -> None:
+    """Run ``-m`` and a module, or a program by its path."""
+    is_module = arguments[0] == "-m"
+    sys.argv = arguments[is_module:]
+    first = folder if is_module else str(Path(sys.argv[0]).parent)
+    paths = [first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.path[:] = dict.fromkeys([*paths, *sys.path])
+    if is_module:
+        # It is run once more, under the name of a program.
+        sys.modules.pop(sys.argv[0], None)
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
 def wait_for_requests() -> None:
-    """The life of the process that waits; the numbers of its sockets are its arguments."""
+    """The life of the process that waits; its arguments are the numbers of its sockets, then the modules."""
     from importlib import import_module
 
-    listener, tester = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
+    listener, tester = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
     # The folder of the kits would hide modules of the library that have their names.
     del sys.path[0]
-    for name in MODULES:
+    for name in sys.argv[3:]:
         import_module(name)
     if len(list(Path("/proc/self/task").iterdir())) > 1:
-        raise RuntimeError("a module for Spark's processes has started a thread, which no fork would have")
+        raise RuntimeError("a module has started a thread, which no fork would have")
     gc.collect()
     gc.freeze()
     Forks(listener, tester).serve()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from typing import Any
 
 from duobus.testing.server import ServerProcess
 from kits.published import Island, cleaned_environment, copy_of_certifi
+from kits.warm_python import Kind, WarmPython
 
 #: Set where samples that cannot be had are to be a failure instead of a skip.
 REQUIRED = "DUOBUS_REQUIRE_SAMPLES"
@@ -28,7 +28,13 @@ TENANT, CLIENT, SECRET = "adfs", "samples", "a secret of the samples"
 SUBSCRIPTION, SESSION_SUBSCRIPTION = "subscription", "sessions"
 KEY_NAME, KEY = "RootManageSharedAccessKey", "SAS_KEY_VALUE"
 
-
+#: What the samples import; fifty processes would need a second each for it.
+MODULES = (
+    "aiohttp",
+    "azure.identity.aio",
+    "azure.servicebus.aio.management",
+    "azure.servicebus.management",
+)
 #: Instead of the machine's identity.
 OF_THE_ENVIRONMENT = {
     "AZURE_AUTHORITY_HOST": "https://localhost",
@@ -66,13 +72,12 @@ def _configuration(places: Iterable[int]) -> dict[str, Any]:
     return {"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": queues, "Topics": topics}]}}
 
 
-class Samples:
+class Samples(WarmPython):
     """Runs samples against one broker."""
 
     def __init__(self, obtained: Path, folder: Path, island: Island, server: ServerProcess) -> None:
         self.folder = obtained / "samples"
         self._work = folder
-        self._prefix = island.prefix
         self._packages = folder / "packages"
         self._packages.mkdir()
         bundle = copy_of_certifi(obtained, self._packages, [Path(server.ca)])
@@ -89,6 +94,10 @@ class Samples:
             # For what takes its authorities from OpenSSL: asyncio.
             "SSL_CERT_FILE": str(bundle),
         }
+        self._feeder = folder / "feeder.py"
+        self._feeder.write_text(_FEEDER)
+        # The forks are in the network of the process that waits.
+        super().__init__(folder, Kind(MODULES, environment=self._environment, prefix=island.prefix))
 
     def entities(self, place: int, *, has_sessions: bool) -> dict[str, str]:
         """The variables that name the entities of one sample."""
@@ -115,7 +124,7 @@ class Samples:
     def run_until(self, program: Path, wanted: str, limit_s: float, environment: Mapping[str, str]) -> str:
         """Run one that has no end until it has printed something, then end it; returns what it has printed."""
         process = subprocess.Popen(
-            [*self._command(program)],
+            self._command(program),
             cwd=self._work,
             env={**self._environment, **environment, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
@@ -142,7 +151,7 @@ class Samples:
     def feeding(self, environment: Mapping[str, str]) -> Iterator[None]:
         """Meanwhile messages come to the queue: three a second."""
         process = subprocess.Popen(
-            [*self._prefix, sys.executable, "-c", _FEEDER],
+            [self.program, self._feeder],
             env={**self._environment, **environment},
             stdin=subprocess.DEVNULL,
         )
@@ -153,7 +162,7 @@ class Samples:
             process.wait()
 
     def _command(self, program: Path) -> list[str]:
-        return [*self._prefix, sys.executable, str(self.folder / program)]
+        return [str(self.program), str(self.folder / program)]
 
 
 _FEEDER = """

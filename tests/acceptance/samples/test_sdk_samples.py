@@ -100,8 +100,12 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Samples]:
     try:
         if not island.is_up:
             do_without("no network of its own can be made here (unshare)", REQUIRED)
-        with IslandServer(island, tmp_path_factory.mktemp("samples-server"), range(len(ALL))) as server:
-            yield Samples(found, tmp_path_factory.mktemp("samples"), island, server)
+        places = range(len(ALL))
+        with (
+            IslandServer(island, tmp_path_factory.mktemp("samples-server"), places) as server,
+            Samples(found, tmp_path_factory.mktemp("samples"), island, server) as made,
+        ):
+            yield made
     finally:
         island.close()
 

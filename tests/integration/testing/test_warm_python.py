@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from kits.warm_python import WarmPython
+from kits.warm_python import Kind, WarmPython
 
 pytestmark = [
     pytest.mark.slow,
@@ -65,6 +65,22 @@ def test_a_fork_ends_with_its_program(python: WarmPython) -> None:
     finally:
         os.close(descriptor)
         daemon.communicate(timeout=60)
+
+
+def test_a_program_runs_in_a_fork_and_writes_at_once_where_it_is_asked_to(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys; print(__name__, 'wave' in sys.modules, sys.argv[1:]); sys.stdin.read(); sys.exit(3)"
+    )
+    (tmp_path / "waits").mkdir()
+    with WarmPython(tmp_path / "waits", Kind(["wave"])) as python:
+        command = [python.program, program, "an argument"]
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"__main__ True ['an argument']\n"
+        running.communicate(timeout=60)
+        assert running.returncode == 3
 
 
 def test_anything_else_is_answered_by_the_interpreter(python: WarmPython) -> None:

@@ -46,6 +46,7 @@ from duobus.storage.journal.merge import merged
 from duobus.storage.journal.replay import Position, missing_commits
 from duobus.storage.journal.segments import FIRST_BYTES, SEGMENT_BYTES, Segments, files_of, remove_files
 from duobus.storage.journal.writeback import WritebackThread
+from duobus.storage.memory import copy_of_fragment, copy_of_source
 from duobus.storage.sqlite.copy_lookup import CopyFound
 from duobus.storage.sqlite.file import StoreOptions, store_failed
 from duobus.storage.sqlite.shared_bodies import topic_keys_of
@@ -358,6 +359,9 @@ class JournalStore(MessagingStore):
 
     def _learn_rows(self) -> None:
         self._fragments, self._sources = self._sqlite.rows_known()
+        self._rows_changed()
+
+    def _rows_changed(self) -> None:
         self._homes = topic_keys_of(self._sources)
         self._sizes_anew()
 
@@ -403,7 +407,10 @@ class JournalStore(MessagingStore):
         """See ``MessagingStore.add_fragments``."""
         with self._whole("create a fragment") as store:
             answers = store.add_fragments(asked)
-            self._learn_rows()
+            # Copies of all rows would make each creation dearer than the one before.
+            self._fragments |= {row.fragment_key: copy_of_fragment(row) for row, _ in answers}
+            self._sources |= {row.source_key: copy_of_source(row) for _, rows in answers for row in rows}
+            self._rows_changed()
             return answers
 
     def drop_entity(self, entity_id: int) -> None:

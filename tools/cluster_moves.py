@@ -28,6 +28,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,8 @@ def play_round(folder: Path, seed: int, moves: int, kill_every: int, clock: Cloc
         cluster = Cluster(folder, postgres.url(), clock)
         for server in cluster.servers:
             stack.callback(server.kill)
-            server.start()
+        with ThreadPoolExecutor(SERVERS) as pool:
+            list(pool.map(ServerProcess.start, cluster.servers))
         _wait(lambda: len(cluster.ask("GET", "fragments") or ()) == 64, clock, "all entities")
         with ClusterTraffic(cluster.client, account, clock, drain_s=DRAIN_S):
             for number in range(moves):

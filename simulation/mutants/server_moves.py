@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 from unittest import mock
@@ -11,8 +11,10 @@ from duobus.broker.fragment_moves.copy import FragmentCopy
 from duobus.cluster.moves.coordinator import ClusterMoves
 from duobus.cluster.moves.entity_move import EntityMove
 from duobus.fragment.fragment import Fragment
+from duobus.fragment.message import ACTIVE
 from duobus.storage.catalog.memory import MemoryCatalog
 from duobus.storage.catalog_rows import CatalogContents, MoveRow
+from duobus.storage.interface import StoredMessage
 
 
 async def _nothing(*_arguments: Any) -> None:
@@ -61,14 +63,15 @@ def duplicate_let_through_after_a_move() -> Iterator[None]:
 
 @contextmanager
 def lock_outlives_its_server() -> Iterator[None]:
-    """A token names a lock of whichever life a fragment is in: one of a server that ended settles another message."""
-    init = Fragment.__init__
+    """What the last owner had handed out stays locked for whoever held it: nobody is left who could end that."""
+    original = Fragment.recover
 
-    def made(self: Fragment, *arguments: Any) -> None:
-        init(self, *arguments)
-        self.prefix = self.prefix[:2] + bytes(len(self.prefix) - 2)
+    def recover(self: Fragment, source_no: int, rows: Iterable[StoredMessage]) -> None:
+        to = self.sources[source_no].highest_delivered
+        free = [row for row in rows if row.state != ACTIVE or not (row.deliveries or row.count <= to)]
+        original(self, source_no, free)
 
-    with mock.patch.object(Fragment, "__init__", made):
+    with mock.patch.object(Fragment, "recover", recover):
         yield
 
 
@@ -76,7 +79,7 @@ def lock_outlives_its_server() -> Iterator[None]:
 def nobody_gives_up() -> Iterator[None]:
     """Moves that their server has left are left by the next one, too: what was set aside is never served again."""
     with (
-        mock.patch.object(MemoryCatalog, "give_up_move", lambda _self, _move: None),
+        mock.patch.object(MemoryCatalog, "give_up_move", return_value=None),
         mock.patch.object(ClusterMoves, "_bring_in", _nothing),
     ):
         yield

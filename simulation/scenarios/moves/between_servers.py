@@ -35,6 +35,8 @@ from simulation.scenarios.sharding import TURNS, NotifyingCatalog, ShardedScenar
 
 #: Pauses between two moves, in virtual seconds.
 PAUSE_S: Final = (0.0, 0.5)
+#: So many times the messages of other worlds.
+SENT_LONGER: Final = 4
 
 
 class _MovingCatalog(NotifyingCatalog):
@@ -151,5 +153,7 @@ def run(seed: int) -> Outcome:
 def run_world(seed: int) -> tuple[Outcome, MovingWorld]:
     """Run one seed; the world as it was left, too."""
     scenario = ShardedScenario(seed)
+    # So that they are sent while things move, which they do after everything was created.
+    scenario.messages *= SENT_LONGER
     world = MovingWorld(seed, scenario.all_queues, scenario.stores)
     return play(scenario, world, NOT_ASKED | TURNS, MovingRun), world

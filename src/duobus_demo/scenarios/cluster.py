@@ -15,6 +15,7 @@ import threading
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -315,8 +316,9 @@ def _with_servers(
     secondary = ServerProcess(folder / "secondary", config=backlogs, arguments=DEFAULT_OPTIONS, clock=clock)
     started = [*servers, secondary]
     try:
-        for server in started:
-            server.start()
+        # Together: each waits for the catalog that the first of them makes.
+        with ThreadPoolExecutor(len(started)) as pool:
+            list(pool.map(ServerProcess.start, started))
         jobs = PairedJobs(servers[0], secondary)
         return ClusterScenario(servers, databases, jobs, watcher, clock, limit_s, messages).play()
     except DemoFailed as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 from unittest import mock
@@ -13,7 +13,7 @@ from duobus.cluster.moves.entity_move import EntityMove
 from duobus.fragment.fragment import Fragment
 from duobus.fragment.message import ACTIVE
 from duobus.storage.catalog.memory import MemoryCatalog
-from duobus.storage.catalog_rows import CatalogContents, MoveRow
+from duobus.storage.catalog_rows import CatalogContents
 from duobus.storage.interface import StoredMessage
 
 
@@ -35,21 +35,6 @@ def served_from_the_old_place() -> Iterator[None]:
         mock.patch.object(EntityMove, "_hold", hold),
         mock.patch.object(EntityMove, "_set_aside", _nothing),
         mock.patch.object(ClusterMoves, "_elsewhere", elsewhere),
-    ):
-        yield
-
-
-@contextmanager
-def decided_by_a_former_owner() -> Iterator[None]:
-    """The catalog takes a decision though the next owner has given the move up, and nothing is set aside."""
-
-    def switch_moves(self: MemoryCatalog, moves: Sequence[MoveRow]) -> None:
-        for move in moves:
-            self.switch_move(move)
-
-    with (
-        mock.patch.object(MemoryCatalog, "switch_moves", switch_moves),
-        mock.patch.object(EntityMove, "_set_aside", _nothing),
     ):
         yield
 
@@ -87,7 +72,6 @@ def nobody_gives_up() -> Iterator[None]:
 
 BUGS: Final[dict[str, Callable[[], Any]]] = {
     "served-from-the-old-place": served_from_the_old_place,
-    "decided-by-a-former-owner": decided_by_a_former_owner,
     "duplicate-let-through-after-a-move": duplicate_let_through_after_a_move,
     "lock-outlives-its-server": lock_outlives_its_server,
     "nobody-gives-up": nobody_gives_up,

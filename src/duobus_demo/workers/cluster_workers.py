@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
 
@@ -211,7 +212,7 @@ class ClusterTraffic:
             except MessageNotFoundError:
                 # Not deferred after all, or completed though that was not answered.
                 continue
-            self._account.received(JOBS, message.message_id, number)
+            self._account.received(JOBS, str(message.message_id), number)
             receiver.complete_message(message)
             del put_off[number]
 
@@ -221,8 +222,8 @@ class ClusterTraffic:
                 with client.get_queue_receiver(VISITS, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1) as receiver:
                     while messages := receiver.receive_messages(10, max_wait_time=1):
                         for message in messages:
-                            session, number = message.message_id.split(":")
-                            self._account.received(VISITS, message.message_id, message.sequence_number)
+                            session, number = str(message.message_id).split(":")
+                            self._account.received(VISITS, str(message.message_id), message.sequence_number or 0)
                             self._account.in_session(session, int(number))
                             receiver.complete_message(message)
 
@@ -252,7 +253,7 @@ class _Round:
         ids: By flow, what is entered.
     """
 
-    def __init__(self, ids: dict[str, Sequence[str]], send: Callable[[Any], None]) -> None:
+    def __init__(self, ids: Mapping[str, Sequence[str]], send: Callable[[Any], None]) -> None:
         self.ids = ids
         self.send = send
 
@@ -262,21 +263,25 @@ def _jobs(*, is_paired: bool) -> Iterator[_Round]:
     for number in count():
         ids = [f"{number}.{part}" for part in range(_AT_ONCE)]
         if number % _SCHEDULED == 0 and not is_paired:
-            yield _Round({JOBS: ids}, lambda sender, ids=ids: _schedule(sender, ids))
+            yield _Round({JOBS: ids}, partial(_schedule, ids))
         else:
             times = 2 if number % _TWICE == 0 else 1
-            yield _Round({JOBS: ids}, lambda sender, ids=ids, times=times: _send_all(sender, ids, times))
+            yield _Round({JOBS: ids}, partial(_send_all, ids, times))
 
 
-def _send_all(sender: Any, ids: Sequence[str], times: int) -> None:
+def _send_one(message: ServiceBusMessage, sender: Any) -> None:
+    sender.send_messages(message)
+
+
+def _send_all(ids: Sequence[str], times: int, sender: Any) -> None:
     for _ in range(times):
         # All of a batch in one fragment; duplicates meet in it.
         sender.send_messages([ServiceBusMessage(one, message_id=one, partition_key=one.split(".")[0]) for one in ids])
 
 
-def _schedule(sender: Any, ids: Sequence[str]) -> None:
+def _schedule(ids: Sequence[str], sender: Any) -> None:
     due = datetime.now(UTC) + timedelta(seconds=_DELAY_S)
-    stamp = {"due": str(int(due.timestamp() * 1000))}
+    stamp: Any = {"due": str(int(due.timestamp() * 1000))}
     key = ids[0].split(".")[0]
     messages = [ServiceBusMessage(o, message_id=o, partition_key=key, application_properties=stamp) for o in ids]
     sender.schedule_messages(messages, due)
@@ -288,7 +293,7 @@ def _visits() -> Iterator[_Round]:
         for session in _SESSIONS:
             one = f"{session}:{number}"
             message = ServiceBusMessage(one, message_id=one, session_id=session)
-            yield _Round({VISITS: [one]}, lambda sender, message=message: sender.send_messages(message))
+            yield _Round({VISITS: [one]}, partial(_send_one, message))
 
 
 def _news() -> Iterator[_Round]:
@@ -298,4 +303,4 @@ def _news() -> Iterator[_Round]:
         colour = "red" if number % 2 else "blue"
         message = ServiceBusMessage(one, message_id=one, application_properties={"colour": colour})
         flows = {"all": [one], **({"red": [one]} if number % 2 else {})}
-        yield _Round(flows, lambda sender, message=message: sender.send_messages(message))
+        yield _Round(flows, partial(_send_one, message))

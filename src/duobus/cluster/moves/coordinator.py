@@ -307,12 +307,12 @@ class ClusterMoves(FragmentMoves):
                     continue
                 unit.catalog.give_up_move(move)
                 move = move.reversed()
-            broker = unit.brokers.get(move.from_store)
-            if broker is not None and broker.state != "open":
+            left = unit.brokers.get(move.from_store)
+            if left is not None and left.state != "open":
                 self._look_again()
-            elif broker is not None and move not in self._clearing:
+            elif left is not None and move not in self._clearing:
                 unit.copies.end(move.entity_id, move.fragment_no)
-                task = asyncio.get_running_loop().create_task(self._delete(broker, move), name="clear-up-move")
+                task = asyncio.get_running_loop().create_task(self._delete(left, move), name="clear-up-move")
                 self._clearing[move] = task
 
     async def _delete(self, broker: MessageBroker, move: MoveRow) -> None:

@@ -90,6 +90,9 @@ class EntityMove:
             MoveAborted, StoreFailed, ServiceBusError: It was not moved; the catalog knows of moves to be given up.
         """
         watches = self._origin.commit_loop.watches
+        known = {(move.entity_id, move.fragment_no) for move in self._unit.catalog.read().moves}
+        if any((move.entity_id, move.fragment_no) in known for move in self.moves):
+            raise MoveAborted("what an earlier move of it has left behind is not deleted yet; try again")
         for move in self.moves:
             self._unit.catalog.begin_move(move)
         try:

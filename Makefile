@@ -147,6 +147,10 @@ sim-bugs: $(STAMP) ## See each planted bug caught, by its recorded seed or by a 
 killloop: $(STAMP) ## Kill a broker under SDK traffic, 1,000 times (KILLS=...)
 	$(BIN)/python tools/killloop.py --kills $(or $(KILLS),1000) $(ARGS)
 
+.PHONY: moves
+moves: $(STAMP) ## Move fragments between three servers under SDK traffic, 1,000 times (MOVES=..., SEED=...)
+	$(BIN)/python tools/cluster_moves.py --moves $(or $(MOVES),1000) --seed $(or $(SEED),1) $(ARGS)
+
 faults: $(STAMP) ## Let faults of processes and disks strike under SDK traffic, 10 minutes each (MINUTES=...)
 	$(BIN)/python tools/faults.py --minutes $(or $(MINUTES),10) $(ARGS)
 

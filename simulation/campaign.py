@@ -23,6 +23,7 @@ from simulation.mutants import entity_life as life_mutants
 from simulation.mutants import forwarding as forwarding_mutants
 from simulation.mutants import idle as idle_mutants
 from simulation.mutants import queues as queue_mutants
+from simulation.mutants import server_moves as server_moves_mutants
 from simulation.mutants import servers as servers_mutants
 from simulation.mutants import sharding as sharding_mutants
 from simulation.mutants import topics as topics_mutants
@@ -43,6 +44,7 @@ from simulation.scenarios import (
     topics,
     wire_topics,
 )
+from simulation.scenarios.moves import between_servers
 
 #: Of so many seeds one is run twice, where a run has a digest.
 TWICE_EVERY: Final = 50
@@ -128,6 +130,11 @@ WORLDS: Final[Mapping[str, CampaignWorld]] = {
     "fair": CampaignWorld("neighbours in one store", lambda seed: _words(fairness.run(seed).wrong), fairness.BUGS),
     "servers": CampaignWorld("servers over one catalog", _servers(servers.run), servers_mutants.BUGS),
     "spread": CampaignWorld("queues over the stores of all servers", _servers(sharding.run), sharding_mutants.BUGS),
+    "server-moves": CampaignWorld(
+        "entities that move between stores of different servers",
+        _servers(between_servers.run),
+        server_moves_mutants.BUGS,
+    ),
     "owners": CampaignWorld(
         "the leases of stores alone", lambda seed: _words(leases.run(seed).violations), leases.BUGS
     ),

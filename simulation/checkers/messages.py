@@ -12,6 +12,7 @@ from simulation.history.events import (
     RECEIVE_AND_DELETE,
     Delivery,
     Drained,
+    Expired,
     NumberTold,
     Peeked,
     SendBegin,
@@ -228,6 +229,15 @@ def too_many_copies(invariant: int, facts: Facts, uid: str, deliveries: list[Del
             yield Violation(invariant, f"{uid} is {len(found)} messages of {entity}", *found.values())
 
 
+def _was_undone(facts: Facts, notice: Expired, dead: Delivery) -> bool:
+    """Whether a crash may have undone a removal that was decided and not on disk yet.
+
+    A delivery that was given back uncounted beside it is counted then, and may have been the last.
+    """
+    lost = any(notice.index < crash.index < dead.index for crash in facts.crashes_of(dead))
+    return lost and dead.reason == "MaxDeliveryCountExceeded"
+
+
 def time_to_live(facts: Facts) -> Iterator[Violation]:
     """I22: nothing is delivered after its expiry; what expired is removed or dead-lettered as the entity says.
 
@@ -251,5 +261,5 @@ def time_to_live(facts: Facts) -> Iterator[Violation]:
             if again.broker_ms > notice.broker_ms:
                 yield Violation(22, f"{notice.uid} expired and was delivered", notice, again)
         forgotten = facts.by_message.get((notice.entity, DEAD_LETTER, notice.seq), ())
-        if forgotten and not notice.dead_lettered:
+        if forgotten and not notice.dead_lettered and not _was_undone(facts, notice, forgotten[0]):
             yield Violation(22, f"{notice.uid} was removed and dead-lettered", notice, forgotten[0])

@@ -66,12 +66,12 @@ class FairWatch:
                 self._since[id(command)] = command, loop.commit_no
             submit(loop, command)
 
-        def decided(loop: CommitLoop, command: Any, now_ms: int, commit: Any, touched: Any) -> bool:
+        def decided(loop: CommitLoop, command: Any, now_ms: int, commit: Any) -> bool:
             self.waiting = max(self.waiting, len(loop.pending) + len(loop.lines))
             since = self._since.pop(id(command), None)
             if since is not None:
                 self._decided(commit.commit_no - since[1])
-            return decide(loop, command, now_ms, commit, touched)
+            return decide(loop, command, now_ms, commit)
 
         def written(link: OutgoingLink, *rest: Any) -> None:
             if link.queue.path == QUIET:

@@ -122,13 +122,13 @@ def _left_behind(world: World) -> Iterator[str]:
 @contextmanager
 def row_left_behind() -> Iterator[None]:
     """What came while the copy was made is not fetched when the fragment is held."""
-    original = FragmentMove._finish
+    original = FragmentMove.finish
 
     async def finish(self: FragmentMove, fragment: Any) -> None:
         with mock.patch.object(FragmentMove, "_round", _nothing):
             await original(self, fragment)
 
-    with mock.patch.object(FragmentMove, "_finish", finish):
+    with mock.patch.object(FragmentMove, "finish", finish):
         yield
 
 
@@ -154,16 +154,16 @@ def open_in_both() -> Iterator[None]:
     def take_out(_broker: FragmentHost, _plan: FragmentPlan) -> list[Run]:
         return []
 
-    def decide(self: CommitLoop, command: Any, now_ms: int, commit: CommitBatch, touched: dict[object, Any]) -> bool:
+    def decide(self: CommitLoop, command: Any, now_ms: int, commit: CommitBatch) -> bool:
         # Nor does it look whose the fragment is by now.
         handle = command.handle if hasattr(command, "handle") else None
         if handle is not None and handle.fragment is not None and handle.broker is not self._broker:
             handle.broker, moved = self._broker, handle.broker
             try:
-                return original(self, command, now_ms, commit, touched)
+                return original(self, command, now_ms, commit)
             finally:
                 handle.broker = moved
-        return original(self, command, now_ms, commit, touched)
+        return original(self, command, now_ms, commit)
 
     original = CommitLoop._decide
     with mock.patch.object(FragmentHost, "export_fragment", take_out), mock.patch.object(CommitLoop, "_decide", decide):

@@ -163,7 +163,7 @@ class SimulatedServerProcess:
         world = self.world
         entropy = SeededEntropy(f"{world.seed}:{self.host}:{self._life}")
         self.time = time = BrokerTime(self.clock, 0)
-        self.unit = unit = _WatchedClusterUnit(world.catalog, _ignored, Quotas(), entropy.uuid, time)
+        self.unit = unit = _WatchedClusterUnit(world.catalog, world.told, Quotas(), entropy.uuid, time)
         unit.world = world
         unit.namespace(NAMESPACE)
         unit.directory = Directory(world.catalog.read())
@@ -173,7 +173,7 @@ class SimulatedServerProcess:
             unit, Authorizer([rules]), clock=self.clock, entropy=entropy, log=Log("simulation"), metering=metering
         )
         self.node_id = str(entropy.uuid())
-        details = NodeDetails("simulated", keeps_own=True)
+        details = NodeDetails("simulated", keeps_own=True, moves_fragments=True)
         me = NodeEntry(self.node_id, f"{self.host}:{world.PORT}", self.host, is_leaving=False, details=details)
         self.cluster = cluster = _Beating(
             me,
@@ -270,6 +270,10 @@ class ServersWorld(World):
         self.moved = 0
         self.servers = [SimulatedServerProcess(self, f"server-{number}") for number in range(1, SERVERS + 1)]
         self._draw = random.Random(f"door:{seed}")
+
+    def told(self, _store_id: int, what: str, _why: str) -> None:
+        """A line of the log of one of them."""
+        self.on_event(what)
 
     def place_of(self, store_id: int) -> str:
         """The database of a store."""
@@ -369,10 +373,6 @@ class ServersWorld(World):
 
 def _stop(writer: DatabaseLink) -> None:
     writer.stop()
-
-
-def _ignored(_store_id: int, _what: str, _why: str) -> None:
-    """Nobody reads the log."""
 
 
 def mortal(queue: QueueDescription) -> QueueDescription:

@@ -28,25 +28,31 @@ from simulation.world.world import NAMESPACE, Grant
 TURNS: Final = frozenset({26})
 
 
-class _NotifyingCatalog(MemoryCatalog):
+class NotifyingCatalog(MemoryCatalog):
     """Raises the revision that servers see, as a shared catalog does with every change."""
 
     def __init__(self, world: ShardedWorld) -> None:
         super().__init__()
         self._world = world
 
+    def changed(self) -> None:
+        """Have every server see it."""
+        self._world.leases.revision += 1
+
     def begin_create(
         self, namespace: str, kind: str, path: str, description: bytes, slots: Any, needed_id: int | None = None
     ) -> int:
-        self._world.leases.revision += 1
+        """See Catalog."""
+        self.changed()
         return super().begin_create(namespace, kind, path, description, tuple(slots), needed_id)
 
     def finish_delete(self, entity_id: int) -> None:
-        self._world.leases.revision += 1
+        """See Catalog."""
+        self.changed()
         super().finish_delete(entity_id)
 
     def _change(self, entity_id: int, **changes: object) -> None:
-        self._world.leases.revision += 1
+        self.changed()
         super()._change(entity_id, **changes)
 
 
@@ -69,6 +75,7 @@ class ShardedWorld(ServersWorld):
     """Servers that spread."""
 
     is_spreading = True
+    catalog_type = NotifyingCatalog
     # Every store has fragments of every queue, up to 64 here, and is opened with hundreds of calls: 3.4 s were
     # measured, and one of the calls may have been stuck when the faults ended.
     peace_ms = PEACE_MS + round(STUCK_S[1] * 1000)
@@ -76,7 +83,7 @@ class ShardedWorld(ServersWorld):
     def __init__(self, seed: int, queues: list[QueueDescription], stores: int) -> None:
         super().__init__(seed, queues, stores)
         kept = self.catalog.read()
-        self.catalog = _NotifyingCatalog(self)
+        self.catalog = self.catalog_type(self)
         for namespace in kept.namespaces:
             self.catalog.put_namespace(namespace)
         for store in kept.stores:

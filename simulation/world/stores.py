@@ -205,6 +205,27 @@ class CrashingStore(DrawnFaults, MessagingStore):
 
         return tell
 
+    def find_fragment(self, entity_id: int, fragment_no: int) -> tuple[FragmentRow, list[SourceRow], int] | None:
+        """Return a fragment with its sources."""
+        self._require_usable()
+        state = self._state
+        key = find_fragment(state, entity_id, fragment_no)
+        if key is None:
+            return None
+        sources = [SourceRow(s, *row) for s, row in sorted(state.sources.items()) if row[0] == key]
+        shared = next((shared_bytes(state).get(one.source_key, 0) for one in sources if not one.source_no), 0)
+        return FragmentRow(key, *state.fragments[key]), sources, shared
+
+    def relabel_fragment(self, entity_id: int, fragment_no: int, becomes: int, epoch: int) -> None:
+        """Give a fragment to another entity number."""
+
+        def operation(state: DiskState) -> None:
+            key = find_fragment(state, entity_id, fragment_no)
+            if key is not None:
+                state.fragments[key] = (becomes, fragment_no, max(state.fragments[key][2], epoch))
+
+        self._perform(operation)
+
     def drop_entity(self, entity_id: int) -> None:
         """Delete all that belongs to an entity."""
 

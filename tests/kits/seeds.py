@@ -22,6 +22,7 @@ CLEAN: Final[Mapping[str, Sequence[int]]] = {
     "moves": range(1, 19),
     "owners": range(1, 31),
     "queues": range(1, 41),
+    "server-moves": range(1, 13),
     "topics": range(1, 21),
     "wire-topics": range(1, 21),
 }

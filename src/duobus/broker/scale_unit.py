@@ -505,7 +505,8 @@ class ScaleUnit:
                 "older copy of it was put in its place, and what was given out since would be given out again. "
                 + _replace_advice(broker.store_id)
             )
-        found = {(row.entity_id, row.fragment_no) for row in contents.fragments}
+        # What is set aside for a move is there, whoever it belongs to.
+        found = {(abs(row.entity_id), row.fragment_no) for row in contents.fragments}
         if not mark.identity or found == broker.plans.keys():
             return
         try:

@@ -79,5 +79,11 @@ def _subscriptions(rows: Iterable[EntityRow]) -> Iterable[EntityRow]:
     return (row for row in rows if row.kind == SUBSCRIPTION)
 
 
+def subscriptions_of(topic: EntityRow, rows: Iterable[EntityRow]) -> list[EntityRow]:
+    """The subscriptions of a topic, in whatever state."""
+    place = topic.namespace.lower(), topic.path.lower()
+    return [row for row in _subscriptions(rows) if _topic_of(row) == place]
+
+
 def _topic_of(row: EntityRow) -> tuple[str, str]:
     return row.namespace.lower(), topic_of(row.path)

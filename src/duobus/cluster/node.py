@@ -130,6 +130,7 @@ class ClusterNode:
         self._load_from = (clock.monotonic_ms(), processor_seconds())
         unit.sharded_entities.is_understood = self._all_place
         unit.sharded_entities.is_served = lambda store_id: self.owner_of(store_id) != MOVING
+        unit.entity_moves.is_understood = self._all_move_fragments
 
     # -- start and stop -----------------------------------------------------------------------------------------
 
@@ -173,6 +174,10 @@ class ClusterNode:
         """Whether no server is of a version that does not know entities of a placement."""
         nodes = self.ownership.nodes.values()
         return all(node.details is not None and node.details.placement >= placement for node in nodes)
+
+    def _all_move_fragments(self) -> bool:
+        """Whether no server is of a version that does not know of fragments that are set aside for a move."""
+        return all(node.details is not None and node.details.moves_fragments for node in self.ownership.nodes.values())
 
     # -- beats --------------------------------------------------------------------------------------------------
 
@@ -331,8 +336,11 @@ class ClusterNode:
             return HERE
         if (namespace.lower(), key) in self._unit.directory.sharded:
             return MOVING
-        store_id = self._unit.directory.store_of(namespace, key)
-        return UNKNOWN if store_id is None else self.owner_of(store_id)
+        row = self._unit.directory.row_of(namespace, key)
+        if row is None:
+            return UNKNOWN
+        owner = self.owner_of(row.slots[0].store_id)
+        return MOVING if owner == HERE and row.entity_id in self._unit.absent else owner
 
     def sharded_entity_of(self, namespace: str, key: str) -> ShardedEntityMap | None:
         """See OwnerDirectory."""
@@ -384,9 +392,10 @@ class ClusterNode:
             key = "/".join(lower[:length])
             if home is not None and home.is_taken(key):
                 return None
-            store_id = self._unit.directory.store_of(namespace, key)
-            if store_id is not None:
-                return self._http_address(store_id)
+            row = self._unit.directory.row_of(namespace, key)
+            if row is not None:
+                address = self._http_address(row.slots[0].store_id)
+                return "" if address is None and row.entity_id in self._unit.absent else address
         store_id = self._unit.directory.store_for_new(namespace, "/".join(lower)) if may_be_new else None
         return "?" if store_id is None else self._http_address(store_id)
 
@@ -422,8 +431,7 @@ class ClusterNode:
 
     def status(self) -> dict[str, Any]:
         """See ClusterManagement."""
-        places = {row.store_id: row.path for row in self._unit.directory.contents.stores}
-        return status_of(self.ownership.table, places, self.node_id)
+        return status_of(self.ownership.table, self._unit.directory.contents, self.node_id)
 
     def outline(self) -> dict[str, object]:
         """See ClusterManagement; what was known last, and how long ago that was."""

@@ -15,9 +15,11 @@ from duobus.broker.message_broker import MessageBroker
 from duobus.broker.protocols import LateRefusal
 from duobus.broker.scale_unit import ScaleUnit
 from duobus.clock import BrokerTime, Clock
-from duobus.cluster.directory import Directory
+from duobus.cluster.directory import Directory, subscriptions_of
 from duobus.cluster.forwarding.receiver import ForwardReceiver
 from duobus.cluster.forwarding.sender import RemoteForwarder
+from duobus.cluster.moves.coordinator import ClusterMoves
+from duobus.cluster.moves.copies import IncomingCopies
 from duobus.cluster.sharding.entities import ShardedEntities
 from duobus.cluster.sharding.idle import ToldIdle
 from duobus.cluster.sharding.topics import ShardedTopicLife
@@ -91,6 +93,9 @@ class ClusteredScaleUnit(ScaleUnit):
         directory: Where all entities are.
         adopted: Stores that are served here, with everything in them.
         remote, receiver: What is forwarded to entities of other servers, and from these.
+        copies: What is brought into the stores here of fragments that move.
+        entity_moves: Its own moves of entities, and what the catalog asks for because of others'.
+        absent: Numbers of entities that the catalog may say are here and that nobody can use here at this moment.
         sharded_entities: What is spread over all stores.
     """
 
@@ -112,6 +117,9 @@ class ClusteredScaleUnit(ScaleUnit):
         self.forwarding.remote_entities = self.remote
         self.sharded_entities = ShardedEntities(self)
         self.topics = ShardedTopicLife(self, self.sharded_entities)
+        self.copies = IncomingCopies(self)
+        self.absent: set[int] = set()
+        self.moves = self.entity_moves = ClusterMoves(self)
         self._time = time
         self._adopting = asyncio.Lock()
 
@@ -121,7 +129,7 @@ class ClusteredScaleUnit(ScaleUnit):
         return self._time
 
     def _is_adopted(self, entity_id: int) -> bool:
-        return self.directory.store_of_id(entity_id) in self.adopted
+        return self.directory.store_of_id(entity_id) in self.adopted and entity_id not in self.absent
 
     def namespace(self, name: str) -> Namespace:
         """See ScaleUnit; others have entities of it, too."""
@@ -148,6 +156,7 @@ class ClusteredScaleUnit(ScaleUnit):
             self.brokers[broker.store_id] = broker
             self.catalog.mark.see(directory.contents)
             broker.store.mark = self.catalog.mark
+            self.entity_moves.give_up(directory.contents, broker.store_id)
             try:
                 for space in directory.contents.namespaces:
                     self.namespace(space.name)
@@ -171,7 +180,9 @@ class ClusteredScaleUnit(ScaleUnit):
             if self.brokers.get(broker.store_id) is broker:
                 # It was not lost while it was opened.
                 self.adopted.add(broker.store_id)
-            await self.sharded_entities.see(self._newer(directory), broker.store_id)
+            newest = self._newer(directory)
+            await self.entity_moves.settle(newest.contents)
+            await self.sharded_entities.see(newest, broker.store_id)
 
     def demand_own(self, broker: MessageBroker, contents: StoreContents) -> None:
         """See Watcher; another server may have changed the catalog, and told the store, after it was read here."""
@@ -211,22 +222,30 @@ class ClusteredScaleUnit(ScaleUnit):
         """Serve a store no more, in good order: what was taken is committed and answered first."""
         broker = self.brokers.get(store_id)
         if broker is not None:
-            for queue in self._of_broker(broker):
-                queue.is_leaving = True
-                for scheduler in queue.schedulers.values():
-                    scheduler.is_paused = True
-                self.notify(queue)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(FINISH_S):
-                    # What clients sent before they learn of it is still on its way here.
-                    await asyncio.sleep(LAST_SENDS_S)
-                    await self._await_settlements(broker)
-                    await broker.finish()
+            await self._take_leave(self._of_broker(broker), broker)
         return self.drop(store_id, why)
 
-    async def _await_settlements(self, broker: MessageBroker) -> None:
-        """Wait until nobody holds a locked message of a store, for a while."""
-        holding = self._of_broker(broker)
+    async def take_leave(self, entity_id: int) -> None:
+        """An entity is about to move: clients are to settle what they hold, and what was taken is committed."""
+        leaving = self._of_entity(entity_id)
+        if leaving:
+            await self._take_leave(leaving, leaving[0].fragments[0].broker)
+
+    async def _take_leave(self, leaving: list[Queue], broker: MessageBroker) -> None:
+        for queue in leaving:
+            queue.is_leaving = True
+            for scheduler in queue.schedulers.values():
+                scheduler.is_paused = True
+            self.notify(queue)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FINISH_S):
+                # What clients sent before they learn of it is still on its way here.
+                await asyncio.sleep(LAST_SENDS_S)
+                await self._await_settlements(leaving)
+                await broker.finish()
+
+    async def _await_settlements(self, holding: list[Queue]) -> None:
+        """Wait until nobody holds a locked message of these, for a while."""
         for _ in range(round(SETTLE_S / _SETTLE_LOOK_S)):
             holding = [queue for queue in holding if queue.locked()]
             if not holding:
@@ -246,6 +265,38 @@ class ClusteredScaleUnit(ScaleUnit):
         else:
             super()._delete_idle(queue)
 
+    def _of_entity(self, entity_id: int) -> list[Queue]:
+        """A queue, or a topic with its subscriptions."""
+        return [queue for queue in self._queues() if queue.fragments and queue.fragments[0].entity_id == entity_id]
+
+    def let_go(self, entity_id: int) -> None:
+        """Serve an entity here no more: its links are detached, and attach again where it is."""
+        for queue in self._of_entity(entity_id):
+            self._let_go(queue)
+
+    def has(self, row: EntityRow) -> bool:
+        """Whether a queue or topic of the catalog is served here."""
+        home = self.namespaces.get(row.namespace.lower())
+        key = row.path.lower()
+        found = None if home is None else home.queues.get(key) or home.topics.get(key)
+        return found is not None and found.entity_id == row.entity_id
+
+    def plan_entity(self, row: EntityRow, contents: CatalogContents) -> None:
+        """Have what came into a store of this server by a move under its name; its fragments are brought in next."""
+        if row.kind == QUEUE:
+            self._add_queue(row)
+        else:
+            self.topics.found([row, *subscriptions_of(row, contents.entities)])
+
+    async def begin_entity(self, row: EntityRow, contents: CatalogContents) -> None:
+        """Its fragments are there: do what goes on in it by itself."""
+        if row.kind == TOPIC:
+            await self.topics.resume(subscriptions_of(row, contents.entities))
+        for queue in self._of_entity(row.entity_id):
+            self.idle_watch.begin(queue)
+            self.forwarding.begin(queue, queue.source_no)
+            self.notify(queue)
+
     def _let_go(self, queue: Queue) -> None:
         home = self.namespace(queue.namespace)
         if isinstance(queue, Topic):
@@ -254,7 +305,7 @@ class ClusteredScaleUnit(ScaleUnit):
             home.queues.pop(queue.path.lower(), None)
         queue.has_moved = True
         queue.idle = None
-        self.forwarding.end(queue)
+        self.forwarding.end(queue, queue.source_no)
         self.notify(queue)
 
     # -- sharded queues ---------------------------------------------------------------------------------
@@ -264,6 +315,9 @@ class ClusteredScaleUnit(ScaleUnit):
         if self._newer(directory) is not directory:
             # Somebody else has read it meanwhile, and acts on that.
             return
+        if directory.contents.revision >= self.catalog.mark.revision:
+            # From the moment at which clients are led here they find either the entity or that it is not there yet.
+            self.absent |= self.entity_moves.missing(directory.contents)
         self.directory = directory
         # What other servers have created, this one may be about to make in its stores.
         self.catalog.mark.see(directory.contents)
@@ -271,7 +325,9 @@ class ClusteredScaleUnit(ScaleUnit):
         # Every server has all relays.
         self.relays.refresh(row for row in directory.contents.entities if row.state == LIVE)
         async with self._adopting:
-            await self.sharded_entities.see(self._newer(directory))
+            newest = self._newer(directory)
+            await self.entity_moves.settle(newest.contents)
+            await self.sharded_entities.see(newest)
 
     def _newer(self, directory: Directory) -> Directory:
         """What was read of the catalog last, by whoever did: what is older may lack what was done here since."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
 from duobus.errors import ArgumentInvalid
+from duobus.model.address import whole_path
 from duobus.storage.catalog.leases import NodeEntry, Table
+from duobus.storage.catalog_rows import CatalogContents
 
 #: States of a server: it takes stores; it has been told to give them away; it stops.
 SERVING: Final = "serving"
@@ -16,16 +17,20 @@ STOPPING: Final = "stopping"
 #: States of a store: a server holds its lease; nobody does, or the holder is not heard of.
 HELD: Final = "held"
 FREE: Final = "free"
+#: States of a move of a fragment: it is being copied; what it has left behind is being deleted.
+COPYING: Final = "copying"
+CLEARING: Final = "clearing up"
 
 
-def status_of(table: Table, places: Mapping[int, str], own_id: str) -> dict[str, Any]:
+def status_of(table: Table, contents: CatalogContents, own_id: str) -> dict[str, Any]:
     """Return servers and stores as JSON tells them; times are in milliseconds, by the clock of the database.
 
     Args:
         table: The table of leases, as it was seen last.
-        places: Number of a store to its address, without secrets.
+        contents: What the catalog held when it was read last; addresses of stores are without secrets.
         own_id: Of the server that tells.
     """
+    places = {row.store_id: row.path for row in contents.stores}
     addresses = {node.node_id: node.http_address for node in table.nodes}
     holders = {
         lease.store_id: addresses.get(lease.node_id) if lease.node_id and not lease.is_over else None
@@ -54,7 +59,22 @@ def status_of(table: Table, places: Mapping[int, str], own_id: str) -> dict[str,
     ]
     # Of a server that is drained and away nothing else is known.
     absent = [address for address in table.drained if address not in addresses.values()]
-    return {"servers": servers, "stores": stores, "drainedAndAway": absent}
+    return {"servers": servers, "stores": stores, "drainedAndAway": absent, "moves": _moves(contents)}
+
+
+def _moves(contents: CatalogContents) -> list[dict[str, Any]]:
+    """Fragments that are on their way, or have left something behind that is being deleted."""
+    entities = {row.entity_id: row for row in contents.entities}
+    found = []
+    for move in contents.moves:
+        row = entities.get(move.entity_id)
+        home = next((s.store_id for s in row.slots if s.fragment_no == move.fragment_no), None) if row else None
+        is_moving = home == move.from_store
+        path = None if row is None else whole_path(row.path)
+        where = {"from": move.from_store, "to": move.to_store if is_moving else None}
+        state = COPYING if is_moving else CLEARING
+        found.append({"entity": path, "fragment": move.fragment_no, **where, "state": state})
+    return found
 
 
 def _server(node: NodeEntry, table: Table) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 asyncio's own transports do the same. For each read there are an entry in a list of what is ready, a handle in a line of
 handles, and a context in which it is run; the loop of a server calls what watches a socket at once
-(``server/turn_selector.py``). Where messages come one at a time that is a part of what each costs (decision 0072).
+(``server/turn_selector.py``). Where messages come one at a time that is a part of what each costs (decision 0071).
 
 As with asyncio's: what the socket does not take waits, and the protocol is told when too much does; a connection that
 is lost is told to the protocol once, never within a call of the protocol's own.

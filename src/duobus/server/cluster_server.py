@@ -102,7 +102,7 @@ def open_cluster_forwarding(amqp: AmqpServer, unit: ClusteredScaleUnit, node: Cl
     """From now on messages are forwarded to entities of other servers, and taken in from these."""
     rules = partial(rules_of, unit)
     unit.remote.connect(node, AmqpClusterConnections(node.node_id, node.context, clock, rules))
-    amqp.nodes[FORWARDING_NODE] = ForwardingEndpoint(unit.receiver, rules).attach
+    amqp.nodes[FORWARDING_NODE] = ForwardingEndpoint(unit.receiver, rules, unit.copies).attach
 
 
 #: How long a start waits for another server that prepares the same catalog, in tries and seconds between them.
@@ -226,7 +226,12 @@ class ClusterServer(Server):
         settings = self.settings
         assert settings.join is not None
         details = NodeDetails(
-            running_version() or "unknown", settings.weight, settings.labels, keeps_own=True, placement=PLACEMENT
+            running_version() or "unknown",
+            settings.weight,
+            settings.labels,
+            keeps_own=True,
+            placement=PLACEMENT,
+            moves_fragments=True,
         )
         me = NodeEntry(str(self._entropy.uuid()), "", "", is_leaving=False, details=details)
         self.node = ClusterNode(

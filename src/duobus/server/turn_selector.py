@@ -6,7 +6,7 @@ ready sockets between. Here they stand in a line of their own (``TurnLoop.call_a
 off before it asks (decision 0068).
 
 Files that are *watched* (``TurnLoop.watch``), as those of plain connections are, are called by the selector itself as
-soon as they are ready: for them, too, there is no handle, no context and no line (decision 0072). So a turn in which
+soon as they are ready: for them, too, there is no handle, no context and no line (decision 0071). So a turn in which
 nothing else happens does not leave the selector:
 
     select ─ work off the line ─ ask the system ─ call what watches ─ work off the line ─ ask ─ ... ─ return

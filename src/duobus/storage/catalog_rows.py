@@ -96,6 +96,10 @@ class MoveRow(msgspec.Struct, frozen=True):
     from_store: int
     to_store: int
 
+    def reversed(self) -> MoveRow:
+        """The same, the other way round."""
+        return MoveRow(self.entity_id, self.fragment_no, self.to_store, self.from_store)
+
 
 class CatalogContents(msgspec.Struct, frozen=True):
     """Everything that ``read`` found.

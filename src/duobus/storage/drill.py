@@ -111,6 +111,14 @@ class DrillStore(MessagingStore):
     def drop_fragment(self, entity_id: int, fragment_no: int, limit: int) -> bool:  # noqa: D102
         return self._do(lambda: self.inner.drop_fragment(entity_id, fragment_no, limit))
 
+    def find_fragment(  # noqa: D102
+        self, entity_id: int, fragment_no: int
+    ) -> tuple[FragmentRow, list[SourceRow], int] | None:
+        return self._do(lambda: self.inner.find_fragment(entity_id, fragment_no))
+
+    def relabel_fragment(self, entity_id: int, fragment_no: int, becomes: int, epoch: int) -> None:  # noqa: D102
+        return self._do(lambda: self.inner.relabel_fragment(entity_id, fragment_no, becomes, epoch))
+
     def drop_source(self, entity_id: int, source_no: int, limit: int) -> bool:  # noqa: D102
         return self._do(lambda: self.inner.drop_source(entity_id, source_no, limit))
 

@@ -386,6 +386,25 @@ class MessagingStore(ABC):
             f"This kind of messaging store cannot give up fragment {fragment_no} of entity {entity_id} alone ({limit})."
         )
 
+    def find_fragment(self, entity_id: int, fragment_no: int) -> tuple[FragmentRow, list[SourceRow], int] | None:
+        """Return a fragment with all of its sources, as their rows are now; None when it does not exist.
+
+        The number is what ``StoreContents.shared`` has for it.
+        """
+        raise NotAllowed(f"This kind of messaging store cannot look for fragment {fragment_no} of entity {entity_id}.")
+
+    def relabel_fragment(self, entity_id: int, fragment_no: int, becomes: int, epoch: int) -> None:
+        """Give a fragment to another entity number, and raise its epoch to ``epoch`` at least; durable on return.
+
+        A fragment that is about to belong to another store is *set aside* so: under the negative number of its entity
+        nobody who opens the store finds it, until the catalog has said where it is (``aside_of``). One that does not
+        exist is no error.
+        """
+        raise NotAllowed(
+            f"This kind of messaging store cannot set fragment {fragment_no} of entity {entity_id} aside "
+            f"({becomes}, {epoch})."
+        )
+
     @abstractmethod
     def drop_source(self, entity_id: int, source_no: int, limit: int) -> bool:
         """Delete up to ``limit`` messages of a source in every fragment of an entity, durable on return.
@@ -466,6 +485,11 @@ class MessagingStore(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give everything back; never raises; closing twice is allowed."""
+
+
+def aside_of(entity_id: int) -> int:
+    """The number under which a store keeps the fragments of an entity that are set aside."""
+    return -entity_id
 
 
 def is_end(messages: Sequence[StoredMessage], limit: int) -> bool:

@@ -106,6 +106,18 @@ class MemoryStore(MessagingStore):
         self._bodies.note_sources(self._sources)
         return copy_of_fragment(fragment), [copy_of_source(known[number]) for number in source_nos]
 
+    def find_fragment(self, entity_id: int, fragment_no: int) -> tuple[FragmentRow, list[SourceRow], int] | None:
+        """Return a fragment with its sources."""
+        self._demand_open()
+        return fragment_with_sources(self._fragments, self._sources, self._bodies.totals, entity_id, fragment_no)
+
+    def relabel_fragment(self, entity_id: int, fragment_no: int, becomes: int, epoch: int) -> None:
+        """Give a fragment to another entity number."""
+        self._demand_open()
+        fragment = find_fragment(self._fragments.values(), entity_id, fragment_no)
+        if fragment is not None:
+            fragment.entity_id, fragment.epoch = becomes, max(fragment.epoch, epoch)
+
     def drop_entity(self, entity_id: int) -> None:
         """Forget every fragment, source and message of an entity."""
         self._demand_open()
@@ -402,6 +414,21 @@ def demand_first(known: Collection[int], missing: Collection[int]) -> None:
 def find_fragment(rows: Iterable[FragmentRow], entity_id: int, fragment_no: int) -> FragmentRow | None:
     """Return the fragment with this number of this entity, or None."""
     return next((row for row in rows if row.entity_id == entity_id and row.fragment_no == fragment_no), None)
+
+
+def fragment_with_sources(
+    fragments: Mapping[int, FragmentRow],
+    sources: Mapping[int, SourceRow],
+    shared: Mapping[int, int],
+    entity_id: int,
+    fragment_no: int,
+) -> tuple[FragmentRow, list[SourceRow], int] | None:
+    """What a store answers to ``find_fragment``, in rows of the caller's own."""
+    row = find_fragment(fragments.values(), entity_id, fragment_no)
+    if row is None:
+        return None
+    own = [copy_of_source(one) for one in sources.values() if one.fragment_key == row.fragment_key]
+    return copy_of_fragment(row), own, next((shared.get(one.source_key, 0) for one in own if not one.source_no), 0)
 
 
 def copy_of_fragment(row: FragmentRow) -> FragmentRow:

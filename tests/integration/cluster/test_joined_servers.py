@@ -209,22 +209,6 @@ def test_messages_are_forwarded_between_entities_of_all_servers(cluster: Cluster
         assert receiver.receive_messages(1, max_wait_time=1) == []
 
 
-def test_a_move_of_a_fragment_is_refused_at_every_server_in_clear_words(cluster: Cluster) -> None:
-    for server in cluster.servers:
-        for queue in ("parts", "q0"):
-            environment = {"DUOBUS_CONNECTION_STRING": cluster.address(server)}
-            for store in range(1, 5):
-                words = ["fragment", "move", queue, "0", "--to", str(store)]
-                refusal = CliRunner().invoke(main, words, env=environment)
-                assert refusal.exit_code == 1
-                assert "Servers that share a catalog do not move fragments" in refusal.output
-    # Nobody has touched it.
-    with cluster.client(0) as bus, bus.get_queue_sender("parts") as sender, bus.get_queue_receiver("parts") as receiver:
-        sender.send_messages(ServiceBusMessage("there"))
-        (message,) = receiver.receive_messages(1, max_wait_time=5)
-        receiver.complete_message(message)
-
-
 def test_fragments_of_all_stores_are_listed_at_every_server(cluster: Cluster) -> None:
     for server in cluster.servers:
         environment = {"DUOBUS_CONNECTION_STRING": cluster.address(server)}

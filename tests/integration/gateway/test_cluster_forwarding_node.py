@@ -69,7 +69,7 @@ def connections(key: str = "secret") -> Iterator[AmqpClusterConnections]:
 
 def opened(server: Server, rules: Iterable[AccessRule] = (SENDER, RULE)) -> FakeForwardReceiver:
     receiver = FakeForwardReceiver()
-    forwarding = ForwardingEndpoint(receiver, lambda namespace: rules)  # type: ignore[arg-type]
+    forwarding = ForwardingEndpoint(receiver, lambda namespace: rules, None)  # type: ignore[arg-type]
     server.amqp.nodes[FORWARDING_NODE] = forwarding.attach
     return receiver
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from duobus.broker import ABANDON, DEAD_LETTER, DEFER, MAIN, Queue
-from duobus.errors import ArgumentInvalid, EntityNotFound, MessageNotFound, NotAllowed, ServerBusy
+from duobus.errors import ArgumentInvalid, EntityNotFound, MessageNotFound, ServerBusy
 from duobus.model.descriptions import RuleDescription, SubscriptionDescription, TopicDescription
 from duobus.storage.interface import StoredMessage
 from kits.broker import Hall, answers, batch, payloads, receiver, settlement, simulated, turns
@@ -274,19 +274,6 @@ async def test_a_session_is_lost_and_can_be_accepted_there_with_its_state(hall: 
     await turns()
     assert (await moved(hall, place(queue) % 4 + 1))["state"] == "done"
     assert list(queue.sessions_in_use()) == ["s"]
-
-
-@simulated
-async def test_no_fragment_is_moved_where_other_servers_share_the_catalog(hall: Hall) -> None:
-    await hall.start()
-    queue = await hall.create()
-    home = place(queue)
-    hall.unit.namespace("n").is_shared = True
-    for path in ("q", "at-another-server"):
-        with pytest.raises(NotAllowed, match="Servers that share a catalog do not move fragments"):
-            hall.unit.moves.start("n", path, 0, home % 4 + 1)
-    assert hall.unit.moves.status() == []
-    assert place(queue) == home
 
 
 @simulated

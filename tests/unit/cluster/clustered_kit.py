@@ -27,9 +27,10 @@ class Owner:
         )
         self.unit.follow(lambda queue: self.told.append((queue, queue.is_leaving, queue.has_moved)))
 
-    async def adopt(self, *stores: int) -> None:
-        """Open stores whose leases last for an hour."""
-        self.unit.directory = Directory(self.hall.catalog.read())
+    async def adopt(self, *stores: int, reads: bool = True) -> None:
+        """Open stores whose leases last for an hour; ``reads``: the catalog is there, and is read before."""
+        if reads:
+            self.unit.directory = Directory(self.hall.catalog.read())
         for number in stores:
             self.ends_ms[number] = self.hall.clock.monotonic_ms() + 3_600_000
             store = self.hall.disks[number]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.broker.fragment_moves.move import FragmentMove, MoveAborted, clear_up, store_of
+from duobus.broker.fragment_moves.copy import MoveAborted
+from duobus.broker.fragment_moves.move import FragmentMove, clear_up, store_of
 from duobus.errors import (
     ArgumentInvalid,
     EntityNotFound,
-    NotAllowed,
     RowsExist,
     ServerBusy,
     ServiceBusError,
@@ -30,13 +30,14 @@ MOVES_SHOWN_MAX: Final = 100
 class FragmentMoves:
     """The moves of a scale unit."""
 
-    __slots__ = ("_is_stopped", "_left", "_running", "_shown", "_task", "_unit")
+    __slots__ = ("_is_stopped", "_left", "_moving", "_running", "_shown", "_task", "_unit")
 
     def __init__(self, unit: EntityHost) -> None:
         self._unit = unit
         self._task: asyncio.Task[None] | None = None
         self._running: FragmentMove | None = None
         self._is_stopped = False
+        self._moving: Sequence[MoveRow] = ()
         self._shown: deque[dict[str, Any]] = deque(maxlen=MOVES_SHOWN_MAX)
         # Those of which a store that was away still has rows that are nobody's.
         self._left: list[MoveRow] = []
@@ -47,21 +48,21 @@ class FragmentMoves:
             self._shown[0]["messages"] = self._running.messages
         return [dict(one) for one in self._shown]
 
+    def target_of(self, entity_id: int, fragment_no: int) -> int | None:
+        """The store to which a fragment is being moved at this moment; None when it stays."""
+        return next(
+            (move.to_store for move in self._moving if (move.entity_id, move.fragment_no) == (entity_id, fragment_no)),
+            None,
+        )
+
     def start(self, namespace: str, path: str, fragment_no: int, store_id: int) -> dict[str, Any]:
         """Begin a move and return its status.
 
         Raises:
             EntityNotFound: There is no such queue or topic, or it has no such fragment.
             ArgumentInvalid: There is no such store, or the fragment is there.
-            NotAllowed: Other servers share the catalog.
             ServerBusy: There is a move under way, or one of the stores is away.
         """
-        if self._unit.namespace(namespace).is_shared:
-            # Links and requests are proxied by entity, so all of it has to be with one owner (decision 0024).
-            raise NotAllowed(
-                "Servers that share a catalog do not move fragments: a fragment stays in its store, and whole stores "
-                "move between the servers by themselves. Start another server to spread them further."
-            )
         entity = self._entity(namespace, path)
         handle = next((handle for handle in entity.fragments if handle.number == fragment_no), None)
         if handle is None:
@@ -90,6 +91,7 @@ class FragmentMoves:
         status: dict[str, Any] = {
             "entity": entity.path,
             "fragment": fragment_no,
+            "fragments": [fragment_no],
             "from": origin.store_id,
             "to": store_id,
             "state": "running",
@@ -100,6 +102,7 @@ class FragmentMoves:
             "endedMs": None,
         }
         self._shown.appendleft(status)
+        self._moving = (move,)
         self._running = running = FragmentMove(
             self._unit.catalog,
             move,
@@ -177,6 +180,7 @@ class FragmentMoves:
         except Exception as error:  # noqa: BLE001 - whoever asks has to learn that it has ended
             reason = f"a fault of the server: {error!r}"
         self._running = None
+        self._moving = ()
         self._note_left(move)
         await self._clear_up_left()
         status |= {

@@ -10,7 +10,7 @@ import click
 from duobus.cli.output import Commands, Printer
 from duobus.cli.remote import Remote, operate, remote_command
 
-_COLUMNS = ("entity", "kind", "fragment", "store", "available", "messages", "bytes")
+_COLUMNS = ("entity", "kind", "fragment", "store", "movesTo", "available", "messages", "bytes")
 
 _LIST = """
 \b
@@ -24,7 +24,7 @@ _MOVE = """
 Example:
   duobus fragment move orders 3 --to 2
 """
-_MOVED = ("entity", "fragment", "from", "to", "state", "messages", "heldMs", "begunMs", "endedMs")
+_MOVED = ("entity", "fragment", "fragments", "from", "to", "state", "messages", "heldMs", "begunMs", "endedMs")
 #: Pause between two looks at a move, in seconds.
 _POLL_S: Final = 0.2
 
@@ -54,7 +54,8 @@ def list_fragments(remote: Remote, entity: str | None, output: str | None) -> No
 def move_fragment(remote: Remote, entity: str, fragment: int, store: int, output: str | None) -> None:
     """Move a fragment to another messaging store while its entity is in use.
 
-    Returns when it is there. Interrupting this command does not interrupt the move.
+    Between servers that share a catalog, all fragments that the entity has in that store go with it. Returns when they
+    are there. Interrupting this command does not interrupt the move.
     """
     asked = {"entity": entity, "fragment": str(fragment), "to": str(store)}
     status: dict[str, Any] = operate(remote, "POST", "moves", asked)

@@ -32,6 +32,7 @@ Example:
 """
 _SERVERS: Final = ("server", "state", "sinceMs", "version", "weight", "labels", "load", "stores")
 _STORES: Final = ("store", "server", "state", "sinceMs", "leaseLeftMs", "preference", "isDisplaced", "place")
+_MOVES: Final = ("entity", "fragment", "from", "to", "state")
 #: How long a command waits for what it has asked for.
 WAIT_MS: Final = 60_000
 #: Pause between two looks, in seconds.
@@ -48,16 +49,20 @@ def command() -> None:
 
 @command.command(epilog=_STATUS)
 @click.option("--stores", "of_stores", is_flag=True, help="The stores instead of the servers.")
+@click.option("--moves", "of_moves", is_flag=True, help="Fragments on their way between stores, instead.")
 @remote_command()
-def status(remote: Remote, of_stores: bool, output: str | None) -> None:
+def status(remote: Remote, of_stores: bool, of_moves: bool, output: str | None) -> None:
     """List the servers with their stores, or the stores with their servers.
 
     Times are by the clock of the catalog's database. The load of a server is the number of processors that it uses,
     as a mean of the last seconds.
     """
+    if of_stores and of_moves:
+        raise click.UsageError("Give one of --stores and --moves.")
     found = operate(remote, "GET", "cluster")
-    rows: list[dict[str, Any]] = found["stores" if of_stores else "servers"]
-    with Printer(output, _STORES if of_stores else _SERVERS) as printer:
+    name, columns = ("moves", _MOVES) if of_moves else ("stores", _STORES) if of_stores else ("servers", _SERVERS)
+    rows: list[dict[str, Any]] = found[name]
+    with Printer(output, columns) as printer:
         printer.print(rows)
     for address in found["drainedAndAway"]:
         click.echo(f"{address} is drained, and away. duobus cluster drain {address} --undo forgets that.", err=True)

@@ -25,6 +25,7 @@ from duobus.cluster.forwarding.protocol import (
     refusal,
 )
 from duobus.cluster.forwarding.receiver import OriginRegistration
+from duobus.cluster.moves.protocol import BeginCopy, CopyRequest, ReadCopy, WriteCopy
 from duobus.codec import DecodeError, scan
 from duobus.errors import InternalError, ServerBusy, ServiceBusError, StoreUnavailable, Unauthorized, Undecodable
 from duobus.gateway.amqp.management.request_node import CREDIT, ReplyLink, RequestLink, RequestNode
@@ -33,6 +34,7 @@ from duobus.model.descriptions import AccessRule, Right
 
 if TYPE_CHECKING:
     from duobus.cluster.forwarding.receiver import ForwardReceiver
+    from duobus.cluster.moves.copies import IncomingCopies
     from duobus.gateway.amqp.links.link import Claim
     from duobus.gateway.amqp.peer import Peer
 
@@ -52,11 +54,15 @@ class ForwardingEndpoint:
     Attributes:
         receiver: Accepts the messages.
         rules: A namespace's access rules, as the catalog has them.
+        copies: Accepts copies of fragments that are moved here.
     """
 
-    def __init__(self, receiver: ForwardReceiver, rules: Callable[[str], Iterable[AccessRule]]) -> None:
+    def __init__(
+        self, receiver: ForwardReceiver, rules: Callable[[str], Iterable[AccessRule]], copies: IncomingCopies
+    ) -> None:
         self.receiver = receiver
         self.rules = rules
+        self.copies = copies
 
     def attach(self, peer: Peer, link: Link) -> None:
         """See ``attach_forwarding``."""
@@ -151,6 +157,8 @@ class ForwardingNode(RequestNode):
                 self._answer(ForwardReply(request.number, gone=gone))
             elif isinstance(request, ReceivedQuery):
                 self.peer.spawn(self._answer_query(request), len(payload))
+            elif isinstance(request, (BeginCopy, WriteCopy, ReadCopy)):
+                self.peer.spawn(self._answer_copy(request), len(payload))
             else:
                 self.peer.spawn(self._accept(request), len(payload))
         except ServiceBusError as error:
@@ -194,6 +202,17 @@ class ForwardingNode(RequestNode):
             raise fault
         else:
             self._answer(ForwardReply(request.number, taken=taken))
+
+    async def _answer_copy(self, request: CopyRequest) -> None:
+        try:
+            data = await self._forwarding.copies.answer(self.peer.namespace or "", request)
+        except ServiceBusError as refused:
+            self._answer(refusal(request.number, refused))
+        except Exception as fault:
+            self._answer(refusal(request.number, InternalError("The server ran into a fault of its own.")))
+            raise fault
+        else:
+            self._answer(ForwardReply(request.number, data=data))
 
     def _registration(self, registration_no: int) -> OriginRegistration:
         registration = self._registrations.get(registration_no)

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 import msgspec
 
 from duobus.broker.entities.destination import Unfit
+from duobus.cluster.moves.protocol import BeginCopy, ReadCopy, WriteCopy
 from duobus.errors import (
     EntityDisabled,
     EntityNotFound,
@@ -91,6 +92,7 @@ class ForwardReply(msgspec.Struct, array_like=True):
         registration_no: Of a registration, its number.
         gone: What the origin does not have.
         taken: What the destination has, ascending.
+        data: What is answered to a request about the copy of a fragment.
     """
 
     number: int
@@ -100,6 +102,7 @@ class ForwardReply(msgspec.Struct, array_like=True):
     registration_no: int = 0
     gone: list[int] = []
     taken: list[int] = []
+    data: bytes = b""
 
     def error(self) -> ServiceBusError | None:
         """The error that it tells of; None when it was done."""
@@ -111,7 +114,7 @@ class ForwardReply(msgspec.Struct, array_like=True):
         return _KINDS.get(self.outcome, StoreUnavailable)(self.text)
 
 
-Request = RegisterOrigin | ForwardRequest | OriginQuery | ReceivedQuery
+Request = RegisterOrigin | ForwardRequest | OriginQuery | ReceivedQuery | BeginCopy | WriteCopy | ReadCopy
 
 _KINDS: Final[dict[str, type[ServiceBusError]]] = {
     LATER: StoreUnavailable,

@@ -350,6 +350,24 @@ class RemoteForwarder:
         self._gone: dict[Origin, set[int]] = {}
         self._asking: set[Origin] = set()
 
+    @property
+    def owners(self) -> StoreOwners | None:
+        """Who has which store; None while there are no other servers."""
+        return self._owners
+
+    async def connection_to(self, store_id: int, namespace: str) -> ClusterConnection:
+        """A connection to the server that has a store, for a namespace.
+
+        Raises:
+            ConnectionError: It cannot be made, or the store has no server.
+        """
+        if self._owners is None or self._connections is None:
+            raise ConnectionError("this server knows no others")
+        address = self._owners.owner_of(store_id)
+        if address in (HERE, MOVING):
+            raise ConnectionError(f"messaging store {store_id} moves between servers")
+        return await self._connections.get(address, namespace)
+
     def connect(self, owners: StoreOwners, connections: ClusterConnections) -> None:
         """From now on there are other servers."""
         self._owners = owners

@@ -54,6 +54,8 @@ _HOP: Final = frozenset(
 _OWN: Final = ("$duobus", "$namespaceinfo", "$cbs")
 #: Address of the list of fragments.
 FRAGMENTS: Final = ("$duobus", "fragments")
+#: Address of the moves of fragments.
+MOVES: Final = ("$duobus", "moves")
 #: The number of a store in a path.
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _KINDS: Final = {"queues": QUEUE, "topics": TOPIC}
@@ -135,8 +137,12 @@ class HttpProxy:
             return None
         # The access rules of an entity are changed where the entity is.
         entity = entity_of(target)
-        if target.lower[0] in _OWN and entity is None and not (request.method == "GET" and target.lower == FRAGMENTS):
-            return await self._drill(request, target)
+        if (
+            target.lower[0] in _OWN
+            and entity is None
+            and not (request.method == "GET" and target.lower in (FRAGMENTS, MOVES))
+        ):
+            return await self._of_owner(request, target)
         if PROXIED not in request.headers:
             # Who is asked by another server tells what it has itself.
             gathered = await self._of_several(request, target, is_about_keys=entity is not None)
@@ -157,7 +163,17 @@ class HttpProxy:
     ) -> web.StreamResponse | None:
         """The answer to what concerns several servers; None when the request does not, or this one says as much."""
         if request.method == "GET" and target.lower == FRAGMENTS:
-            return await self._fragments(request)
+            rows = await self._rows_of_all(request)
+            if isinstance(rows, web.Response):
+                return rows
+            rows.sort(key=lambda row: (row["entity"].lower(), row["fragment"]))
+            return web.json_response(rows[:FRAGMENTS_MAX])
+        if request.method == "GET" and target.lower == MOVES:
+            rows = await self._rows_of_all(request)
+            if isinstance(rows, web.Response):
+                return rows
+            rows.sort(key=lambda row: -int(row["begunMs"]))
+            return web.json_response(rows)
         if is_about_keys or target.lower[0] in _OWN:
             return None
         if target.lower[0] == LISTS:
@@ -271,8 +287,8 @@ class HttpProxy:
         self._guard.demand(request, target, self._authorizer.namespace_of(request.host), None)
         return await read_body(request, limit, self._room)
 
-    async def _fragments(self, request: web.Request) -> web.Response:
-        """The list of fragments of all servers."""
+    async def _rows_of_all(self, request: web.Request) -> web.Response | list[dict[str, Any]]:
+        """The rows of a list of all servers, or a refusal."""
         addresses = self._owners.http_addresses()
         answers = await asyncio.gather(
             *(self._whole(request, address, request.raw_path) for address in addresses), return_exceptions=True
@@ -287,8 +303,7 @@ class HttpProxy:
             return refused[0]
         if not found:
             return _refusal(503, "No server of the cluster can be reached. Try again.")
-        rows.sort(key=lambda row: (row["entity"].lower(), row["fragment"]))
-        return web.json_response(rows[:FRAGMENTS_MAX])
+        return rows
 
     async def _whole(self, request: web.Request, address: str, path: str, body: bytes | None = None) -> web.Response:
         """Another server's answer, as a whole; ``body``: in place of the request's own."""
@@ -307,18 +322,41 @@ class HttpProxy:
                 answer.headers["Content-Type"] = found.headers["Content-Type"]
             return answer
 
-    async def _drill(self, request: web.Request, target: Target) -> web.StreamResponse | None:
-        """Have the owner of a store do a drill with it; None when this server is it, or something else is asked for."""
+    async def _of_owner(self, request: web.Request, target: Target) -> web.StreamResponse | None:
+        """Have the owner of a store do a drill with it, or the owner of a fragment move it.
+
+        None when this server is it, or something else is asked for.
+        """
         match request.method, *target.lower:
             case "POST", "$duobus", "stores", number, drill if drill in DRILLS and _NUMBER.fullmatch(number):
-                address = self._owners.http_address_at(int(number))
+                address, what = self._owners.http_address_at(int(number)), f"Messaging store {number}"
+            case "POST", "$duobus", "moves" if PROXIED not in request.headers:
+                found = await self._owner_of_fragment(request, target)
+                if found is None:
+                    return None
+                address, what = found, f"'{target.query.get('entity', '')[:100]}'"
             case _:
                 return None
         if not address:
-            return _refusal(503, f"Messaging store {number} moves between servers. Please wait a second and try again.")
+            return _refusal(503, f"{what} moves between servers. Please wait a second and try again.")
         if address == self._owners.own_http_address or PROXIED in request.headers:
             return None
         return await self._sent_on(request, address)
+
+    async def _owner_of_fragment(self, request: web.Request, target: Target) -> str | None:
+        """Address of the server that has a fragment that is to be moved; None when nobody has, or this server."""
+        path, number = target.query.get("entity", ""), target.query.get("fragment", "")
+        sharded = self._sharded_at(request, path)
+        if sharded is not None:
+            index = sharded.of_number(int(number)) if _NUMBER.fullmatch(number) else None
+            return None if index is None else self._owners.http_address_at(sharded.store_of(index))
+        try:
+            lower = tuple(parse_address(path).key.split("/"))
+        except ServiceBusError:
+            # It is refused here.
+            return None
+        address = await self._address(request, lower)
+        return "" if address == "?" else address
 
     async def _sent_on(self, request: web.Request, address: str) -> web.StreamResponse:
         try:

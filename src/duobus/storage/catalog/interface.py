@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from duobus.clock import Entropy
-from duobus.errors import EntityAlreadyExists, EntityNotFound, StoreFailed
+from duobus.errors import EntityAlreadyExists, EntityNotFound, NotAllowed, StoreFailed
 from duobus.model.descriptions import ALL_RIGHTS, AccessRule
 from duobus.storage.catalog_identity import CatalogMark
 from duobus.storage.catalog_rows import (
@@ -126,8 +126,24 @@ class Catalog(ABC):
         """Say that the fragment is in the other store from now on; the move goes on until that is cleared up."""
         raise StoreFailed(f"This catalog knows no moves of fragments ({move}).")
 
+    def switch_moves(self, moves: Sequence[MoveRow]) -> None:
+        """Say that all of these fragments are in the other store, if each move is recorded as it was begun.
+
+        Raises:
+            NotAllowed: One of them was given up meanwhile; nothing was changed.
+        """
+        raise StoreFailed(f"This catalog is no place where several servers decide about moves ({len(moves)}).")
+
+    def give_up_move(self, move: MoveRow) -> None:
+        """Say that a fragment stays where it is: its move cannot be switched any more, only be cleared up.
+
+        From then on it is recorded the other way round, ``to_store`` to ``from_store``, since what is left to do is
+        what is left after a move in that direction. A move that is not recorded as given is no error.
+        """
+        raise StoreFailed(f"This catalog is no place where several servers decide about moves ({move}).")
+
     def end_move(self, move: MoveRow) -> None:
-        """Forget a move: only one store has anything of the fragment. One that is forgotten already is no error."""
+        """Forget a move: only one store has anything of the fragment. One that is not recorded is no error."""
         raise StoreFailed(f"This catalog knows no moves of fragments ({move}).")
 
     @contextmanager
@@ -163,6 +179,11 @@ def new_namespace(name: str, entropy: Entropy) -> NamespaceRow:
     primary, secondary = (base64.b64encode(entropy.token(32)).decode() for _ in range(2))
     rule = AccessRule(name=DEFAULT_RULE_NAME, primary_key=primary, secondary_key=secondary, rights=int(ALL_RIGHTS))
     return NamespaceRow(name.lower(), (rule,))
+
+
+def given_up() -> NotAllowed:
+    """The error for a move that another server has given up."""
+    return NotAllowed("Another server has given the move up, because it got the store that the fragment is in.")
 
 
 def exists_already(path: str) -> EntityAlreadyExists:

@@ -27,6 +27,7 @@ class NodeDetails(msgspec.Struct, frozen=True):
         is_drained: It has been told to give its stores away, and goes on serving clients.
         keeps_own: It knows that the lease of a store may lie in the store's own database (decision 0067).
         placement: How it lays partitioned entities over stores: ``PLACEMENT``, or less for an earlier version.
+        moves_fragments: It knows of fragments that are set aside for a move (decision 0070).
     """
 
     version: str = ""
@@ -36,6 +37,7 @@ class NodeDetails(msgspec.Struct, frozen=True):
     is_drained: bool = False
     keeps_own: bool = False
     placement: int = 0
+    moves_fragments: bool = False
 
 
 class NodeEntry(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from duobus.storage.catalog.interface import (
     Catalog,
     RulesChange,
     exists_already,
+    given_up,
     is_gone,
     unknown_entity,
     unknown_namespace,
@@ -167,9 +168,23 @@ class MemoryCatalog(Catalog):
         )
         self._change(move.entity_id, slots=slots)
 
+    def switch_moves(self, moves: Sequence[MoveRow]) -> None:
+        """Say where several fragments are now; see Catalog."""
+        if any(self._moves.get((move.entity_id, move.fragment_no)) != move for move in moves):
+            raise given_up()
+        for move in moves:
+            self.switch_move(move)
+
+    def give_up_move(self, move: MoveRow) -> None:
+        """Say that a fragment stays where it is; see Catalog."""
+        if self._moves.get((move.entity_id, move.fragment_no)) == move:
+            self._moves[move.entity_id, move.fragment_no] = move.reversed()
+            self._changed()
+
     def end_move(self, move: MoveRow) -> None:
         """Forget a move; see Catalog."""
-        self._moves.pop((move.entity_id, move.fragment_no), None)
+        if self._moves.get((move.entity_id, move.fragment_no)) == move:
+            del self._moves[move.entity_id, move.fragment_no]
         self._changed()
 
     def note_generations(self, generations: Mapping[int, int]) -> None:

@@ -21,6 +21,7 @@ from duobus.storage.catalog.interface import (
     Catalog,
     RulesChange,
     exists_already,
+    given_up,
     is_gone,
     unknown_entity,
     unknown_namespace,
@@ -403,11 +404,54 @@ class SqlCatalog(Catalog):
             self._touch(move.entity_id, is_urgent=True)
 
     @guarded
+    def switch_moves(self, moves: Sequence[MoveRow]) -> None:
+        """Say where several fragments are now; see Catalog."""
+        with self._changing():
+            for move in moves:
+                if not self._has_move(move):
+                    raise given_up()
+                fragment = (move.entity_id, move.fragment_no)
+                found = self._run("SELECT slot FROM slots WHERE entity_id = ? AND fragment_no = ?", fragment)
+                if not found:
+                    raise unknown_entity(move.entity_id)
+                self._run(_PUT_SLOT, summed(move.entity_id, found[0][0], move.fragment_no, move.to_store))
+            self._touch(*{move.entity_id for move in moves}, is_urgent=True)
+
+    @guarded
+    def give_up_move(self, move: MoveRow) -> None:
+        """Say that a fragment stays where it is; see Catalog."""
+        back = move.reversed()
+        with self._changing():
+            if self._has_move(move):
+                self._run(
+                    "UPDATE moves SET from_store = ?, to_store = ?, sum = ? WHERE entity_id = ? AND fragment_no = ?",
+                    (
+                        back.from_store,
+                        back.to_store,
+                        row_sum((back.entity_id, back.fragment_no, back.from_store, back.to_store)),
+                        move.entity_id,
+                        move.fragment_no,
+                    ),
+                )
+                self._touch(move_record(back))
+
+    def _has_move(self, move: MoveRow) -> bool:
+        """Whether a move is recorded as it is given, within a change."""
+        wanted = (move.entity_id, move.fragment_no, move.from_store, move.to_store)
+        return self._has(MOVES) and bool(
+            self._run(
+                "SELECT 1 FROM moves WHERE entity_id = ? AND fragment_no = ? AND from_store = ? AND to_store = ?",
+                wanted,
+            )
+        )
+
+    @guarded
     def end_move(self, move: MoveRow) -> None:
         """Forget a move; see Catalog."""
         if self._has(MOVES):
             with self._changing():
-                self._run(
-                    "DELETE FROM moves WHERE entity_id = ? AND fragment_no = ?", (move.entity_id, move.fragment_no)
-                )
-                self._touch(Record(move_record(move).key, None))
+                if self._has_move(move):
+                    self._run(
+                        "DELETE FROM moves WHERE entity_id = ? AND fragment_no = ?", (move.entity_id, move.fragment_no)
+                    )
+                    self._touch(Record(move_record(move).key, None))

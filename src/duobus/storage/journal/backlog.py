@@ -14,7 +14,7 @@ from duobus.storage.interface import CommitBatch
 #: What is brought over is so old: most messages are gone by then (decision 0059).
 AGE_MS: Final = 200
 #: Commits that are fewer bytes than this rest until the first of them is so old. Each time is a transaction of its own,
-#: and writes the row of each source and the pages of its messages anew (decision 0072).
+#: and writes the row of each source and the pages of its messages anew (decision 0071).
 REST_MS: Final = 1_000
 REST_BYTES: Final = 8 << 20
 #: One that changes so many messages at once is due later: it is a claim, whose messages are removed within seconds for

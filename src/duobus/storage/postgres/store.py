@@ -34,7 +34,7 @@ from duobus.storage.interface import (
     Tombstone,
     columns_of,
 )
-from duobus.storage.memory import copy_of_fragment, copy_of_source, find_fragment
+from duobus.storage.memory import copy_of_fragment, copy_of_source, find_fragment, fragment_with_sources
 from duobus.storage.postgres import commit_call as postgres_call
 from duobus.storage.postgres import rows as table_rows
 from duobus.storage.postgres import schema as postgres_schema
@@ -189,6 +189,23 @@ class PostgresStore(MessagingStore):
         self._sources |= {row.source_key: row for row in new.sources}
         self._homes |= topic_keys_of(new.changed)
         return new.answers()
+
+    def find_fragment(self, entity_id: int, fragment_no: int) -> tuple[FragmentRow, list[SourceRow], int] | None:
+        """Return a fragment with its sources; the rows of all of them are known."""
+        self._demand_open()
+        return fragment_with_sources(self._fragments, self._sources, self._shared, entity_id, fragment_no)
+
+    def relabel_fragment(self, entity_id: int, fragment_no: int, becomes: int, epoch: int) -> None:
+        """Give a fragment to another entity number, in a transaction of its own."""
+        self._demand_open()
+        row = find_fragment(self._fragments.values(), entity_id, fragment_no)
+        if row is None:
+            return
+        new = FragmentRow(row.fragment_key, becomes, fragment_no, max(row.epoch, epoch))
+        key, _, _, raised, check = table_rows.fragment_values(new, new.epoch)
+        text = f"UPDATE fragments SET entity_id = {becomes}, epoch = {raised}, row_sum = {check}"
+        self._transaction("set a fragment aside", [f"{text} WHERE fragment_key = {key}"], is_telling=True)
+        self._fragments[key] = new
 
     def drop_entity(self, entity_id: int) -> None:
         """Delete an entity in slices; after a crash in between the caller's intent makes it call again."""

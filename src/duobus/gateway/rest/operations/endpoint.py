@@ -235,7 +235,7 @@ class AdminOperations:
             if (path is not None and _named(entity).lower() != path.lower()) or not home.serves(entity):
                 continue
             for handle in entity.fragments:
-                parts.append(json.dumps(_fragment_row(entity, handle)))
+                parts.append(json.dumps(self._fragment_row(entity, handle)))
                 number += 1
                 await budget.spend(_STEPS_OF_ROW + (0 if handle.fragment is None else len(handle.fragment.sources)))
                 if number >= FRAGMENTS_MAX:
@@ -247,26 +247,26 @@ class AdminOperations:
             raise EntityNotFound(f"There is no queue or topic '{path}' in this namespace.")
         return f"[{', '.join(parts)}]".encode()
 
+    def _fragment_row(self, entity: Queue, handle: FragmentHandle) -> dict[str, object]:
+        fragment = handle.fragment
+        sources = [] if fragment is None else list(fragment.sources.values())
+        return {
+            "entity": _named(entity),
+            "kind": entity.kind,
+            "fragment": handle.number,
+            "store": handle.store.store_id,
+            "available": handle.online,
+            "movesTo": self._unit.moves.target_of(handle.entity_id, handle.number),
+            "epoch": fragment.epoch if fragment is not None and handle.online else None,
+            # Of a store that is away nobody knows how many it holds.
+            "messages": sum(sum(source.numbers) for source in sources) if handle.online else None,
+            "bytes": sum(source.bytes for source in sources) if handle.online else None,
+        }
+
 
 def _named(entity: Queue) -> str:
     """What users call the entity: that of which it is a shard, if it is one."""
     return whole_path(entity.path)
-
-
-def _fragment_row(entity: Queue, handle: FragmentHandle) -> dict[str, object]:
-    fragment = handle.fragment
-    sources = [] if fragment is None else list(fragment.sources.values())
-    return {
-        "entity": _named(entity),
-        "kind": entity.kind,
-        "fragment": handle.number,
-        "store": handle.store.store_id,
-        "available": handle.online,
-        "epoch": fragment.epoch if fragment is not None and handle.online else None,
-        # Of a store that is away nobody knows how many it holds.
-        "messages": sum(sum(source.numbers) for source in sources) if handle.online else None,
-        "bytes": sum(source.bytes for source in sources) if handle.online else None,
-    }
 
 
 async def _seen(overview: Overview, call: tuple[str, ...], target: Target, namespace: str) -> object:

@@ -1,0 +1,1 @@
+"""Moves between the stores of different servers."""

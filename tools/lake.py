@@ -1,6 +1,8 @@
 """Captures a queue to a table of Delta and to one of Iceberg while the driver is killed behind each commit.
 
-    python tools/lake.py [--kills 3] [--format delta] [--folder .build/lake]
+    python tools/lake.py [--kills 3] [--format delta] [--part pipeline] [--folder .build/lake]
+
+Then a pipeline whose tables are all of that format is killed, too (``tools/lake_pipeline.py``).
 
 Delta has no JAR for the Spark that this project is built with, so all runs in an environment of its own with the Spark
 that Delta's JARs run on: they come by Maven's client, as ``tools/lake_pom.xml`` says. After each kill the same command
@@ -24,10 +26,15 @@ import click
 
 from duobus.testing.server import ServerProcess, queues_config
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tools.lake_pipeline import SHORT_LIVED, piped
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 PYSPARK: Final = "4.2.0"
 EXTRAS: Final = ".[spark,delta,iceberg]"
 BATCH: Final = 50
+PARTS: Final = ("capture", "pipeline")
 LIMIT_S: Final = 600.0
 
 CONF: Final = {
@@ -36,6 +43,7 @@ CONF: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.databricks.delta.snapshotPartitions": "1",
 }
@@ -106,7 +114,7 @@ def tried(python: Path, place: dict[str, str], folder: Path, kills: int, conf: d
     """Fill a queue, capture it with a driver that is killed again and again, and count the table."""
     messages = BATCH * (kills + 2)
     with ServerProcess(folder / "server", config=queues_config({"orders": {}})) as server:
-        _send(server, messages)
+        _send(server, "orders", messages)
         settings = {
             "connectionStringEnv": "DUOBUS_LAKE",
             "queue": "orders",
@@ -114,7 +122,7 @@ def tried(python: Path, place: dict[str, str], folder: Path, kills: int, conf: d
             "maxMessagesPerTrigger": str(BATCH),
             **place,
         }
-        variables = {**os.environ, "DUOBUS_LAKE": server.connection_string, "SPARK_LOCAL_IP": "127.0.0.1"}
+        variables = {**os.environ, **SHORT_LIVED, "DUOBUS_LAKE": server.connection_string}
         killed = 0
         for batch in range(kills):
             killed += capture(python, {"settings": settings, "conf": conf, "dies": batch}, variables) is None
@@ -132,41 +140,54 @@ def tried(python: Path, place: dict[str, str], folder: Path, kills: int, conf: d
     }
 
 
-def _send(server: ServerProcess, messages: int) -> None:
+def _send(server: ServerProcess, queue: str, messages: int) -> None:
     from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
     with (
         ServiceBusClient.from_connection_string(server.connection_string) as client,
-        client.get_queue_sender("orders") as sender,
+        client.get_queue_sender(queue) as sender,
     ):
         for first in range(0, messages, BATCH):
-            sender.send_messages([ServiceBusMessage(f"{number}") for number in range(first, first + BATCH)])
+            numbers = range(first, first + BATCH)
+            sender.send_messages([ServiceBusMessage(f"{one}", subject=f"customer {one % 3}") for one in numbers])
 
 
 @click.command(help=__doc__)
 @click.option("--kills", default=3, help="Drivers that are killed for each table, each behind the commit of a batch.")
 @click.option("--format", "formats", multiple=True, type=click.Choice(["delta", "iceberg"]), help="By default both.")
+@click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="By default both.")
+@click.option("--seed", default=1, help="Of the moments at which a pipeline is killed between its commits.")
 @click.option("--folder", default=ROOT / ".build" / "lake", type=click.Path(path_type=Path), help="Environment, JARs.")
-def main(kills: int, formats: tuple[str, ...], folder: Path) -> None:
+def main(kills: int, formats: tuple[str, ...], parts: tuple[str, ...], seed: int, folder: Path) -> None:
     """Try the tables."""
+    # A tool that is told to end takes what it started with it.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     python = environment(folder)
     told: dict[str, dict[str, Any]] = {}
-    for name in formats or ("delta", "iceberg"):
-        with tempfile.TemporaryDirectory(prefix="duobus-lake-") as temporary:
-            work = Path(temporary)
-            conf = dict(CONF)
-            place = {"format": name, "path": str(work / "orders")}
-            if name == "delta":
-                conf |= {**DELTA, "spark.jars": ",".join(map(str, jars(folder)))}
-            else:
-                (work / "warehouse").mkdir()
-                place = {"format": name, "table": "lake.orders", "catalogUri": f"sqlite:///{work}/catalog.db"}
-                place["warehouse"] = f"file://{work}/warehouse"
-            told[name] = tried(python, place, work, kills, conf)
-            click.echo(f"{name}: {told[name]}", err=True)
+    for part in parts or PARTS:
+        for name in formats or ("delta", "iceberg"):
+            with tempfile.TemporaryDirectory(prefix="duobus-lake-") as temporary:
+                work = Path(temporary)
+                conf = CONF | ({**DELTA, "spark.jars": ",".join(map(str, jars(folder)))} if name == "delta" else {})
+                if part == "capture":
+                    found = tried(python, place_of(name, work), work, kills, conf)
+                    found["is_good"] = not found["lost"] and not found["doubled"] and found["kills"] == kills
+                else:
+                    found = piped(python, name, work, conf, kills, _send, seed)
+                told[f"{part} {name}"] = found
+                click.echo(f"{part} {name}: {found}", err=True)
     click.echo(json.dumps(told, indent=2))
-    if any(found["lost"] or found["doubled"] or found["kills"] < kills for found in told.values()):
+    if not all(found["is_good"] for found in told.values()):
         sys.exit(1)
+
+
+def place_of(name: str, work: Path) -> dict[str, str]:
+    """Settings of a capture that say where its table is."""
+    if name == "delta":
+        return {"format": name, "path": str(work / "orders")}
+    (work / "warehouse").mkdir()
+    place = {"format": name, "table": "lake.orders", "catalogUri": f"sqlite:///{work}/catalog.db"}
+    return place | {"warehouse": f"file://{work}/warehouse"}
 
 
 if __name__ == "__main__":

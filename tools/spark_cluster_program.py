@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 
 
 def places(batches: Iterator[Any]) -> Iterator[Any]:
-    """Tell where a task runs: an executor has a folder of its own."""
+    """Tell where a task runs, and by which Python: an executor has a folder of its own."""
+    import sys
     import time
     from pathlib import Path
 
@@ -22,10 +23,13 @@ def places(batches: Iterator[Any]) -> Iterator[Any]:
     for batch in batches:
         # Long enough that one executor cannot do the tasks of two.
         time.sleep(1)
-        yield pyarrow.RecordBatch.from_pydict({"folder": [str(Path.cwd())] * batch.num_rows})
+        here, prefix = Path.cwd(), Path(sys.prefix)
+        python = str(prefix.relative_to(here)) if prefix.is_relative_to(here) else str(prefix)
+        told = {"folder": [str(here)], "python": [python]}
+        yield pyarrow.RecordBatch.from_pydict({name: value * batch.num_rows for name, value in told.items()})
 
 
-def main(queue: str, *, is_connect: bool) -> None:
+def main(queue: str, *, is_installed: bool) -> None:
     """Do a bit of everything."""
     from duobus.model.metering import MeteringRecord
     from duobus.spark import DuobusDataSource
@@ -33,14 +37,15 @@ def main(queue: str, *, is_connect: bool) -> None:
     from duobus.telemetry.metering_log import MeteringLog
 
     spark = SparkSession.builder.appName("duobus on a cluster").getOrCreate()
-    if not is_connect:
+    if not is_installed:
         # What comes as --py-files is not among the packages that Spark looks through by itself.
         spark.dataSource.register(DuobusDataSource)
     reader = spark.read.format("duobus").option("connectionStringEnv", "SERVICEBUS_CONNECTION_STRING")
     messages = reader.option("queue", queue).load()
     found = messages.selectExpr("count(*)", "count(distinct sequence_number)").collect()[0]
-    tasks = spark.range(0, 4, 1, 4).mapInArrow(places, "folder string")
-    executors = sorted({row["folder"] for row in tasks.collect()})
+    tasks = spark.range(0, 4, 1, 4).mapInArrow(places, "folder string, python string")
+    places_of_tasks = tasks.collect()
+    executors = sorted({row["folder"] for row in places_of_tasks})
     with tempfile.TemporaryDirectory() as folder:
         MeteringLog(Path(folder) / "metering").write(
             [MeteringRecord("s", number, 0, "n", queue, "send", 5, 500, 5) for number in (1, 2)]
@@ -53,6 +58,7 @@ def main(queue: str, *, is_connect: bool) -> None:
                 "messages": found[0],
                 "distinct": found[1],
                 "executors": [Path(one).name for one in executors],
+                "pythons": sorted({row["python"] for row in places_of_tasks}),
                 "operations": told["operations"],
                 "spark": spark.version,
             }
@@ -62,4 +68,4 @@ def main(queue: str, *, is_connect: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], is_connect="--connect" in sys.argv)
+    main(sys.argv[1], is_installed="--installed" in sys.argv)

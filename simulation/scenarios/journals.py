@@ -27,7 +27,7 @@ from duobus.storage.interface import CommitBatch, IdBlock, Put, StoreContents, T
 from duobus.storage.journal import format as journal_format
 from duobus.storage.journal import merge
 from duobus.storage.journal import store as journal_store
-from duobus.storage.journal.backlog import AGE_MS
+from duobus.storage.journal.backlog import AGE_MS, REST_MS
 from duobus.storage.journal.files import JournalFiles
 from duobus.storage.journal.format import (
     HEADERS_AT,
@@ -364,7 +364,7 @@ class _Run:
         if what == "commit":
             self._commit()
         elif what == "pass":
-            self.clock.ms += rng.choice((0, AGE_MS // 4, AGE_MS, 2 * AGE_MS))
+            self.clock.ms += rng.choice((0, AGE_MS, REST_MS, 2 * REST_MS))
             store.bring_over_due()
         elif what == "all":
             store.bring_over()

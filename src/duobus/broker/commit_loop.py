@@ -262,7 +262,7 @@ class CommitLoop:
             if isinstance(command, Run):
                 lines.left(command)
             try:
-                decided = self._decide(command, now_ms, commit, self.committing)
+                decided = self._decide(command, now_ms, commit)
             except Exception as error:  # noqa: BLE001 - a fault of ours must not leave clients without an answer
                 # Memory may be half changed: it is thrown away. The command that did it is not tried elsewhere.
                 self._answer(command, InternalError(f"The broker failed on this operation: {error!r}."))
@@ -282,17 +282,36 @@ class CommitLoop:
         self._taken_in += size
         return work
 
-    def _decide(self, command: Command, now_ms: int, commit: CommitBatch, touched: dict[object, Fragment]) -> bool:
+    def _decide(self, command: Command, now_ms: int, commit: CommitBatch) -> bool:
         """Check and apply one command; False when it was refused and answered."""
-        members = command.members if isinstance(command, Group) else [command]
+        if isinstance(command, Group):
+            return self._decide_group(command, now_ms, commit)
+        handle = command.handle
+        fragment = handle.fragment
+        if fragment is None or handle.broker is not self._broker:
+            # Away, or moved to another store while this waited: a keyless run goes on to where it can.
+            self.refuse(command, self._lifecycle.unavailable(), [])
+            return False
+        error = fragment.check(command, now_ms)
+        if error is None and isinstance(command, Run) and command.effort > COMMIT_MESSAGES_MAX:
+            error = QuotaExceeded(fanout.EFFORT_TEXT)
+        if error is not None:
+            self._answer(command, error)
+            # A deferred message that has run out of life goes now that it was asked for.
+            self.timers.note(fragment)
+            return False
+        self._apply(command, fragment, now_ms, commit)
+        return True
+
+    def _decide_group(self, group: Group, now_ms: int, commit: CommitBatch) -> bool:
+        """As ``_decide``: all members or none."""
         fragments: list[Fragment] = []
         effort = 0
-        for member in members:
+        for member in group.members:
             handle = member.handle
             fragment = handle.fragment
             if fragment is None or handle.broker is not self._broker:
-                # Away, or moved to another store while this waited: a keyless run goes on to where it can.
-                self.refuse(command, self._lifecycle.unavailable(), [])
+                self.refuse(group, self._lifecycle.unavailable(), [])
                 return False
             error = fragment.check(member, now_ms)
             if isinstance(member, Run):
@@ -300,19 +319,24 @@ class CommitLoop:
                 if error is None and effort > COMMIT_MESSAGES_MAX:
                     error = QuotaExceeded(fanout.EFFORT_TEXT)
             if error is not None:
-                self._answer(command, error)
-                # A deferred message that has run out of life goes now that it was asked for.
+                self._answer(group, error)
                 self.timers.note(fragment)
                 return False
             fragments.append(fragment)
-        for member, fragment in zip(members, fragments, strict=True):
-            fragment.apply(member, now_ms, commit)
-            touched[member.handle.home] = fragment
-            if isinstance(member, Run):
-                if member.placement is not None and len(member.placement.fragments) > 1:
-                    member.placement.commit_started(member.handle)
-                commit.tombstones += member.tombstones
+        for member, fragment in zip(group.members, fragments, strict=True):
+            self._apply(member, fragment, now_ms, commit)
         return True
+
+    def _apply(self, command: Command, fragment: Fragment, now_ms: int, commit: CommitBatch) -> None:
+        """Apply one command, which was checked, and note what its fragment owes the commit."""
+        fragment.apply(command, now_ms, commit)
+        self.committing[command.handle.home] = fragment
+        if isinstance(command, Run):
+            placement = command.placement
+            if placement is not None and len(placement.fragments) > 1:
+                placement.commit_started(command.handle)
+            if command.tombstones:
+                commit.tombstones += command.tombstones
 
     def _add_sources(self, touched: dict[object, Fragment], commit: CommitBatch) -> None:
         """Put in what every fragment of a commit owes it: epoch, counters, changed delivery counts."""

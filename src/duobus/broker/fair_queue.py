@@ -50,10 +50,11 @@ class _EntityQueue:
 
     __slots__ = ("ahead", "ahead_bytes", "runs")
 
-    def __init__(self) -> None:
-        self.ahead = 0
-        self.ahead_bytes = 0
-        self.runs: deque[Run] = deque()
+    def __init__(self, ahead: int, ahead_bytes: int) -> None:
+        self.ahead = ahead
+        self.ahead_bytes = ahead_bytes
+        # One that nobody stands behind has no deque, which would be most of what there is to make for a message.
+        self.runs: deque[Run] | None = None
 
 
 class FairQueue:
@@ -77,7 +78,7 @@ class FairQueue:
     def __iter__(self) -> Iterator[Run]:
         """What stands behind, those of an entity in their order."""
         for entity in self._behind:
-            yield from self._lines[entity].runs
+            yield from self._lines[entity].runs or ()
 
     @staticmethod
     def is_short(line: _EntityQueue) -> bool:
@@ -98,13 +99,16 @@ class FairQueue:
         entity = handle.entity_id
         line = self._lines.get(entity)
         if line is None:
-            line = self._lines[entity] = _EntityQueue()
+            self._lines[entity] = _EntityQueue(number, size)
+            pending.append(run)
+            return None
         if not line.runs:
             if self.is_short(line):
                 line.ahead += number
                 line.ahead_bytes += size
                 pending.append(run)
                 return None
+            line.runs = deque()
             self._behind.append(entity)
         line.runs.append(run)
         self.number += 1
@@ -134,13 +138,15 @@ class FairQueue:
             if not self.is_short(line):
                 behind.append(entity)
                 continue
-            run = line.runs.popleft()
+            runs = line.runs
+            assert runs is not None
+            run = runs.popleft()
             self.number -= 1
             number, size = run.share
             line.ahead += number
             line.ahead_bytes += size
             pending.append(run)
-            if line.runs:
+            if runs:
                 behind.append(entity)
                 turns = len(behind)
 

@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Callable
 
 from duobus.gateway.protocol_switch import ProtocolFactory, ProtocolSwitch
+from duobus.gateway.socket_transport import SocketTransport, watches
 from duobus.gateway.tls_engine import TlsBuffers
 from duobus.gateway.tls_transport import TlsTransport
 from duobus.telemetry.logs import Log
@@ -188,6 +189,8 @@ class Listener:
             if first == TLS_HANDSHAKE:
                 assert self._tls is not None
                 await self._shake_hands(sock, self._tls())
+            elif watches(loop):
+                SocketTransport(loop, sock, self._make())
             else:
                 await loop.connect_accepted_socket(self._make, sock)
         except (OSError, TimeoutError) as error:

@@ -2,7 +2,7 @@
 
 A version is a mapping from a writer to how far that writer is: of a streaming query the number of its newest committed
 batch, of a stage that replaces its table the number of its newest finished run. A table that no stage writes has a
-digest of its files.
+digest of its files, or of its log of commits, or the name of its snapshot.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from duobus.pipeline.document.model import Pipeline
+from duobus.pipeline.document.model import Form, Pipeline, Table
 from duobus.pipeline.state_folder import StageState, StateFolder
+from duobus.spark.jobs.lake.delta_table import LOG
+from duobus.spark.jobs.lake.iceberg_table import IcebergTable
 
 #: Digits of the id of a query that the names of its batches begin with.
 _DIGITS: Final = 8
@@ -47,7 +49,7 @@ def version_of(pipeline: Pipeline, state: StateFolder, table: str) -> dict[str, 
     """How far a table is now; empty where nothing was written yet."""
     writers = pipeline.writers_of(table)
     if not writers:
-        return {FILES: _digest_of(Path(pipeline.tables[table].path))}
+        return {FILES: _state_of(pipeline.tables[table])}
     found: dict[str, Any] = {}
     for name in writers:
         stage = state.stage(name)
@@ -73,6 +75,18 @@ def behind(now: Version, then: Version) -> int:
         else:
             total += newest - (before if isinstance(before, int) else -1)
     return total
+
+
+def _state_of(table: Table) -> str:
+    """Changes whenever somebody commits to a table that no stage writes."""
+    if table.catalog is not None:
+        try:
+            # A catalog is one of many programs, each with errors of its own; the run that reads the table tells them.
+            found = IcebergTable(*table.catalog, table.compression).present()
+        except Exception as error:  # noqa: BLE001
+            return f"unknown: {type(error).__name__}"
+        return "none" if found is None else str(found.metadata_location)
+    return _digest_of(Path(table.path) / LOG if table.form is Form.DELTA else Path(table.path))
 
 
 def _digest_of(folder: Path) -> str:

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
+from selectors import EVENT_READ
 from typing import Any, Final, TypeVar
 
 from duobus.errors import StoreFailed
@@ -106,11 +107,17 @@ class _EventCounter:
         self._loop = loop
         self.number = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         weakref.finalize(self, os.close, self.number)
-        loop.add_reader(self.number, announce)
+        # A server's loop calls at once what watches a file; see ``TurnLoop.watch``.
+        watch = getattr(loop, "watch", None)
+        if watch is None:
+            loop.add_reader(self.number, announce)
+        else:
+            watch(self.number, EVENT_READ, lambda _: announce())
 
     def close(self) -> None:
         """Listen no more; for the loop's thread."""
-        self._loop.remove_reader(self.number)
+        unwatch = getattr(self._loop, "unwatch", self._loop.remove_reader)
+        unwatch(self.number)
 
 
 class WriterPool:

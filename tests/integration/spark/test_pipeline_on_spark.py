@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from azure.servicebus import ServiceBusMessage
+from kit_pipeline import KeptSession
 from spark_bus import CONNECTION_ENV, Bus
 
 from duobus.pipeline.document.parser import read_document
@@ -95,19 +96,6 @@ sql = '''{statement}'''
 from = "by_customer"
 to = "totals"
 """
-
-
-class KeptSession:
-    """The session of all tests, which a pipeline must not end."""
-
-    def __init__(self, spark: Any) -> None:
-        self._spark = spark
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._spark, name)
-
-    def stop(self) -> None:
-        """Does nothing."""
 
 
 class Shop:
@@ -253,9 +241,14 @@ def test_a_stream_through_views_writes_each_batch_once_and_sends_what_a_view_giv
         + """
 [views.plain]
 sql = "select subject as customer, cast(body as string) as body from incoming"
+[views.counted]
+sql = "select customer, count(*) as orders from orders group by customer"
 [stages.plain]
 from = "plain"
 to = "orders"
+[stages.totals]
+from = "counted"
+to = "totals"
 """
     )
     for count in (3, 2):
@@ -263,6 +256,8 @@ to = "orders"
         result = shop.run()
         assert result["failed"] == []
         assert result["stages"][0]["rows"] == count
+    # What a stage reads of the table is what the stream has committed to it.
+    assert shop.totals() == {"ann": 5}
     files = f"{shop.folder}/lake/plain/batch_id=*/*.parquet"
     counted = duckdb.sql(
         f"select count(*), count(distinct batch_id) from read_parquet('{files}', hive_partitioning = true)"

@@ -68,9 +68,28 @@ BROKEN = {
         "shop.toml:31: stages.capture.after: The stages wait for each other in a circle: "
         "capture -> alert -> totals -> capture.",
     ),
-    "a format that comes later": (
-        ('path = "lake/orders"', 'path = "lake/orders"\nformat = "delta"'),
-        "shop.toml:13: tables.orders.format: 'format' is 'delta'; it has to be parquet as yet.",
+    "a format that is none": (
+        ('path = "lake/orders"', 'path = "lake/orders"\nformat = "detla"'),
+        "shop.toml:13: tables.orders.format: 'format' is 'detla'; it has to be parquet, delta or iceberg. "
+        "Did you mean 'delta'?",
+    ),
+    "a folder for a table of Iceberg": (
+        ('path = "lake/orders"', 'path = "lake/orders"\nformat = "iceberg"\ntable = "lake.orders"'),
+        "shop.toml:12: tables.orders.path: 'path' is of the formats parquet and delta; 'table' names a table of "
+        "Iceberg.",
+    ),
+    "a table of Iceberg without a namespace": (
+        ('path = "lake/orders"', 'format = "iceberg"\ntable = "orders"'),
+        "shop.toml:13: tables.orders.table: 'table' is 'orders'; it has to be a namespace and a name, as "
+        "'lake.orders'.",
+    ),
+    "a table of Iceberg without a name": (
+        ('path = "lake/orders"', 'format = "iceberg"'),
+        "shop.toml:11: tables.orders: 'table' is needed here: the name of the table of Iceberg, as 'lake.orders'.",
+    ),
+    "a catalog for a table of Delta": (
+        ('path = "lake/orders"', 'path = "lake/orders"\nformat = "delta"\ncatalog = "lake"'),
+        "shop.toml:14: tables.orders.catalog: 'catalog' is of the format iceberg; 'path' says where this table is.",
     ),
     "a connection that is not there": (
         ('queue = "orders"', 'queue = "orders"\nconnection = "shops"'),

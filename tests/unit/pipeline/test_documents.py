@@ -47,6 +47,7 @@ job = "replay"
 from = "orders"
 to = "alerts"
 dedupe = "original"
+since = "2026-11-20T08:00Z"
 
 [stages.compare]
 job = "reconcile"
@@ -58,6 +59,8 @@ out = "lake/both"
     replay, compare = pipeline.stages["replay"], pipeline.stages["compare"]
     assert replay.settings["path"] == str(tmp_path / "lake" / "orders")
     assert (replay.settings["topic"], replay.settings["dedupe"]) == ("alerts", "original")
+    # What the command has as --from, since the table is what a stage reads from.
+    assert replay.settings["from"] == "2026-11-20T08:00Z"
     assert compare.settings["a"] == str(tmp_path / "lake" / "orders")
     assert compare.settings["b"] == "/elsewhere/orders"
     assert pipeline.before(compare) == ("capture",)

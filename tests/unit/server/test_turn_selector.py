@@ -6,6 +6,7 @@ import asyncio
 import selectors
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -180,20 +181,24 @@ def test_the_loop_does_not_sleep_over_what_the_line_asks_for(
     assert all(timeout is not None and timeout <= 0 for timeout in looks)
 
 
-def test_the_time_that_the_line_took_is_not_waited_for_again(turns: TurnLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("timeout", "left"), [(1.0, 0.75), (0.1, 0), (None, None)])
+def test_the_time_that_the_line_took_is_not_waited_for_again(
+    looks: list[float | None], timeout: float | None, left: float | None
+) -> None:
     now_s = 100.0
 
     def take_long() -> None:
         nonlocal now_s
         now_s += 0.25
 
-    monkeypatch.setattr(turns, "time", lambda: now_s)
-    waits: list[float | None] = []
-    for timeout in (1.0, 0.1, None):
-        turns.call_at_turn_end(take_long)
-        waits.append(turns._work_off(timeout))
+    here, there = socket.socketpair()
+    with here, there, closing(TurnSelector()) as selector:
+        selector.register(here, selectors.EVENT_WRITE)
+        selector.now_s = lambda: now_s
+        selector.line.append(take_long)
+        selector.select(timeout)
 
-    assert waits == [0.75, 0, None]
+    assert looks == [left]
 
 
 def test_a_fault_of_one_in_line_is_told_and_keeps_no_other_back(turns: TurnLoop) -> None:
@@ -250,3 +255,118 @@ def test_on_any_other_loop_the_end_of_a_turn_is_the_next_round() -> None:
     asyncio.run(run())
 
     assert order == ["now", "end"]
+
+
+@pytest.mark.parametrize("way", ["soon", "timer", "line", "stop", "other socket"])
+def test_what_a_watching_callback_asks_for_is_not_slept_over(turns: TurnLoop, way: str) -> None:
+    here, there = socket.socketpair()
+    other, far = socket.socketpair()
+    is_rescued = False
+
+    def rescue() -> None:
+        nonlocal is_rescued
+        is_rescued = True
+        turns.stop()
+
+    def ask(events: int) -> None:
+        assert events == selectors.EVENT_READ
+        here.recv(1)
+        if way == "soon":
+            turns.call_soon(turns.stop)
+        elif way == "timer":
+            turns.call_later(0, turns.stop)
+        elif way == "line":
+            turns.call_at_turn_end(turns.stop)
+        elif way == "other socket":
+            turns.add_reader(other, turns.stop)
+            far.send(b"x")
+        else:
+            turns.stop()
+
+    with here, there, other, far:
+        turns.watch(here.fileno(), selectors.EVENT_READ, ask)
+        turns.call_later(0.4, rescue)
+        there.send(b"x")
+        turns.run_forever()
+        turns.unwatch(here.fileno())
+        turns.remove_reader(other)
+
+    assert not is_rescued
+
+
+def test_a_timer_rings_though_a_watched_file_is_always_ready(turns: TurnLoop) -> None:
+    here, there = socket.socketpair()
+    calls = 0
+
+    def count(_: int) -> None:
+        nonlocal calls
+        calls += 1
+
+    with here, there:
+        turns.watch(here.fileno(), selectors.EVENT_WRITE, count)
+        turns.call_later(0.02, turns.stop)
+        turns.run_forever()
+        turns.unwatch(here.fileno())
+
+    assert calls > 1
+
+
+def test_what_watched_files_bring_in_one_turn_is_worked_off_together_at_its_end(turns: TurnLoop) -> None:
+    pairs = [socket.socketpair() for _ in range(3)]
+    done: list[str] = []
+
+    def take(sock: socket.socket) -> None:
+        sock.recv(1)
+        done.append("read")
+        if len(done) == 1:
+            turns.call_at_turn_end(lambda: done.append("end of turn"))
+        if len(done) >= len(pairs):
+            turns.call_at_turn_end(turns.stop)
+
+    for here, there in pairs:
+        turns.watch(here.fileno(), selectors.EVENT_READ, lambda _, sock=here: take(sock))  # type: ignore[misc]
+        there.send(b"x")
+    turns.run_forever()
+    for here, there in pairs:
+        turns.unwatch(here.fileno())
+        here.close()
+        there.close()
+
+    assert done == ["read", "read", "read", "end of turn"]
+
+
+def test_a_fault_of_a_watching_callback_is_told_and_keeps_no_other_back(turns: TurnLoop) -> None:
+    told: list[object] = []
+    turns.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    fault = ValueError("a fault")
+    here, there = socket.socketpair()
+
+    def fail(_: int) -> None:
+        here.recv(1)
+        turns.call_at_turn_end(turns.stop)
+        raise fault
+
+    with here, there:
+        turns.watch(here.fileno(), selectors.EVENT_READ, fail)
+        there.send(b"x")
+        turns.run_forever()
+        turns.unwatch(here.fileno())
+
+    assert told == [fault]
+
+
+def test_a_file_is_watched_for_what_was_said_last(turns: TurnLoop) -> None:
+    here, there = socket.socketpair()
+    seen: list[tuple[str, int]] = []
+
+    def note(name: str, events: int) -> None:
+        seen.append((name, events))
+        turns.stop()
+
+    with here, there:
+        turns.watch(here.fileno(), selectors.EVENT_READ, lambda events: note("first", events))
+        turns.watch(here.fileno(), selectors.EVENT_WRITE, lambda events: note("second", events))
+        turns.run_forever()
+        turns.unwatch(here.fileno())
+
+    assert seen == [("second", selectors.EVENT_WRITE)]

@@ -16,9 +16,10 @@ from duobus.spark.errors import OptionError
 from duobus.spark.jobs import capture
 from duobus.spark.jobs.job import JobError, settings_of
 from duobus.spark.jobs.lake import delta_table, iceberg_table
+from duobus.spark.jobs.lake.batch_marks import CAPTURE, STREAM, Mark, widened
 from duobus.spark.jobs.lake.captured_columns import table_schema
-from duobus.spark.jobs.lake.delta_table import DeltaTable, application_of
-from duobus.spark.jobs.lake.iceberg_table import BATCH_OF, IcebergTable
+from duobus.spark.jobs.lake.delta_table import DeltaTable
+from duobus.spark.jobs.lake.iceberg_table import IcebergTable
 
 QUERY = "aaaaaaaa-1111-2222-3333-444444444444"
 
@@ -121,7 +122,7 @@ def test_a_commit_to_an_iceberg_table_whose_end_nobody_knows_is_looked_up(
     monkeypatch.setattr(Transaction, "commit_transaction", lost)
     iceberg.append(Frame(range(10)), QUERY, 0)  # type: ignore[arg-type]
     assert numbers(iceberg) == list(range(10))
-    assert iceberg._catalog().load_table("lake.orders").properties[f"{BATCH_OF}{QUERY}"] == "0"
+    assert iceberg._catalog().load_table("lake.orders").properties[Mark(CAPTURE, QUERY, 0).key] == "0"
 
 
 def test_what_keeps_iceberg_from_being_written_is_told_before_anything_is_read(
@@ -145,7 +146,7 @@ def test_a_delta_table_takes_each_batch_once_and_names_it_in_its_log(tmp_path: P
         table.append(Frame(range(batch * 10, batch * 10 + 10)), QUERY, batch)  # type: ignore[arg-type]
     table.append(Frame(range(30, 40)), "bbbbbbbb-1111", 0)  # type: ignore[arg-type]
     found = deltalake.DeltaTable(table.path)
-    assert found.transaction_version(application_of(QUERY)) == 2
+    assert found.transaction_version(Mark(CAPTURE, QUERY, 0).application) == 2
     assert [one["duobus.batch"] for one in found.history()][::-1] == ["0", "1", "2", "0"]
     assert sum(file["num_records"] for file in pa.table(found.get_add_actions()).to_pylist()) == 40
 
@@ -173,3 +174,67 @@ def test_without_delta_in_session_and_python_it_is_told_what_to_install(
 def test_options_of_another_format_are_told_by_name(given: dict[str, str], told: str) -> None:
     with pytest.raises(OptionError, match=told):
         capture.target_of(settings_of({"connectionStringEnv": "BUS", "queue": "q", **given}, capture.OPTIONS))
+
+
+class Rows:
+    """Rows of a stage of a pipeline as Spark hands them over, without Spark."""
+
+    def __init__(self, *customers: str) -> None:
+        self.sparkSession = Frame(range(0)).sparkSession
+        self._customers = customers
+
+    def toArrow(self) -> pa.Table:
+        time = datetime(2026, 11, 20, 8, tzinfo=UTC)
+        rows = [{"customer": name, "seen": [{"at": time}], "notes": [("a", "b")]} for name in self._customers]
+        moment = pa.struct([pa.field("at", pa.timestamp("us", "Asia/Kolkata"), nullable=False)])
+        schema = pa.schema(
+            [
+                pa.field("customer", pa.large_string(), nullable=False),
+                ("seen", pa.list_(moment)),
+                ("notes", pa.map_(pa.string(), pa.large_string())),
+            ]
+        )
+        return pa.Table.from_pylist(rows, schema=schema)
+
+
+def customers(table: IcebergTable | DeltaTable) -> list[str]:
+    if isinstance(table, IcebergTable):
+        found = table._catalog().load_table(table.table).scan().to_arrow()
+    else:
+        found = pytest.importorskip("deltalake").DeltaTable(table.path).to_pyarrow_table()
+    return sorted(found["customer"].to_pylist())
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def stage_table(request: pytest.FixtureRequest, tmp_path: Path) -> IcebergTable | DeltaTable:
+    """A table that a stage of a pipeline writes, which is not there yet, nor is the folder of its catalog."""
+    if request.param == "delta":
+        pytest.importorskip("deltalake")
+        return DeltaTable(str(tmp_path / "lake" / "seen"), "zstd", ("customer",))
+    pytest.importorskip("pyiceberg")
+    uri = f"sqlite:///{tmp_path}/lake/catalog.db"
+    return IcebergTable("lake.seen", "default", uri, f"file://{tmp_path}/lake", "zstd", ("customer",))
+
+
+def test_a_table_of_a_stream_takes_any_columns_and_each_batch_once(stage_table: IcebergTable | DeltaTable) -> None:
+    stage_table.put(Rows(), Mark(STREAM, QUERY, 0))  # type: ignore[arg-type]
+    for batch in (1, 1, 2, 1):
+        stage_table.put(Rows(f"ann {batch}", "bob"), Mark(STREAM, QUERY, batch))  # type: ignore[arg-type]
+    # A capture of the same number is another writer.
+    stage_table.put(Rows("cid"), Mark(CAPTURE, QUERY, 1))  # type: ignore[arg-type]
+    assert customers(stage_table) == ["ann 1", "ann 2", "bob", "bob", "cid"]
+
+
+def test_a_table_of_a_report_is_replaced_as_a_whole_and_may_become_empty(
+    stage_table: IcebergTable | DeltaTable,
+) -> None:
+    about = {"duobus.stage": "report", "duobus.run": "1"}
+    for names in ((), ("ann", "bob"), ("bob",), (), ("cid",)):
+        assert stage_table.replace(Rows(*names), about) == len(names)  # type: ignore[arg-type]
+        assert customers(stage_table) == list(names)
+
+
+def test_types_that_iceberg_does_not_know_are_told_as_those_that_it_makes_of_them() -> None:
+    assert widened("smallint") == "int"
+    assert widened("struct<a:tinyint,b:array<smallint>>") == "struct<a:int,b:array<int>>"
+    assert widened("struct<smallint:bigint>") == "struct<smallint:bigint>"

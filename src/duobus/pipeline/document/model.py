@@ -85,16 +85,45 @@ class Source:
     mode: str
 
 
+class Form(Enum):
+    """What the files of a table are."""
+
+    #: A folder of files.
+    PARQUET = "parquet"
+    #: A folder with a log of commits.
+    DELTA = "delta"
+    #: A table of a catalog.
+    ICEBERG = "iceberg"
+
+
+class Catalog(NamedTuple):
+    """Where a table of Iceberg is.
+
+    Attributes:
+        table: Its name there, with its namespace.
+        name: Of the catalog, in the configuration of pyiceberg.
+        uri: Address of the catalog; None: as pyiceberg is configured.
+        warehouse: Place of tables; None: as pyiceberg is configured.
+    """
+
+    table: str
+    name: str
+    uri: str | None
+    warehouse: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A folder of Parquet files.
+    """A folder of Parquet files, a table of Delta, or one of Iceberg.
 
     Attributes:
         name: Its name in SQL.
-        path: The folder.
+        path: The folder; of a table of Iceberg, its name in the catalog.
         columns: Its columns as DDL; None where the first batch decides.
         partition_by: Columns that become folders.
         compression: Of the files.
+        form: What its files are.
+        catalog: Of a table of Iceberg; None of others.
     """
 
     name: str
@@ -102,6 +131,8 @@ class Table:
     columns: str | None = None
     partition_by: tuple[str, ...] = ()
     compression: str = "zstd"
+    form: Form = Form.PARQUET
+    catalog: Catalog | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,10 @@ from typing import Any, Final
 
 from duobus.pipeline.document.checked_values import Faults, Section, near
 from duobus.pipeline.document.model import (
+    Catalog,
     DocumentError,
     Fault,
+    Form,
     Pipeline,
     Sink,
     Source,
@@ -24,6 +26,7 @@ from duobus.pipeline.document.model import (
 from duobus.pipeline.document.python_names import fault_of_function
 from duobus.pipeline.document.sql_names import tables_of
 from duobus.pipeline.document.stages import StageReader
+from duobus.pipeline.document.table_libraries import lacks
 from duobus.pipeline.document.toml_lines import TomlLines, line_of_error
 from duobus.spark.connection import masked, place_of
 from duobus.spark.entities import entities_of
@@ -32,8 +35,11 @@ from duobus.spark.jobs.job import text_of
 from duobus.spark.options import CONNECTION_OPTIONS, SOURCE_OPTIONS, Option, demand_mode, parse
 
 _TOP: Final = ("name", "state", "spark", "connections", "sources", "tables", "views", "sinks", "stages")
-#: Forms of tables; others come with the lake.
-_FORMATS: Final = ("parquet",)
+_FORMATS: Final = tuple(form.value for form in Form)
+#: Keys of a table of Iceberg, in place of ``path``.
+_OF_ICEBERG: Final = ("table", "catalog", "catalogUri", "warehouse")
+#: A file of SQLite, whose path counts from the folder of the document.
+_SQLITE: Final = "sqlite:///"
 _COMPRESSIONS: Final = ("zstd", "snappy", "gzip", "none")
 #: Options that the pipeline sets itself, and the reason.
 _OWN: Final = {
@@ -90,6 +96,14 @@ def state_of(file: Path) -> Path:
     return file.resolve().parent / (named if isinstance(named, str) and named else f"{file.stem}.state")
 
 
+def _flat(conf: Mapping[str, Any], above: str = "") -> dict[str, str]:
+    """Settings of Spark by name; TOML makes tables of a name with dots that stands without quotes."""
+    found: dict[str, str] = {}
+    for key, value in conf.items():
+        found |= _flat(value, f"{above}{key}.") if isinstance(value, dict) else {f"{above}{key}": text_of(value)}
+    return found
+
+
 class _Reader:
     def __init__(self, file: Path, values: Mapping[str, Any], faults: Faults, read: Callable[[Path], str]) -> None:
         self._file = file
@@ -98,6 +112,7 @@ class _Reader:
         self._read = read
         self._top = Section("", values, faults)
         self._connections: dict[str, dict[str, str]] = {}
+        self._conf: dict[str, str] = {}
 
     def pipeline(self) -> Pipeline:
         top = self._top
@@ -108,6 +123,7 @@ class _Reader:
         name = top.text("name") or self._file.stem
         spark = Section("spark", top.table("spark"), self._faults)
         spark.known(("master", "conf", "parallel", "attempts"))
+        self._conf = _flat(spark.table("conf"))
         self._connections = {name: self._connection(one) for name, one in self._named("connections").items()}
         sources = {name: self._source(name, one) for name, one in self._named("sources", is_sql=True).items()}
         tables = {name: self._table(name, one) for name, one in self._named("tables", is_sql=True).items()}
@@ -122,7 +138,7 @@ class _Reader:
             master=spark.text("master"),
             parallel=spark.number("parallel", 2, 1, _PARALLEL_MAX),
             attempts=spark.number("attempts", 1, 1, _ATTEMPTS_MAX),
-            conf={key: text_of(value) for key, value in spark.table("conf").items()},
+            conf=self._conf,
             sources=sources,
             tables=tables,
             views=views,
@@ -226,21 +242,46 @@ class _Reader:
         return Source(name, connection | options | {"readMode": mode}, entities, mode)
 
     def _table(self, name: str, section: Section) -> Table:
-        section.known(("path", "format", "columns", "partitionBy", "compression"))
-        path = section.text("path")
-        if path is None and not section.has("path"):
-            section.fault(None, "'path' is needed here: the folder of the table.")
-        form = section.text("format") or _FORMATS[0]
-        if form not in _FORMATS:
-            section.fault("format", f"'format' is {form!r}; it has to be {' or '.join(_FORMATS)} as yet.")
+        section.known(("path", "format", "columns", "partitionBy", "compression", *_OF_ICEBERG))
+        given = section.text("format") or _FORMATS[0]
+        form = Form(given) if given in _FORMATS else Form.PARQUET
+        if given not in _FORMATS:
+            wanted = f"{', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}"
+            section.fault("format", f"'format' is {given!r}; it has to be {wanted}.{near(given, _FORMATS)}")
         compression = section.text("compression") or _COMPRESSIONS[0]
         if compression not in _COMPRESSIONS:
             section.fault(
                 "compression", f"'compression' is {compression!r}; it has to be one of {', '.join(_COMPRESSIONS)}."
             )
-        return Table(
-            name, self._located(path or name), section.text("columns"), section.names("partitionBy"), compression
-        )
+        path, catalog = self._place_of_table(name, section, form)
+        if not self._has_fault(section.place) and (told := lacks(form, self._conf, catalog)) is not None:
+            section.fault("format", told)
+        columns, folders = section.text("columns"), section.names("partitionBy")
+        return Table(name, path, columns, folders, compression, form, catalog)
+
+    def _place_of_table(self, name: str, section: Section, form: Form) -> tuple[str, Catalog | None]:
+        """Where a table is: its folder, or its name in a catalog."""
+        if form is not Form.ICEBERG:
+            for key in _OF_ICEBERG:
+                if section.has(key):
+                    section.fault(key, f"{key!r} is of the format iceberg; 'path' says where this table is.")
+            path = section.text("path")
+            if path is None and not section.has("path"):
+                section.fault(None, "'path' is needed here: the folder of the table.")
+            return self._located(path or name), None
+        if section.has("path"):
+            section.fault("path", "'path' is of the formats parquet and delta; 'table' names a table of Iceberg.")
+        table = section.text("table")
+        if table is None and not section.has("table"):
+            section.fault(None, "'table' is needed here: the name of the table of Iceberg, as 'lake.orders'.")
+        elif table is not None and not all(table.rpartition(".")[::2]):
+            section.fault("table", f"'table' is {table!r}; it has to be a namespace and a name, as 'lake.orders'.")
+        uri, warehouse = section.text("catalogUri"), section.text("warehouse")
+        if uri is not None and uri.startswith(_SQLITE):
+            uri = f"{_SQLITE}{self._folder / uri.removeprefix(_SQLITE)}"
+        if warehouse is not None and "://" not in warehouse and not warehouse.startswith("file:"):
+            warehouse = (self._folder / warehouse).as_uri()
+        return table or name, Catalog(table or name, section.text("catalog") or "default", uri, warehouse)
 
     def _located(self, path: str) -> str:
         """A folder: of another file system as it is, of this one from the folder of the document."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from duobus.pipeline.document.checked_values import Faults, Section, near
-from duobus.pipeline.document.model import AVAILABLE_NOW, STREAMING, Kind, Pipeline, Stage
+from duobus.pipeline.document.model import AVAILABLE_NOW, STREAMING, Form, Kind, Pipeline, Stage, Table
 from duobus.spark.errors import OptionError
 from duobus.spark.jobs.job import text_of
 from duobus.spark.options import CONNECTION_OPTIONS, DURATION, Option
@@ -21,11 +21,13 @@ _ALL: Final = ("job", "trigger", "after")
 _MOVES: Final = ("from", "to", "newRowsOf", "outputMode")
 #: Jobs that have settings of their own, and the settings that the pipeline fills in.
 _JOBS: Final[Mapping[Kind, tuple[str, ...]]] = {
-    Kind.REPLAY: ("path", "queue", "topic"),
+    Kind.REPLAY: ("queue", "topic", "path", "format", "table", "catalog", "catalogUri", "warehouse"),
     Kind.COMPACT: (),
     Kind.USAGE: (),
     Kind.RECONCILE: ("checkpointPath",),
 }
+#: Options of jobs whose names are keys of every stage, and their keys here.
+_KEYS: Final = {"from": "since"}
 #: Settings of jobs that are folders: a name of a table stands for its folder, all others count from the document.
 _FOLDERS: Final = frozenset(
     {"a", "b", "out", "differences", "metering", "compacted", "damaged", "prices", "path", "oversizePath", "reportPath"}
@@ -212,7 +214,7 @@ class StageReader:
         self, name: str, kind: Kind, section: Section, every_ms: int | None, after: tuple[str, ...]
     ) -> Stage | None:
         options = import_module(f"duobus.spark.jobs.{kind.value}").OPTIONS
-        own = {option.name: option for option in options if option.name not in _JOBS[kind]}
+        own = {_KEYS.get(option.name, option.name): option for option in options if option.name not in _JOBS[kind]}
         ends = ("from", "to") if kind is Kind.REPLAY else ()
         section.known((*_ALL, *ends, *own))
         settings: dict[str, Any] = {}
@@ -222,12 +224,14 @@ class StageReader:
                 continue
             if key in _FOLDERS:
                 names = section.names(key)
+                self._demand_folders(section, key, names)
                 tables += [one for one in names if one in self._pipeline.tables]
-                settings[key] = ",".join(map(self._folder_of, names))
+                given = ",".join(map(self._folder_of, names))
             else:
-                settings[key] = text_of(value)
+                given = text_of(value)
+            settings[own[key].name] = given
             try:
-                own[key].parse(settings[key])
+                own[key].parse(given)
             except OptionError as error:
                 section.fault(key, str(error))
         reads = writes = None
@@ -245,11 +249,22 @@ class StageReader:
             tables.append(reads)
             connection = {option.name for option in CONNECTION_OPTIONS}
             settings |= {key: value for key, value in sink.options.items() if key in connection | {"queue", "topic"}}
-            settings["path"] = self._pipeline.tables[reads].path
+            settings |= settings_of_table(self._pipeline.tables[reads])
+            if self._pipeline.tables[reads].catalog is not None:
+                # Files of Parquet and of Delta have it beside them.
+                settings.setdefault("reportPath", str(self._pipeline.state / "replays"))
         written = next((one for one in self._pipeline.tables.values() if one.path == settings.get("out")), None)
         writes = writes or (written.name if written is not None else None)
         read = tuple(dict.fromkeys(one for one in tables if one != writes))
         return Stage(name, kind, reads, writes, (), read, (), every_ms, after, None, _MODES[0], settings)
+
+    def _demand_folders(self, section: Section, key: str, names: Iterable[str]) -> None:
+        """Jobs read and write files of Parquet; those of Delta and Iceberg are rows only together with their log."""
+        for name in names:
+            table = self._pipeline.tables.get(name)
+            if table is not None and table.form is not Form.PARQUET:
+                text = f"The job takes files of Parquet, and {name!r} is a table of {table.form.value}: "
+                section.fault(key, text + "let a stage write what it has of them to a table of Parquet.")
 
     def _folder_of(self, name: str) -> str:
         if name in self._pipeline.tables:
@@ -292,6 +307,8 @@ class StageReader:
         for stage in pipeline.stages.values():
             for name in stage.tables:
                 path = pipeline.tables[name].path
+                if pipeline.tables[name].catalog is not None:
+                    continue  # Only the catalog knows, and nothing is asked before a run.
                 if not pipeline.writers_of(name) and "://" not in path and not Path(path).exists():
                     text = (
                         f"The table is read by the stage {stage.name!r} and written by none, and {path} is not there."
@@ -320,3 +337,16 @@ class StageReader:
         for stage in pipeline.stages.values():
             walk(stage)
         return done
+
+
+def settings_of_table(table: Table) -> dict[str, str]:
+    """The settings by which a job names a table of captured messages."""
+    if table.catalog is None:
+        return {"format": table.form.value, "path": table.path}
+    found = {
+        "table": table.catalog.table,
+        "catalog": table.catalog.name,
+        "catalogUri": table.catalog.uri,
+        "warehouse": table.catalog.warehouse,
+    }
+    return {"format": table.form.value} | {name: value for name, value in found.items() if value is not None}

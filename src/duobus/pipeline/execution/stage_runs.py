@@ -12,7 +12,8 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.pipeline.document.model import STREAMING, Kind, Pipeline, Source, Stage
+from duobus.pipeline.document.model import STREAMING, Form, Kind, Pipeline, Source, Stage
+from duobus.pipeline.document.stages import settings_of_table
 from duobus.pipeline.execution.errors import StageError, told
 from duobus.pipeline.execution.tables import BatchWriter, clear_empty_staging, columns_for, frame_of, replace
 from duobus.pipeline.execution.views import function_of, rows_of
@@ -155,11 +156,11 @@ class StageRun:
         assert stage.writes is not None
         table = pipeline.tables[stage.writes]
         given = pipeline.sources[stage.reads].options
-        settings: dict[str, Any] = {**given, "path": table.path, "checkpoint": str(self._state.checkpoint)}
+        settings: dict[str, Any] = {**given, **settings_of_table(table), "checkpoint": str(self._state.checkpoint)}
         settings["compression"] = table.compression
         if self._every_ms is not None:
             settings["every"] = f"{self._every_ms}ms"
-        if pipeline.writers_of(table.name) == (stage.name,):
+        if table.form is Form.PARQUET and pipeline.writers_of(table.name) == (stage.name,):
             clear_empty_staging(table.path)
         summary = capture.run(self._spark, settings)
         return Outcome(rows=summary["messages"], is_new=summary["messages"] > 0, summary=summary)
@@ -237,8 +238,11 @@ class StageRun:
         assert stage.writes is not None
         if stage.writes in pipeline.tables:
             target = pipeline.tables[stage.writes]
-            columns = columns_for(self._spark, frame, stage, target) if target.columns else frame.columns
-            return Outcome(rows=replace(frame.select(*columns), target))
+            # Files are replaced with all that they are; a table that others read keeps its columns.
+            is_free = target.form is Form.PARQUET and not target.columns
+            columns = frame.columns if is_free else columns_for(self._spark, frame, stage, target)
+            about = {"duobus.pipeline": pipeline.name, "duobus.stage": stage.name, "duobus.run": str(number)}
+            return Outcome(rows=replace(frame.select(*columns), target, about))
         sink = pipeline.sinks[stage.writes]
         if sink.function is not None:
             function_of(sink.function)(frame, number)
@@ -274,6 +278,8 @@ def identity_of(pipeline: Pipeline, stage: Stage) -> dict[str, Any]:
     table = pipeline.table_of(stage)
     # From the folder of the document, which may be moved with all that belongs to it.
     target = stage.writes if table is None else table.path.removeprefix(f"{pipeline.folder}/")
+    if table is not None and table.form is not Form.PARQUET:
+        target = f"{table.form.value}: {target}"
     return {"source": ", ".join(entities), "readMode": ", ".join(modes), "target": target}
 
 
@@ -290,6 +296,8 @@ def definition_of(pipeline: Pipeline, stage: Stage) -> str:
         sorted(stage.settings.items()),
     ]
     said.append(None if table is None else [table.path, table.columns, table.partition_by])
+    if table is not None and table.form is not Form.PARQUET:
+        said.append([table.form.value, table.catalog])
     return hashlib.sha256(json.dumps(said, default=str).encode()).hexdigest()[:16]
 
 

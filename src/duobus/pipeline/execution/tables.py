@@ -1,4 +1,8 @@
-"""Tables of a pipeline on Spark: read as far as they are committed, written batch by batch or replaced as a whole."""
+"""Tables of a pipeline on Spark: read as far as they are committed, written batch by batch or replaced as a whole.
+
+Files of Parquet lie in a folder for each batch, which an attempt that is repeated writes anew. Tables of Delta and
+Iceberg have the number of the batch in their own transactions, as those of a capture do.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.pipeline.document.model import Kind, Pipeline, Stage, Table
+from duobus.pipeline.document.model import Form, Kind, Pipeline, Stage, Table
 from duobus.pipeline.execution.errors import StageError, schema_faults
 from duobus.spark.jobs.capture import query_of
+from duobus.spark.jobs.lake.batch_marks import STREAM, Mark, widened
+from duobus.spark.jobs.lake.captured_columns import batch_name
+from duobus.spark.jobs.lake.delta_table import DeltaTable
+from duobus.spark.jobs.lake.iceberg_table import IcebergTable
 from duobus.spark.jobs.staging_files import STAGING
 from duobus.spark.schema import DDL
 from duobus.spark.source.query_end import local_folder
@@ -21,6 +29,17 @@ if TYPE_CHECKING:
 _CAPTURED: Final = f"{DDL}, date date, hour int, batch_id string"
 #: The column of a table that a stream writes, which says of which batch a row is.
 BATCH_ID: Final = "batch_id"
+#: Its end in SQL: between the digits of the query and the number there may be the rest of the query's id.
+_NUMBER: Final = f"right({BATCH_ID}, 8)"
+
+
+def lake_of(table: Table) -> DeltaTable | IcebergTable | None:
+    """A table of Delta or Iceberg; None for files of Parquet."""
+    if table.form is Form.DELTA:
+        return DeltaTable(table.path, table.compression, table.partition_by)
+    if table.catalog is not None:
+        return IcebergTable(*table.catalog, table.compression, table.partition_by)
+    return None
 
 
 def frame_of(
@@ -34,13 +53,19 @@ def frame_of(
         name: Of the table.
         version: How far it is read.
         since: What was read before, and is left out; None to read all.
+
+    Raises:
+        StageError: No stage writes the table, and it is not there.
     """
     table = pipeline.tables[name]
     writers = [pipeline.stages[writer] for writer in pipeline.writers_of(name)]
     if not writers:
-        return spark.read.parquet(table.path)
+        found = _all_rows(spark, table, None)
+        if found is None:
+            raise StageError(f"The table {name!r} is written by no stage, and there is none yet: {table.path}.")
+        return found
     if not writers[0].is_streaming:
-        return spark.read.parquet(table.path) if version else None
+        return _all_rows(spark, table, None) if version else None
     ddl = (
         _CAPTURED
         if writers[0].kind is Kind.CAPTURE
@@ -48,10 +73,19 @@ def frame_of(
         if table.columns
         else None
     )
-    if not version:
-        return None if ddl is None else spark.createDataFrame([], ddl)
+    found = _all_rows(spark, table, ddl) if version else None
+    if found is not None:
+        return found.where(condition_of(version, since))
+    return None if ddl is None else spark.createDataFrame([], ddl)
+
+
+def _all_rows(spark: SparkSession, table: Table, ddl: str | None) -> DataFrame | None:
+    """All rows of a table, committed by Spark or not; None where the table is not there."""
+    lake = lake_of(table)
+    if lake is not None:
+        return lake.rows(spark)
     reader = spark.read if ddl is None else spark.read.schema(ddl)
-    return reader.parquet(table.path).where(condition_of(version, since))
+    return reader.parquet(table.path)
 
 
 def condition_of(version: Mapping[str, Any], since: Mapping[str, Any] | None) -> str:
@@ -62,10 +96,10 @@ def condition_of(version: Mapping[str, Any], since: Mapping[str, Any] | None) ->
     """
     parts = []
     for query, newest in version.items():
-        parts.append(f"not (startswith({BATCH_ID}, '{query}-') and {BATCH_ID} > '{query}-{newest:08d}')")
+        parts.append(f"not (startswith({BATCH_ID}, '{query}-') and {_NUMBER} > '{newest:08d}')")
     if since:
         later = (
-            f"(startswith({BATCH_ID}, '{query}-') and {BATCH_ID} > '{query}-{since[query]:08d}')"
+            f"(startswith({BATCH_ID}, '{query}-') and {_NUMBER} > '{since[query]:08d}')"
             if query in since
             else f"startswith({BATCH_ID}, '{query}-')"
             for query in version
@@ -82,6 +116,8 @@ def columns_for(spark: SparkSession, frame: DataFrame, stage: Stage, table: Tabl
     """
     given = [(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
     wanted = _declared(spark, table) or _present(spark, table) or given
+    if table.form is Form.ICEBERG:
+        wanted = [(name, widened(kind)) for name, kind in wanted]
     faults = schema_faults(given, wanted, who=stage.name, table=table.name)
     missing = [name for name in table.partition_by if name not in dict(wanted)]
     faults += [
@@ -106,7 +142,11 @@ def _declared(spark: SparkSession, table: Table) -> list[tuple[str, str]]:
 
 
 def _present(spark: SparkSession, table: Table) -> list[tuple[str, str]]:
-    """The columns of the files that are there; none before the first batch, or on another file system."""
+    """The columns of the rows that are there; none before the first batch, or for files on another file system."""
+    if (lake := lake_of(table)) is not None:
+        rows = lake.rows(spark)
+        fields = [] if rows is None else rows.schema.fields
+        return [(field.name, field.dataType.simpleString()) for field in fields if field.name != BATCH_ID]
     folder = local_folder(table.path)
     file = next((path for path in (folder or Path("/nowhere")).rglob("*.parquet") if _is_whole(path, folder)), None)
     if file is None:
@@ -139,7 +179,10 @@ def clear_empty_staging(path: str) -> None:
 
 
 class BatchWriter:
-    """Writes the batches of a query, each into a folder that an attempt before may have begun."""
+    """Writes the batches of a query.
+
+    In files each has a folder, which an attempt before may have begun; a table of Delta or Iceberg knows what it has.
+    """
 
     def __init__(self, table: Table, columns: list[str], checkpoint: str) -> None:
         self._table = table
@@ -151,8 +194,12 @@ class BatchWriter:
         """Write a batch."""
         if self._query is None:
             self._query = query_of(frame.sparkSession, self._checkpoint)
-        place = f"{self._table.path.rstrip('/')}/{BATCH_ID}={self._query}-{number:08d}"
-        write(frame.select(*self._columns), self._table, place)
+        rows, lake = frame.select(*self._columns), lake_of(self._table)
+        if lake is None:
+            write(rows, self._table, f"{self._table.path.rstrip('/')}/{BATCH_ID}={self._query}-{number:08d}")
+        else:
+            rows = rows.selectExpr("*", f"'{batch_name(self._query, number)}' as {BATCH_ID}")
+            lake.put(rows, Mark(STREAM, self._query, number))
 
 
 def write(frame: DataFrame, table: Table, place: str) -> None:
@@ -164,12 +211,19 @@ def write(frame: DataFrame, table: Table, place: str) -> None:
     writer.parquet(place)
 
 
-def replace(frame: DataFrame, table: Table) -> int:
+def replace(frame: DataFrame, table: Table, about: Mapping[str, str]) -> int:
     """Replace all rows of a table; readers have the old ones until the new ones are complete.
+
+    Args:
+        frame: The new rows.
+        table: The table.
+        about: What the history of a table of Delta or Iceberg tells of the run.
 
     Returns:
         The number of rows.
     """
+    if (lake := lake_of(table)) is not None:
+        return lake.replace(frame, about)
     folder = local_folder(table.path)
     if folder is None:
         write(frame, table, table.path)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from duobus.spark.errors import OptionError
 from duobus.spark.jobs.job import (
     JobError,
     Settings,
@@ -25,9 +24,8 @@ from duobus.spark.jobs.job import (
     spark_errors,
 )
 from duobus.spark.jobs.lake.captured_columns import batch_name, placed, short
-from duobus.spark.jobs.lake.delta_table import DeltaTable
 from duobus.spark.jobs.lake.folder_lock import writing
-from duobus.spark.jobs.lake.iceberg_table import IcebergTable
+from duobus.spark.jobs.lake.table_options import OF_ICEBERG, format_option, place_in, table_of
 from duobus.spark.jobs.progress import Tell, described, untold
 from duobus.spark.jobs.staging_files import clear_staging
 from duobus.spark.options import CHOICE, DURATION, SOURCE_OPTIONS, TEXT, Option
@@ -78,19 +76,12 @@ _OF_SOURCE: Final = {option.name: option for option in SOURCE_OPTIONS}
 
 OPTIONS: Final = (
     *(_OF_SOURCE[name] for name in _READ[:7]),
-    Option(
-        "format",
-        CHOICE,
-        "parquet",
+    format_option(
         "parquet writes files into folders of entity, date, hour and batch_id; delta and iceberg append to a table, "
-        "whose transactions keep each batch once",
-        choices=("parquet", "delta", "iceberg"),
+        "whose transactions keep each batch once"
     ),
     Option("path", TEXT, None, "folder to write to; with iceberg, table says where"),
-    Option("table", TEXT, None, "table of Iceberg, with its namespace: lake.orders"),
-    Option("catalog", TEXT, "default", "catalog of Iceberg, as the configuration of pyiceberg names it"),
-    Option("catalogUri", TEXT, None, "address of the catalog of Iceberg; by default as pyiceberg is configured"),
-    Option("warehouse", TEXT, None, "place of the tables of Iceberg; by default as pyiceberg is configured"),
+    *OF_ICEBERG,
     Option("checkpoint", TEXT, None, "folder of the query's progress: the same one goes on where it ended"),
     Option(
         "readMode",
@@ -160,8 +151,8 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = untold) -> dic
     counts = followed(query, tell)
     if settings["readMode"] == "claim":
         settle_stopped(settings, checkpoint)
-    place = {"table": settings["table"]} if settings["format"] == "iceberg" else {"path": settings["path"]}
-    return summary.done(spark, settings, **counts, format=settings["format"], **place, checkpoint=checkpoint)
+    about = {"format": settings["format"], **place_in(settings)}
+    return summary.done(spark, settings, **counts, **about, checkpoint=checkpoint)
 
 
 def target_of(settings: Settings) -> Target:
@@ -170,21 +161,8 @@ def target_of(settings: Settings) -> Target:
     Raises:
         OptionError: An option is missing, or belongs to another format.
     """
-    compression = settings["compression"]
-    if settings["format"] == "iceberg":
-        if "path" in settings.given:
-            raise OptionError(
-                "The option 'path' is of the formats parquet and delta; 'table' names a table of Iceberg."
-            )
-        table = needed(settings, "table")
-        if "." not in table:
-            raise OptionError(f"The option 'table' is {table!r}; it has to be a namespace and a name, as lake.orders.")
-        return IcebergTable(table, settings["catalog"], settings["catalogUri"], settings["warehouse"], compression)
-    for name in ("table", "catalog", "catalogUri", "warehouse"):
-        if name in settings.given:
-            raise OptionError(f"The option '{name}' is of the format iceberg; 'path' says where to write here.")
-    path = needed(settings, "path")
-    return DeltaTable(path, compression) if settings["format"] == "delta" else ParquetFolder(path, compression)
+    table = table_of(settings, settings["compression"])
+    return ParquetFolder(settings["path"], settings["compression"]) if table is None else table
 
 
 def started(spark: SparkSession, settings: Settings, target: Target, checkpoint: str) -> StreamingQuery:

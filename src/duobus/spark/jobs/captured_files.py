@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from duobus.spark.jobs.lake.delta_table import DeltaTable
+    from duobus.spark.jobs.lake.iceberg_table import IcebergTable
+
 #: Columns that a file may lack, since the folders above it say them.
 IN_PATHS: Final = frozenset({"entity", "date", "hour", "batch_id"})
 #: Faults that an error tells.
@@ -116,6 +119,28 @@ def captured(spark: SparkSession, path: str, span: Span | None = None) -> DataFr
     if faults:
         raise JobError(f"{' '.join(faults)} Nothing was sent. Move such files away, or capture them again.")
     return frame
+
+
+def captured_in(spark: SparkSession, table: DeltaTable | IcebergTable, span: Span) -> DataFrame:
+    """Read a table that ``capture`` wrote.
+
+    Args:
+        spark: The session.
+        table: The table.
+        span: What is wanted.
+
+    Raises:
+        JobError: There is no such table or no row in it, it has other columns, or it cannot be read here.
+    """
+    frame = table.rows(spark)
+    if frame is None:
+        raise JobError(f"{table} holds no captured messages. Has capture run, with this table?")
+    types = dict(frame.dtypes)
+    for name, kind in {**TYPES, "date": "date", "hour": "int"}.items():
+        if types.get(name) != kind:
+            told = f"has the column {name!r} as {types[name]}, not as {kind}" if name in types else f"has no {name!r}"
+            raise JobError(f"{table} is another one than a capture makes: it {told}. Nothing was sent.")
+    return span.of(frame)
 
 
 def faults_in(spark: SparkSession, files: list[str], needed: tuple[str, ...]) -> list[str]:

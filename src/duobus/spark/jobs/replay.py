@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from duobus.spark.connection import demand_reachable, place_of
 from duobus.spark.errors import OptionError
-from duobus.spark.jobs.captured_files import Span, captured, unreadable
+from duobus.spark.jobs.captured_files import Span, captured, captured_in, unreadable
 from duobus.spark.jobs.job import (
     JobError,
     Settings,
@@ -27,6 +27,7 @@ from duobus.spark.jobs.job import (
     settings_of,
     spark_errors,
 )
+from duobus.spark.jobs.lake.table_options import OF_ICEBERG, format_option, table_of
 from duobus.spark.jobs.progress import Tell, described, untold
 from duobus.spark.options import CHOICE, NUMBER, SWITCH, TEXT, Option
 from duobus.spark.sink.destinations import advice_on
@@ -43,7 +44,9 @@ EXAMPLE: Final = (
     "--dedupe original --from 2026-11-20T08:00Z --until 2026-11-20T09:00Z"
 )
 OPTIONS: Final = (
-    Option("path", TEXT, None, "folder that capture wrote"),
+    format_option("what capture wrote: files of parquet, or a table of delta or iceberg"),
+    Option("path", TEXT, None, "folder that capture wrote; with iceberg, table says where"),
+    *OF_ICEBERG,
     Option("queue", TEXT, None, "queue to send to; without it and topic, each message goes to the entity it came from"),
     Option("topic", TEXT, None, "topic to send to"),
     Option(
@@ -71,7 +74,12 @@ OPTIONS: Final = (
         choices=("fail", "divert", "claimCheck"),
     ),
     Option("oversizePath", TEXT, None, "folder for divert and claimCheck"),
-    Option("reportPath", TEXT, None, "folder for the counts of the write; by default _replays in path"),
+    Option(
+        "reportPath",
+        TEXT,
+        None,
+        "folder for the counts of the write; by default _replays in path, and needed with iceberg",
+    ),
     Option("dryRun", SWITCH, "false", "say how many messages of which entity would be sent, and send nothing"),
 )
 
@@ -112,7 +120,11 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = untold) -> dic
     """
     settings = settings_of(cfg, OPTIONS)
     summary = Summary(NAME)
-    prefix = _prefix(settings)
+    prefix, table = _prefix(settings), table_of(settings)
+    path = settings["path"]
+    report = (
+        needed(settings, "reportPath") if path is None else settings["reportPath"] or f"{path.rstrip('/')}/_replays"
+    )
     warnings = []
     demand_reachable(place_of(settings))
     destination = settings["queue"] or settings["topic"]
@@ -120,7 +132,8 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = untold) -> dic
         warnings.append(advice)
     tell("checking files")
     span = Span(_time(settings, "from"), _time(settings, "until"), settings["entity"])
-    frame = _chosen(captured(spark, needed(settings, "path"), span), settings, span)
+    found = captured(spark, path, span) if table is None else captured_in(spark, table, span)
+    frame = _chosen(found, settings, span)
     bad = unreadable(frame)
     if bad:
         told = "; ".join(f"{row.file}, sequence number {row.sequence_number}: {row.fault}" for row in bad)
@@ -132,7 +145,6 @@ def run(spark: SparkSession, cfg: Mapping[str, Any], tell: Tell = untold) -> dic
         return summary.done(spark, settings, dryRun=True, messages=total, warnings=warnings, groups=groups)
     tell(f"sending {total:,} messages")
     write_id = f"replay-{hashlib.sha256(_identity(settings).encode()).hexdigest()[:24]}"
-    report = settings["reportPath"] or f"{settings['path'].rstrip('/')}/_replays"
     counts = _written(spark, outgoing(frame, prefix, settings), settings, write_id, report)
     return summary.done(
         spark,
@@ -168,7 +180,10 @@ def _prefix(settings: Settings) -> str | None:
 def _identity(settings: Settings) -> str:
     """Source, filter and destination of a replay, and its run: what a repeated one has in common with the first."""
     names = ("path", "entity", "from", "until", "firstSequence", "lastSequence", "reason", "queue", "topic", "run")
-    return json.dumps([settings[name] for name in names] + [settings[name] for name in ("endpoint", "dedupe")])
+    found = [settings[name] for name in names] + [settings[name] for name in ("endpoint", "dedupe")]
+    if settings["table"] is not None:
+        found += [settings["catalog"], settings["table"]]
+    return json.dumps(found)
 
 
 def _chosen(frame: DataFrame, settings: Settings, span: Span) -> DataFrame:

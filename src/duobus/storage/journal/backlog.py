@@ -11,8 +11,12 @@ from typing import Final, NamedTuple
 
 from duobus.storage.interface import CommitBatch
 
-#: A commit is due when it is so old: most messages are gone by then (decision 0059).
+#: What is brought over is so old: most messages are gone by then (decision 0059).
 AGE_MS: Final = 200
+#: Commits that are fewer bytes than this rest until the first of them is so old. Each time is a transaction of its own,
+#: and writes the row of each source and the pages of its messages anew (decision 0072).
+REST_MS: Final = 1_000
+REST_BYTES: Final = 8 << 20
 #: Bytes that wait, at the most, until the thread that brings over hurries. Twice as many, and commits wait for it.
 BYTES_MAX: Final = 24 << 20
 #: What a commit takes beside its payloads, roughly.
@@ -22,6 +26,9 @@ _COPY_BYTES: Final = 128
 #: While commits lately have so many bytes in the mean and what they put stays for the most part, they go to SQLite at
 #: once: what is written twice costs more than one sync saves.
 _LARGE_BYTES: Final = 128 << 10
+#: ... unless they are spread over so many sources that each gets less than this: SQLite writes a page of 8 KiB for each
+#: source, however little comes to it, and the more is brought over at a time, the fewer pages that are.
+_SOURCE_BYTES: Final = 8 << 10
 #: So many commits are "lately".
 _LATELY: Final = 16
 #: Of a long list of messages about so many are looked at to tell how large all are; the step is odd, so that it meets
@@ -55,20 +62,33 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, batch: CommitBatch, at_ms: int, bodies: int = 0) -> None:
-        """Add a commit that was written to the journal at this time, and adds so many bodies that copies share."""
-        size, put, gone = measure(batch)
+    def add(
+        self, batch: CommitBatch, at_ms: int, bodies: int = 0, measured: tuple[int, int, int] | None = None
+    ) -> None:
+        """Add a commit that was written to the journal at this time, and adds so many bodies that copies share.
+
+        ``measured``: what ``measure`` says of it, if that is known.
+        """
+        size, put, gone = measured or measure(batch)
         rows = put - gone + bodies
         with self._lock:
             self._waiting.append(_Waiting(at_ms, size, rows, batch))
             self.size += size
             self.rows += rows
 
-    def due(self, now_ms: int) -> int:
-        """Return how many of the first are to be brought over now: those that are old, or more where too much waits."""
+    def due(self, now_ms: int, *, is_short: bool = False) -> int:
+        """Return how many of the first are to be brought over now: those that are old, or more where too much waits.
+
+        ``is_short``: the journal is short of room, so that few commits do not rest.
+        """
         number = 0
         with self._lock:
             left = self.size
+            if not self._waiting:
+                return 0
+            is_resting = left < REST_BYTES and now_ms - self._waiting[0].at_ms < REST_MS
+            if is_resting and not is_short:
+                return 0
             if left < BYTES_MAX:
                 left = 0
             for waiting in self._waiting:
@@ -100,23 +120,32 @@ class LargeCommits:
     """Tells which commits are written to SQLite at once, because they would be written twice otherwise.
 
     That pays for many bytes that stay: one large transaction of SQLite's is as good as another.
+
+    Attributes:
+        measured: What ``measure`` says of the last commit that was asked about; None where only a sample was taken.
     """
 
-    __slots__ = ("_gone", "_put", "_size")
+    __slots__ = ("_gone", "_put", "_size", "measured")
 
     def __init__(self) -> None:
         self._size = self._put = self._gone = 0.0
+        self.measured: tuple[int, int, int] | None = None
 
     def is_one(self, batch: CommitBatch) -> bool:
         """Whether this one is; to be asked once for each commit, in order."""
-        size, put, gone = _estimate(batch)
+        size, put, gone, is_exact = _estimate(batch)
+        self.measured = (size, put, gone) if is_exact else None
         self._size += (size - self._size) / _LATELY
         # A purge, or the end of a long drain, removes what many commits before have put, in one: as far as that goes
         # beyond what is put lately, it says nothing of what comes now.
         gone = min(gone, put + int(2 * self._put / _LATELY))
         self._put += put - self._put / _LATELY
         self._gone += gone - self._gone / _LATELY
-        return self._gone < self._put / 2 and self._size >= _LARGE_BYTES
+        if self._gone >= self._put / 2 or self._size < _LARGE_BYTES:
+            return False
+        # The messages of each source have pages of their own in SQLite's file. Copies of topics go there all the same:
+        # the journal has to count their bodies.
+        return size >= _SOURCE_BYTES * len(batch.sources) or any(put.origins is not None for put in batch.puts)
 
 
 def measure(batch: CommitBatch) -> tuple[int, int, int]:
@@ -138,23 +167,29 @@ def measure(batch: CommitBatch) -> tuple[int, int, int]:
     return size, put, gone
 
 
-def _estimate(batch: CommitBatch) -> tuple[int, int, int]:
-    """As ``measure``, but the bytes of long lists are told by a sample: every commit is asked, however large."""
+def _estimate(batch: CommitBatch) -> tuple[int, int, int, bool]:
+    """As ``measure``, but the bytes of long lists are told by a sample: every commit is asked, however large.
+
+    Returns:
+        The three, and whether they are what ``measure`` says.
+    """
     size, put, gone = _COMMIT_BYTES, 0, 0
+    is_exact = True
     for one in batch.puts:
         payloads = one.payloads
         number = len(payloads)
         if one.origins is not None:
-            return measure(batch)
+            return *measure(batch), True
         put += number
         if number < 2 * _SAMPLE:
             size += sum(map(len, payloads))
         else:
             some = payloads[:: number // _SAMPLE | 1]
             size += number * sum(map(len, some)) // len(some)
+            is_exact = False
     for _, first, last in batch.removed:
         gone += last - first + 1
-    return size, put, gone
+    return size, put, gone, is_exact
 
 
 def is_for_tables(batch: CommitBatch) -> bool:

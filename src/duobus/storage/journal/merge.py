@@ -13,10 +13,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Final
 
 from duobus.storage.interface import CommitBatch, Put
 
 _Range = tuple[int, int]
+_SOURCE_KEY: Final = attrgetter("source_key")
 
 
 def merged(batches: Sequence[CommitBatch], later: Iterable[CommitBatch] = ()) -> CommitBatch:
@@ -32,6 +35,7 @@ def merged(batches: Sequence[CommitBatch], later: Iterable[CommitBatch] = ()) ->
     result.sources = list({row[0]: row for batch in batches for row in batch.sources}.values())
     known = [*batches, *later]
     gone = _by_source(known)
+    losing = gone.keys()
     is_order_needed = _reach_over_later_messages(batches)
     new: dict[int, list[_Range]] = {}
     changes: dict[tuple[int, int], tuple[int, int, int, int, bytes | None]] = {}
@@ -39,10 +43,16 @@ def merged(batches: Sequence[CommitBatch], later: Iterable[CommitBatch] = ()) ->
         if is_order_needed:
             gone = _by_source(known[index:])
         for put in batch.puts:
+            key = put.source_key
+            if key not in losing:
+                result.puts.append(put)
+                continue
             first, end = put.first_count, put.first_count + len(put.payloads) - 1
-            new.setdefault(put.source_key, []).append((first, end))
-            result.puts += [_piece(put, *left) for left in _without((first, end), gone.get(put.source_key, []))]
+            new.setdefault(key, []).append((first, end))
+            result.puts += [_piece(put, *left) for left in _without((first, end), gone.get(key, []))]
         changes.update({row[:2]: row for row in batch.changes if not _holds(gone.get(row[0], []), row[1])})
+    # Those of a source one after the other: SQLite finds their page once, where commits of many sources take turns.
+    result.puts.sort(key=_SOURCE_KEY)
     for key, ranges in _by_source(batches).items():
         put_here = _union(new.get(key, []))
         for span in ranges:

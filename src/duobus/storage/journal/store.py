@@ -1,7 +1,7 @@
 """JournalStore: a store in a SQLite file with a journal before it. A commit is one append and one sync (decision 0059).
 
     commit     ──record──sync──answer──record──sync──answer──          the thread that owns the store
-    bring over ────────────────────── many commits, one transaction ── a thread of this store, 0.1 to 0.2 s later
+    bring over ────────────────────── many commits, one transaction ── a thread of this store, up to a second later
 
 What is gone by the time it would be brought over never reaches SQLite. Whatever reads SQLite, or changes other things
 than messages, has all commits brought over first; large commits of messages that stay are written to SQLite at once.
@@ -279,7 +279,7 @@ class JournalStore(MessagingStore):
     def _wait_for_sqlite(self, batch: CommitBatch, journal: Segments, bodies: int) -> None:
         """Note a commit that the journal has, with the shared bodies that it adds; it is brought over some time."""
         is_first = not self._backlog.size
-        self._backlog.add(batch, self._clock.monotonic_ms(), bodies)
+        self._backlog.add(batch, self._clock.monotonic_ms(), bodies, self._large.measured)
         if self._backlog.size > 2 * BYTES_MAX:
             with self._turn:
                 self._bring_over(len(self._backlog))
@@ -311,8 +311,11 @@ class JournalStore(MessagingStore):
                     raise
                 if self._mark is not None:
                     self._mark.write(self._commit_no)
-                self._bring_over(self._backlog.due(self._clock.monotonic_ms()))
-                journal.prepare()
+                is_short = not journal.prepare()
+                self._bring_over(self._backlog.due(self._clock.monotonic_ms(), is_short=is_short))
+                if is_short:
+                    # Segments may be free now.
+                    journal.prepare()
             except BaseException as error:  # noqa: BLE001 - the next call of the store's owner raises it
                 self._give_up("bring the journal over", error)
                 return False

@@ -27,7 +27,8 @@ from duobus.storage.interface import (
     SourceRow,
     Tombstone,
 )
-from duobus.storage.journal.backlog import AGE_MS
+from duobus.storage.journal import backlog
+from duobus.storage.journal.backlog import AGE_MS, REST_MS
 from duobus.storage.journal.files import JournalFiles
 from duobus.storage.journal.mark import read_mark
 from duobus.storage.journal.segments import files_of
@@ -143,27 +144,62 @@ def test_what_is_gone_before_it_is_due_never_comes_to_sqlite(broker: Broker, dat
         broker.send(source, [b"m"])
         broker.remove((source.source_key, number, number))
     assert store.commits == before
-    CLOCK.ms += AGE_MS
+    CLOCK.ms += REST_MS
     store.bring_over_due()
     assert store.commits == before + 1
     assert store.usage().rows == 0
     assert not store.load_columns(source.source_key, 1, 100)
 
 
-def test_a_commit_waits_until_it_is_old_enough(broker: Broker) -> None:
+def test_commits_rest_until_the_first_is_old_and_those_that_are_young_then_stay(broker: Broker) -> None:
     (source,) = broker.add()
     store = broker.store
     assert isinstance(store, JournalStore)
     broker.send(source, [b"old"])
     before = store.commits
+    CLOCK.ms += REST_MS - AGE_MS
+    broker.send(source, [b"not so old"])
     CLOCK.ms += AGE_MS - 1
     assert store.bring_over_due()
     assert store.commits == before
     CLOCK.ms += 1
-    broker.send(source, [b"new"])
+    broker.send(source, [b"young"])
     assert store.bring_over_due()
     assert store.commits == before + 1
-    assert payloads_of(store.load(source.source_key, 1, 10)) == [b"old", b"new"]
+    CLOCK.ms += REST_MS
+    assert not store.bring_over_due()
+    assert store.commits == before + 2
+    assert payloads_of(store.load(source.source_key, 1, 10)) == [b"old", b"not so old", b"young"]
+
+
+def test_many_bytes_do_not_rest(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backlog, "REST_BYTES", 30_000)
+    (source,) = broker.add()
+    store = broker.store
+    assert isinstance(store, JournalStore)
+    before = store.commits
+    broker.send(source, [bytes(20_000)])
+    CLOCK.ms += AGE_MS
+    assert store.bring_over_due()
+    assert store.commits == before
+    broker.send(source, [bytes(10_000)])
+    assert store.bring_over_due()
+    assert store.commits == before + 1
+
+
+def test_a_journal_that_is_short_of_room_lets_nothing_rest(data: Path) -> None:
+    files = Full(SEGMENT + 19)
+    store = JournalStore(
+        str(database(data)), 1, options=FAST, clock=CLOCK, brings_over=False, segment_bytes=SEGMENT, files=files
+    )
+    broker = Broker(store)
+    (source,) = broker.add()
+    before = store.commits
+    broker.send(source, [b"a"])
+    CLOCK.ms += AGE_MS
+    assert not store.bring_over_due()
+    assert store.commits == before + 1
+    store.close()
 
 
 def test_notes_of_duplicates_and_tombstones_are_there_after_a_kill(broker: Broker, data: Path) -> None:
@@ -202,7 +238,7 @@ def test_segments_are_used_again_and_what_they_held_is_not_replayed_twice(broker
         if number >= 3:
             broker.remove((source.source_key, number - 2, number - 2))
         if number % 5 == 0:
-            CLOCK.ms += AGE_MS
+            CLOCK.ms += REST_MS
             assert isinstance(broker.store, JournalStore)
             broker.store.bring_over_due()
     assert len(files_of(str(database(data)))) <= 6
@@ -411,7 +447,7 @@ def test_a_failure_of_the_thread_that_brings_over_closes_the_store(broker: Broke
     (source,) = broker.add()
     broker.send(source, [b"a"])
     database(data).rename(database(data).with_suffix(".away"))
-    CLOCK.ms += AGE_MS
+    CLOCK.ms += REST_MS
     assert isinstance(broker.store, JournalStore)
     assert not broker.store.bring_over_due()
     with pytest.raises(StoreFailed, match="moved, removed or replaced"):
@@ -580,7 +616,7 @@ def test_the_thread_brings_over_by_itself_and_ends_with_the_store(data: Path) ->
     store = JournalStore(str(database(data)), 1, options=FAST, clock=CLOCK)
     broker = Broker(store)
     (source,) = broker.add()
-    CLOCK.ms += AGE_MS
+    CLOCK.ms += REST_MS
     broker.send(source, [b"a"])
     thread = store._thread
     assert thread is not None

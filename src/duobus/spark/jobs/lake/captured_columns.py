@@ -52,11 +52,6 @@ def table_schema() -> pa.Schema:
     return schema
 
 
-def collected(frame: DataFrame) -> pa.Table:
-    """Return the messages of a batch on the driver; the limits of a batch bound how many they are.
-
-    Args:
-        frame: The messages, with ``PLACES``.
-    """
-    # Spark gives times in the zone of the session, and tables have them in UTC.
-    return frame.select(*NAMES, *PLACES).toArrow().cast(table_schema())
+def in_order(frame: DataFrame) -> DataFrame:
+    """The columns of a captured message in their order."""
+    return frame.select(*NAMES, *PLACES)

@@ -174,9 +174,7 @@ class ClusteredScaleUnit(ScaleUnit):
                 self.drop(broker.store_id, "it could not be opened")
                 raise
             for queue in self._of(broker.store_id):
-                if not isinstance(queue.idle, ToldIdle):
-                    self.idle_watch.begin(queue)
-                self.forwarding.begin(queue, queue.source_no)
+                self._begin(queue)
             if self.brokers.get(broker.store_id) is broker:
                 # It was not lost while it was opened.
                 self.adopted.add(broker.store_id)
@@ -287,15 +285,21 @@ class ClusteredScaleUnit(ScaleUnit):
             self._add_queue(row)
         else:
             self.topics.found([row, *subscriptions_of(row, contents.entities)])
+        self.sharded_entities.idleness.adopted(self._of_entity(row.entity_id), Directory(contents))
 
     async def begin_entity(self, row: EntityRow, contents: CatalogContents) -> None:
         """Its fragments are there: do what goes on in it by itself."""
         if row.kind == TOPIC:
             await self.topics.resume(subscriptions_of(row, contents.entities))
         for queue in self._of_entity(row.entity_id):
-            self.idle_watch.begin(queue)
-            self.forwarding.begin(queue, queue.source_no)
+            self._begin(queue)
             self.notify(queue)
+
+    def _begin(self, queue: Queue) -> None:
+        """Do what goes on by itself in what is served here."""
+        if not isinstance(queue.idle, ToldIdle):
+            self.idle_watch.begin(queue)
+        self.forwarding.begin(queue, queue.source_no)
 
     def _let_go(self, queue: Queue) -> None:
         home = self.namespace(queue.namespace)

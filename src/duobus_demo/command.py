@@ -9,7 +9,7 @@ import tempfile
 import threading
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -27,6 +27,10 @@ Example:
 \b
 Exit status: 0 nothing lost, altered or wrongly delivered; 1 something was, or the run could not be finished.
 """
+
+
+#: How long a signal may wait until the main thread looks for it, in seconds.
+_LOOK_S: Final = 0.5
 
 
 @click.command(name="demo", epilog=_EXAMPLE)
@@ -138,8 +142,12 @@ def _stay(folder: Path, is_json: bool, port: int) -> None:
             click.echo(f"Console: {shop.url}")
             click.echo("The address signs in. Store 3 of the shop is away; its orders wait in the namespace 'spare'.")
             click.echo("Ctrl-C ends the console, the brokers and everything in them.")
+        over = threading.Event()
         try:
-            threading.Event().wait()
+            # In steps: a signal that the system gives to one of the shop's threads does not wake this one, which is the
+            # only one that can act on it.
+            while not over.wait(_LOOK_S):
+                pass
         except KeyboardInterrupt:
             return
 

@@ -42,11 +42,11 @@ check: $(STAMP) ## Lint, format, types, import rules, figures of the layout
 	$(BIN)/lint-imports --config .importlinter-runtime
 	$(BIN)/python tools/house.py --where
 
-# Two of ten processes run the unit tests, which compute, and yield to the others; eight run the rest, which waits for
+# Two of eight processes run the unit tests, which compute, and yield to the others; six run the rest, which waits for
 # processes, disks and timers more than it computes (tests/kits/schedule.py). Tests of a group share one process, and with
 # it what is slow to start: Spark. Bytecode is kept, whatever the environment says: tests start hundreds of processes, and
 # compiling the package takes as long as starting one.
-WORKERS ?= 10
+WORKERS ?= 8
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP) ## All tests (WORKERS=...)
 	$(BIN)/python tools/tests_bytecode.py

@@ -8,14 +8,12 @@ from simulation.scenarios.slow_disk import run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1, 6, 5))
-def test_no_seed_shows_a_keyless_message_that_waits_for_a_sick_disk(first: int) -> None:
-    late = 0
-    for seed in range(first, first + 5):
-        wrong, times = run(seed)
-        assert wrong == [], f"seed {seed}"
-        late += times
-    assert late > 10
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_no_seed_shows_a_keyless_message_that_waits_for_a_sick_disk(seed: int) -> None:
+    wrong, late = run(seed)
+    assert wrong == []
+    # The disk was late at all, or the run has tried nothing.
+    assert late > 0
 
 
 @pytest.mark.parametrize("seed", [4])

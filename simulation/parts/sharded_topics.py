@@ -13,13 +13,14 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from duobus.amqp import DeliveryState, Rejected, Transfers
+from duobus.amqp import Transfers
 from duobus.codec import Symbol, build_message, scan
 from duobus.codec.sections import application_properties
 from duobus.errors import EntityAlreadyExists, EntityNotFound, ServiceBusError
 from duobus.model.descriptions import RuleDescription, SubscriptionDescription, TopicDescription
-from simulation.checkers.fanout import ACCEPTED, REFUSED, UNKNOWN, FanoutHistory, Published, check_fanout
+from simulation.checkers.fanout import ACCEPTED, FanoutHistory, Published, check_fanout
 from simulation.history import events as h
+from simulation.parts.subscribing import Reading, outcome_of
 from simulation.scenarios.entity_life import LifeClient
 from simulation.scenarios.topics import COMING, RULES, expected
 from simulation.world.message import Received
@@ -215,31 +216,20 @@ class ShardedTopicClients:
         payload = build_message(None, {"n": number, "k": str(number % 3)}, annotations=key, data=b"%d" % number)
         state = await client.put(link, payload)
         if state is not None:
-            published.outcome = _outcome_of(state)
+            published.outcome = outcome_of(state)
             published.until = len(self.history.versions) - 1
 
     async def _subscribe(self, name: str, *, drains: bool = False) -> None:
         await self._is_created.wait()
-        quiet = 0
-        while quiet < 3 if drains else self._in_phase():
+        reading = Reading(self._rng, self._in_phase, drains=drains)
+        while reading.goes_on:
             client = await self._connect("drain" if drains else "subscriber", _Subscriber)
             if client is None:
                 return
             client.clients, client.subscription = self, name
             with contextlib.suppress(ConnectionError, TimeoutError):
                 link = await client.receiver(f"{TOPIC}/Subscriptions/{name}")
-                while client.alive and link.is_attached and (quiet < 3 if drains else self._in_phase()):
-                    client.arrived.clear()
-                    client.grant(link, 20)
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(client.arrived.wait(), 2.0 if drains else 0.4)
-                    items, client.received = client.received, []
-                    quiet = 0 if items else quiet + 1
-                    for item in items:
-                        if drains or self._rng.random() < 0.7:
-                            await client.complete(item)
-                    if not drains and self._rng.random() < 0.1:
-                        break
+                await reading.receive(client, link)
             client.close()
             await asyncio.sleep(0.1)
 
@@ -262,10 +252,3 @@ async def _informed(unit: ClusteredScaleUnit, work: Callable[[ClusteredScaleUnit
     """Work with what the catalog says, as a request over HTTP does (``cluster/http/proxy.py``)."""
     await unit.read_again()
     await work(unit)
-
-
-def _outcome_of(state: DeliveryState) -> str:
-    """What an answer says of a message; a timeout says that nobody knows."""
-    if not isinstance(state, Rejected):
-        return ACCEPTED
-    return UNKNOWN if state.error is not None and state.error.condition == "com.microsoft:timeout" else REFUSED

@@ -12,14 +12,15 @@ import random
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from duobus.amqp import DeliveryState, Link, Rejected, Transfers
+from duobus.amqp import Link, Transfers
 from duobus.broker import ScaleUnit
 from duobus.codec import Symbol, build_message, scan
 from duobus.codec.sections import application_properties
 from duobus.errors import ServiceBusError
 from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
-from simulation.checkers.fanout import ACCEPTED, REFUSED, UNKNOWN, FanoutHistory, Published, check_fanout
+from simulation.checkers.fanout import FanoutHistory, Published, check_fanout
 from simulation.history import events as h
+from simulation.parts.subscribing import Reading, outcome_of
 from simulation.scenarios.entity_life import LifeClient
 from simulation.scenarios.topics import COMING, RULES, expected
 from simulation.world.disk import AMBIGUOUS, SLOW
@@ -43,13 +44,6 @@ _NAMES: Final = (*RULES, "changing")
 def copies_of(number: int, *, has_rule: bool) -> frozenset[tuple[str, str]]:
     """Which copies a message has, the forwarded one included."""
     return expected(number, has_rule=has_rule) | {(ONWARD, "")}
-
-
-def _outcome_of(state: DeliveryState) -> str:
-    """What an answer says of a message; a timeout says that nobody knows."""
-    if not isinstance(state, Rejected):
-        return ACCEPTED
-    return UNKNOWN if state.error is not None and state.error.condition == "com.microsoft:timeout" else REFUSED
 
 
 def _at_once(change: Coroutine[Any, Any, None]) -> None:
@@ -180,30 +174,19 @@ class _Run:
         payload = build_message(None, {"n": number, "k": str(number % 3)}, data=b"%d" % number)
         state = await client.put(link, payload)
         if state is not None:
-            published.outcome = _outcome_of(state)
+            published.outcome = outcome_of(state)
             published.until = len(self.history.versions) - 1
 
     async def subscribe(self, name: str, *, drains: bool = False) -> None:
         """Receive from a subscription, or from where it forwards to, and complete most of it."""
         path = OUT if name == ONWARD else f"{TOPIC}/Subscriptions/{name}"
-        quiet = 0
-        while quiet < 3 if drains else not self.is_over:
+        reading = Reading(self.rng, lambda: not self.is_over, drains=drains)
+        while reading.goes_on:
             client: _Subscriber = await self.connect(_Subscriber)
             client.run, client.subscription = self, name
             with contextlib.suppress(ConnectionError, TimeoutError):
                 link = await client.receiver(path)
-                while client.alive and link.is_attached and (quiet < 3 if drains else not self.is_over):
-                    client.arrived.clear()
-                    client.grant(link, 20)
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(client.arrived.wait(), 2.0 if drains else 0.4)
-                    items, client.received = client.received, []
-                    quiet = 0 if items else quiet + 1
-                    for item in items:
-                        if drains or self.rng.random() < 0.7:
-                            await client.complete(item)
-                    if not drains and self.rng.random() < 0.1:
-                        break
+                await reading.receive(client, link)
             client.close()
             await asyncio.sleep(0.1)
 

@@ -31,6 +31,27 @@ LOCK_S = 5
 PAUSE_S = 0.2
 
 
+#: How long a test waits for what several servers do.
+WAIT_S = 60.0
+
+
+def until(what: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + WAIT_S
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def take(receiver: Any, number: int) -> list[Any]:
+    """Receive so many messages, or what there is when the time is over."""
+    found: list[Any] = []
+    end = time.monotonic() + WAIT_S
+    while len(found) < number and time.monotonic() < end:
+        found += receiver.receive_messages(number - len(found), max_wait_time=2)
+    return found
+
+
 class Plain(RequestsTransport):
     """Speaks plain HTTP: a hook that the SDK offers."""
 

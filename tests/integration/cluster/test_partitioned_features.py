@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError, SessionCannotBeLockedError
-from kit_cluster import Cluster, running_cluster
+from kit_cluster import Cluster, running_cluster, take, until
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,21 +26,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running_cluster(tmp_path_factory.mktemp("features"), servers=2, stores=4) as found:
         found.await_served()
         yield found
-
-
-def _until(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
-def _take(receiver: object, number: int) -> list[object]:
-    found: list[object] = []
-    end = time.monotonic() + LIMIT_S
-    while len(found) < number and time.monotonic() < end:
-        found += receiver.receive_messages(number - len(found), max_wait_time=2)  # type: ignore[attr-defined]
-    return found
 
 
 def test_a_session_is_accepted_at_any_server_and_held_once(pair: Cluster) -> None:
@@ -62,7 +46,7 @@ def test_a_session_is_accepted_at_any_server_and_held_once(pair: Cluster) -> Non
                 receiver.session.set_state(f"state of {name}")
                 assert receiver.session.get_state() == f"state of {name}".encode()
                 assert receiver.session.renew_lock() > datetime.now(UTC)
-                found = _take(receiver, 3)
+                found = take(receiver, 3)
                 assert [str(message) for message in found] == [f"{name}-{count}" for count in range(3)]
                 fragments.add(found[0].sequence_number >> 48)  # type: ignore[attr-defined]
                 assert [str(one) for one in receiver.peek_messages(10, sequence_number=1)] == [
@@ -77,7 +61,7 @@ def test_a_session_is_accepted_at_any_server_and_held_once(pair: Cluster) -> Non
                 assert receiver.session.get_state() == f"state of {name}".encode()
         assert len(fragments) > 1
         with first.get_queue_receiver("named", sub_queue=ServiceBusSubQueue.DEAD_LETTER) as dead:
-            for message in _take(dead, 8):
+            for message in take(dead, 8):
                 dead.complete_message(message)  # type: ignore[arg-type]
 
 
@@ -94,7 +78,7 @@ def test_the_next_available_session_comes_from_whichever_server_has_one(pair: Cl
                 pair.client(turn % 2) as other,
                 other.get_queue_receiver("next", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=30) as receiver,
             ):
-                (message,) = _take(receiver, 1)
+                (message,) = take(receiver, 1)
                 assert str(message) == receiver.session.session_id
                 found.add(str(message))
                 receiver.complete_message(message)  # type: ignore[arg-type]
@@ -113,7 +97,7 @@ def test_a_duplicate_is_dropped_whichever_server_gets_it(pair: Cluster) -> None:
                 sender.send_messages(ServiceBusMessage(str(number), message_id=f"id-{number}"))
             sender.send_messages([ServiceBusMessage("key", message_id="id-k", partition_key="k")])
     with pair.client(1) as bus, bus.get_queue_receiver("once") as receiver:
-        found = _take(receiver, 21)
+        found = take(receiver, 21)
         assert sorted(str(message) for message in found) == sorted([*map(str, range(20)), "key"])
         assert len({message.sequence_number >> 48 for message in found}) > 4  # type: ignore[attr-defined]
         assert receiver.receive_messages(1, max_wait_time=1) == []
@@ -129,7 +113,7 @@ def test_messages_are_forwarded_from_it_and_to_it_each_once(pair: Cluster) -> No
         for start in range(0, 60, 20):
             sender.send_messages([ServiceBusMessage(str(number)) for number in range(start, start + 20)])
     with pair.client(0) as bus, bus.get_queue_receiver("last") as receiver:
-        found = _take(receiver, 60)
+        found = take(receiver, 60)
         assert sorted(int(str(message)) for message in found) == list(range(60))
         for message in found:
             receiver.complete_message(message)  # type: ignore[arg-type]
@@ -151,7 +135,7 @@ def test_a_killed_owner_takes_its_sessions_along_for_seconds_only(pair: Cluster)
             def accept() -> bool:
                 try:
                     with bus.get_queue_receiver("kept", session_id=left[0]) as receiver:
-                        found = _take(receiver, 2)
+                        found = take(receiver, 2)
                         assert [str(message) for message in found] == [f"{left[0]}-{count}" for count in range(2)]
                         for message in found:
                             receiver.complete_message(message)  # type: ignore[arg-type]
@@ -160,7 +144,7 @@ def test_a_killed_owner_takes_its_sessions_along_for_seconds_only(pair: Cluster)
                 left.pop(0)
                 return not left
 
-            _until(accept)
+            until(accept)
     finally:
         pair.start(1)
         pair.await_ready(1)

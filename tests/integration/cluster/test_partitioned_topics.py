@@ -7,7 +7,7 @@ import re
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ from azure.core.exceptions import HttpResponseError, ResourceExistsError, Resour
 from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
 from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusError
 from azure.servicebus.management import CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
-from kit_cluster import Cluster, running_cluster
+from kit_cluster import Cluster, running_cluster, take, until
 
 from duobus.amqp import LinkAttached, Source, Target, Transfers
 from duobus.codec import Int, application_properties, build_message, decode, scan
@@ -42,25 +42,10 @@ def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield found
 
 
-def _until(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not what():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
-def _take(receiver: Any, number: int) -> list[Any]:
-    found: list[Any] = []
-    end = time.monotonic() + LIMIT_S
-    while len(found) < number and time.monotonic() < end:
-        found += receiver.receive_messages(number - len(found), max_wait_time=2)
-    return found
-
-
 def _drain(cluster: Cluster, server: int, topic: str, name: str, number: int) -> list[str]:
     """Complete so many messages; there is none more."""
     with cluster.client(server) as bus, bus.get_subscription_receiver(topic, name) as receiver:
-        found = _take(receiver, number)
+        found = take(receiver, number)
         for message in found:
             receiver.complete_message(message)
         assert receiver.receive_messages(1, max_wait_time=1) == []
@@ -179,7 +164,7 @@ def test_messages_of_a_subscription_are_settled_deferred_and_dead_lettered_at_an
         admin.create_subscription("work", "s", max_delivery_count=2)
     _send(trio, 0, "work", *(_numbered(number) for number in range(24)))
     with trio.client(2) as bus, bus.get_subscription_receiver("work", "s") as receiver:
-        found = {int(str(message)): message for message in _take(receiver, 24)}
+        found = {int(str(message)): message for message in take(receiver, 24)}
         assert len({message.sequence_number >> 48 for message in found.values()}) > 4
         for number, message in found.items():
             if number % 4 == 0:
@@ -202,7 +187,7 @@ def test_messages_of_a_subscription_are_settled_deferred_and_dead_lettered_at_an
         trio.client(0) as bus,
         bus.get_subscription_receiver("work", "s", sub_queue=ServiceBusSubQueue.DEAD_LETTER) as dead,
     ):
-        messages = _take(dead, 6)
+        messages = take(dead, 6)
         assert {message.dead_letter_reason for message in messages} == {"because"}
         for message in messages:
             dead.complete_message(message)
@@ -243,7 +228,7 @@ def test_sessions_of_a_subscription_are_held_once_at_whichever_server(trio: Clus
             with pytest.raises(ServiceBusError):
                 there.get_subscription_receiver("talks", "s", session_id=name).__enter__()
             receiver.session.set_state(name)
-            found = _take(receiver, 3)
+            found = take(receiver, 3)
             assert [str(message) for message in found] == [f"{name}-{i}" for i in range(3)]
             for message in found:
                 receiver.complete_message(message)
@@ -283,7 +268,7 @@ def test_a_killed_server_leaves_the_subscriptions_and_rules_that_were_answered(t
                 made.append(name)
                 return len(made) == 4
 
-            _until(create)
+            until(create)
             while True:
                 try:
                     other.create_rule("kept", "base", "odd", filter=SqlRuleFilter("n % 2 = 1"))

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 from clustered_kit import Owner
+from neighbours_kit import LONG_S, Wire, connect
 
-from duobus.cluster.directory import HERE, MOVING
-from duobus.cluster.forwarding.protocol import ForwardReply, decode_reply, decode_request, encode, refusal
 from duobus.cluster.moves.copies import homes_of
 from duobus.cluster.moves.protocol import BeginCopy, PutForm, ReadCopy, WriteCopy
 from duobus.errors import ArgumentInvalid, NotAllowed, ServiceBusError, StoreFailed, StoreUnavailable
@@ -18,56 +17,6 @@ from duobus.storage.catalog_rows import MoveRow
 from duobus.storage.interface import aside_of
 from kits.broker import Hall, answers, batch, payloads, receiver, simulated, turns
 
-#: Virtual seconds that nothing here takes.
-LONG_S = 30.0
-
-
-class Wire:
-    """What one unit asks another one, in the bytes that would travel."""
-
-    is_gone = False
-
-    def __init__(self, other: Owner, namespace: str) -> None:
-        self._other = other
-        self._namespace = namespace
-
-    def ask(self, make: Any) -> asyncio.Future[ForwardReply]:
-        return asyncio.ensure_future(self._answer(decode_request(encode(make(1)))))
-
-    async def _answer(self, request: Any) -> ForwardReply:
-        try:
-            data = await self._other.unit.copies.answer(self._namespace, request)
-        except ServiceBusError as error:
-            return decode_reply(encode(refusal(request.number, error)))
-        return decode_reply(encode(ForwardReply(request.number, data=data)))
-
-
-class Neighbours:
-    """What a unit knows of the only other one."""
-
-    def __init__(self, own: Owner, other: Owner) -> None:
-        self._own = own
-        self._other = other
-
-    def owner_of(self, store_id: int) -> str:
-        for owner, name in ((self._own, HERE), (self._other, "other")):
-            if store_id in owner.unit.adopted:
-                return name
-        return MOVING
-
-    def where(self, namespace: str, key: str) -> str:
-        store_id = self._own.unit.directory.store_of(namespace, key)
-        return MOVING if store_id is None else self.owner_of(store_id)
-
-    async def refresh(self) -> None:
-        await self._own.unit.read_again()
-
-    async def get(self, _address: str, namespace: str) -> Wire:
-        return Wire(self._other, namespace)
-
-    def close(self) -> None:
-        """Nothing is open."""
-
 
 class Pair:
     """Two units that know each other; the first has stores 1 and 2, the second 3 and 4."""
@@ -75,10 +24,7 @@ class Pair:
     def __init__(self, hall: Hall) -> None:
         self.hall = hall
         self.first, self.second = Owner(hall), Owner(hall)
-        for own, other in ((self.first, self.second), (self.second, self.first)):
-            neighbours = Neighbours(own, other)
-            own.unit.remote.connect(neighbours, neighbours)  # type: ignore[arg-type]
-            own.unit.entity_moves.is_understood = lambda: True
+        connect(self.first, self.second)
 
     async def start(self) -> None:
         for number in self.hall.disks:

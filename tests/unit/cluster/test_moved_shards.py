@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from clustered_kit import Owner
+from neighbours_kit import LONG_S, connect
 from servers_kit import ALL, Servers, served
-from test_entity_moves import LONG_S, Neighbours
 
 from duobus.broker import Queue, Topic
 from duobus.cluster.sharding.idle import IDLE_SHARD, ToldIdle
@@ -16,14 +16,6 @@ from kits.broker import answers, batch, payloads, receiver, turns
 
 NEVER = RuleDescription(name="never", filter_type="False")
 LIMIT_MS = 300_000
-
-
-def connect(servers: Servers) -> None:
-    first, second = servers.owners
-    for own, other in ((first, second), (second, first)):
-        neighbours = Neighbours(own, other)
-        own.unit.remote.connect(neighbours, neighbours)  # type: ignore[arg-type]
-        own.unit.entity_moves.is_understood = lambda: True
 
 
 def owner_of(servers: Servers, shard: Queue) -> tuple[Owner, int]:
@@ -67,7 +59,7 @@ async def send(shard: Queue, text: bytes) -> None:
 async def test_a_shard_of_a_topic_goes_with_its_subscriptions_and_changes_reach_it_where_it_is(
     servers: Servers,
 ) -> None:
-    connect(servers)
+    connect(*servers.owners)
     await servers.create("t", "a")
     await asyncio.sleep(0.1)
     for shard in servers.shards():
@@ -94,7 +86,7 @@ async def test_a_shard_of_a_topic_goes_with_its_subscriptions_and_changes_reach_
 
 @served
 async def test_a_subscription_that_is_made_while_a_shard_moves_is_in_every_shard(servers: Servers) -> None:
-    connect(servers)
+    connect(*servers.owners)
     await servers.create("t", "a")
     await asyncio.sleep(0.1)
     shard = servers.shards()[0]
@@ -118,7 +110,7 @@ async def test_a_subscription_that_is_made_while_a_shard_moves_is_in_every_shard
 
 @served
 async def test_a_shard_that_was_told_as_idle_and_moves_is_used_only_once_that_is_taken_back(servers: Servers) -> None:
-    connect(servers)
+    connect(*servers.owners)
     about = QueueDescription(name="q", enable_partitioning=True, auto_delete_on_idle_ms=LIMIT_MS)
     await servers.creator("q").unit.create_queue("n", about)
     await asyncio.sleep(0.1)

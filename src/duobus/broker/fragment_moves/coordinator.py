@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from duobus.broker.fragment_moves.copy import MoveAborted
 from duobus.broker.fragment_moves.move import FragmentMove, clear_up, store_of
@@ -25,6 +25,25 @@ if TYPE_CHECKING:
 
 #: Moves that a server tells of, the latest first.
 MOVES_SHOWN_MAX: Final = 100
+
+
+class RunningMove(Protocol):
+    """A move that is made.
+
+    Attributes:
+        held_s: For how long nobody could use what moves.
+        has_switched: It is in the other store, for good.
+    """
+
+    held_s: float
+    has_switched: bool
+
+    @property
+    def messages(self) -> int:
+        """Rows that the other store has got so far."""
+
+    async def run(self) -> None:
+        """Make it."""
 
 
 class FragmentMoves:
@@ -172,25 +191,34 @@ class FragmentMoves:
         unit = self._unit
         what = f"fragment {move.fragment_no} of '{status['entity']}' from store {move.from_store} to {move.to_store}"
         unit.store_events(move.to_store, "move begun", what)
-        reason: str | None = None
-        try:
-            await running.run()
-        except (MoveAborted, StoreFailed, ServiceBusError) as error:
-            reason = str(error)
-        except Exception as error:  # noqa: BLE001 - whoever asks has to learn that it has ended
-            reason = f"a fault of the server: {error!r}"
+        reason = await self._outcome_of(running)
         self._running = None
         self._moving = ()
         self._note_left(move)
         await self._clear_up_left()
+        self._end(status, running, reason)
+        unit.store_events(move.to_store, f"move {status['state']}", f"{what}: {reason or running.messages}")
+
+    @staticmethod
+    async def _outcome_of(running: RunningMove) -> str | None:
+        """Make a move; returns why it has failed, or None."""
+        try:
+            await running.run()
+        except (MoveAborted, StoreFailed, ServiceBusError) as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001 - whoever asks has to learn that it has ended
+            return f"a fault of the server: {error!r}"
+        return None
+
+    def _end(self, status: dict[str, Any], running: RunningMove, reason: str | None) -> None:
+        """Write down what became of a move."""
         status |= {
             "state": "done" if running.has_switched else "failed",
             "reason": reason,
             "messages": running.messages,
             "heldMs": round(running.held_s * 1000),
-            "endedMs": unit.now_ms(),
+            "endedMs": self._unit.now_ms(),
         }
-        unit.store_events(move.to_store, f"move {status['state']}", f"{what}: {reason or running.messages}")
 
     def _note_left(self, move: MoveRow) -> None:
         try:

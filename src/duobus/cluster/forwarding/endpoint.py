@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from duobus.amqp import ACCEPTED, Link, Transfers
 from duobus.cluster.forwarding.protocol import (
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from duobus.cluster.moves.copies import IncomingCopies
     from duobus.gateway.amqp.links.link import Claim
     from duobus.gateway.amqp.peer import Peer
+
+#: A request that is worked on while others are read.
+Asked = TypeVar("Asked", ForwardRequest, ReceivedQuery, CopyRequest)
 
 #: Properties of the attaches.
 CHALLENGE: Final = "com.duobus:challenge"
@@ -156,11 +159,11 @@ class ForwardingNode(RequestNode):
                 gone = self._forwarding.receiver.gone(request.origin, request.counts)
                 self._answer(ForwardReply(request.number, gone=gone))
             elif isinstance(request, ReceivedQuery):
-                self.peer.spawn(self._answer_query(request), len(payload))
+                self.peer.spawn(self._answer_with(self._asked, request), len(payload))
             elif isinstance(request, (BeginCopy, WriteCopy, ReadCopy)):
-                self.peer.spawn(self._answer_copy(request), len(payload))
+                self.peer.spawn(self._answer_with(self._copied, request), len(payload))
             else:
-                self.peer.spawn(self._accept(request), len(payload))
+                self.peer.spawn(self._answer_with(self._accepted, request), len(payload))
         except ServiceBusError as error:
             self._answer(refusal(request.number, error))
 
@@ -179,40 +182,30 @@ class ForwardingNode(RequestNode):
         self._registrations[self._last] = registration
         return ForwardReply(request.number, registration_no=self._last)
 
-    async def _accept(self, request: ForwardRequest) -> None:
+    async def _answer_with(self, work: Callable[[Asked], Awaitable[ForwardReply]], request: Asked) -> None:
+        """Answer a request with what comes of it; a fault of ours is told to the other server, too."""
         try:
-            registration = self._registration(request.registration_no)
-            error = await self._forwarding.receiver.take(
-                registration, request.counts, request.payloads, request.all_metadata
-            )
-        except ServiceBusError as refused:
-            error = refused
-        except Exception as fault:
-            self._answer(refusal(request.number, InternalError("The server ran into a fault of its own.")))
-            raise fault
-        self._answer(ForwardReply(request.number) if error is None else refusal(request.number, error))
-
-    async def _answer_query(self, request: ReceivedQuery) -> None:
-        try:
-            taken = await self._forwarding.receiver.ask(self._registration(request.registration_no), request.first)
+            self._answer(await work(request))
         except ServiceBusError as refused:
             self._answer(refusal(request.number, refused))
         except Exception as fault:
             self._answer(refusal(request.number, InternalError("The server ran into a fault of its own.")))
             raise fault
-        else:
-            self._answer(ForwardReply(request.number, taken=taken))
 
-    async def _answer_copy(self, request: CopyRequest) -> None:
-        try:
-            data = await self._forwarding.copies.answer(self.peer.namespace or "", request)
-        except ServiceBusError as refused:
-            self._answer(refusal(request.number, refused))
-        except Exception as fault:
-            self._answer(refusal(request.number, InternalError("The server ran into a fault of its own.")))
-            raise fault
-        else:
-            self._answer(ForwardReply(request.number, data=data))
+    async def _accepted(self, request: ForwardRequest) -> ForwardReply:
+        error = await self._forwarding.receiver.take(
+            self._registration(request.registration_no), request.counts, request.payloads, request.all_metadata
+        )
+        return ForwardReply(request.number) if error is None else refusal(request.number, error)
+
+    async def _asked(self, request: ReceivedQuery) -> ForwardReply:
+        taken = await self._forwarding.receiver.ask(self._registration(request.registration_no), request.first)
+        return ForwardReply(request.number, taken=taken)
+
+    async def _copied(self, request: CopyRequest) -> ForwardReply:
+        return ForwardReply(
+            request.number, data=await self._forwarding.copies.answer(self.peer.namespace or "", request)
+        )
 
     def _registration(self, registration_no: int) -> OriginRegistration:
         registration = self._registrations.get(registration_no)

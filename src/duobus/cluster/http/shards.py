@@ -76,13 +76,8 @@ class HttpShardRouter:
         """What this server tells of an entity, with the numbers of all its shards."""
         if own.status != 200 or not isinstance(own, web.Response):
             return own
-        query = query_text(target.query)
-        paths = [f"{quote(f'/{share.path}')}{query}" for share in sharded.shares]
-        found = await asyncio.gather(*(send(index, path, None) for index, path in enumerate(paths)))
-        texts = [one.text or "" for one in found if isinstance(one, web.Response) and one.status == 200]
-        text = summed(own.text or "", texts)
-        if len(texts) < len(sharded.shares):
-            text = text.replace(f">{AVAILABLE}<", f">{LIMITED}<")
+        texts = await _told(target, sharded, send)
+        text = _limited(summed(own.text or "", texts), is_whole=len(texts) == len(sharded.shares))
         return web.Response(body=text.encode(), headers={"Content-Type": own.headers["Content-Type"]})
 
     async def subscriptions(
@@ -91,17 +86,12 @@ class HttpShardRouter:
         """What this server tells of the subscriptions of a topic, with the numbers of all shards."""
         if own.status != 200 or not isinstance(own, web.Response):
             return own
-        query = query_text(target.query)
-        paths = [f"{quote(f'/{share.path}/{target.segments[-1]}')}{query}" for share in topic.shares]
-        found = await asyncio.gather(*(send(index, path, None) for index, path in enumerate(paths)))
-        texts = [one.text or "" for one in found if isinstance(one, web.Response) and one.status == 200]
-        parts = [entries_of([text]) for text in texts]
-        is_whole = len(texts) == len(topic.shares)
+        parts = [entries_of([text]) for text in await _told(target, topic, send, f"/{target.segments[-1]}")]
+        is_whole = len(parts) == len(topic.shares)
 
         def completed(entry: str) -> str:
             title = title_of(entry)
-            text = summed(entry, [part[title] for part in parts if title in part])
-            return text if is_whole else text.replace(f">{AVAILABLE}<", f">{LIMITED}<")
+            return _limited(summed(entry, [part[title] for part in parts if title in part]), is_whole=is_whole)
 
         text = ENTRY.sub(lambda entry: completed(entry[0]), own.text or "")
         return web.Response(body=text.encode(), headers={"Content-Type": own.headers["Content-Type"]})
@@ -180,3 +170,16 @@ def _found(answer: web.StreamResponse | None, fragments: tuple[int, int, int] | 
     if answer is None:
         raise StoreUnavailable("That part of the queue has no server now. Try again in a few seconds.", fragments)
     return answer
+
+
+async def _told(target: Target, sharded: ShardedEntityMap, send: Send, behind: str = "") -> list[str]:
+    """What the shards tell of themselves, or of what stands behind their paths; those that do not are left out."""
+    query = query_text(target.query)
+    paths = [f"{quote(f'/{share.path}{behind}')}{query}" for share in sharded.shares]
+    found = await asyncio.gather(*(send(index, path, None) for index, path in enumerate(paths)))
+    return [one.text or "" for one in found if isinstance(one, web.Response) and one.status == 200]
+
+
+def _limited(text: str, *, is_whole: bool) -> str:
+    """A description that says so when not all shards have told their part."""
+    return text if is_whole else text.replace(f">{AVAILABLE}<", f">{LIMITED}<")

@@ -156,14 +156,7 @@ class ClusterMoves(FragmentMoves):
         unit = self._clustered
         what = f"'{status['entity']}', fragments {status['fragments']}, from store {status['from']} to {status['to']}"
         unit.store_events(status["from"], "move begun", what)
-        reason: str | None = None
-        try:
-            await own.run()
-        except (MoveAborted, StoreFailed, ServiceBusError) as error:
-            reason = str(error)
-        except Exception as error:  # noqa: BLE001 - whoever asks has to learn that it has ended
-            reason = f"a fault of the server: {error!r}"
-        messages = own.messages
+        reason = await self._outcome_of(own)
         self._own = None
         self._moving = ()
         try:
@@ -174,14 +167,8 @@ class ClusterMoves(FragmentMoves):
                 await asyncio.wait(left)
         except StoreFailed:
             self._look_again()
-        status |= {
-            "state": "done" if own.has_switched else "failed",
-            "reason": reason,
-            "messages": messages,
-            "heldMs": round(own.held_s * 1000),
-            "endedMs": unit.now_ms(),
-        }
-        unit.store_events(status["from"], f"move {status['state']}", f"{what}: {reason or messages}")
+        self._end(status, own, reason)
+        unit.store_events(status["from"], f"move {status['state']}", f"{what}: {reason or own.messages}")
 
     def _changed(self, queue: Queue) -> None:
         """An entity that is deleted moves nowhere; said before the catalog forgets it, which would forget the rest."""

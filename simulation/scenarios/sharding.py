@@ -84,6 +84,7 @@ class ShardedWorld(ServersWorld):
         super().__init__(seed, queues, stores)
         kept = self.catalog.read()
         self.catalog = self.catalog_type(self)
+        self.catalog.identify(kept.identity)
         for namespace in kept.namespaces:
             self.catalog.put_namespace(namespace)
         for store in kept.stores:

@@ -178,7 +178,9 @@ class BrokerTime:
         """Never run behind what a store has recorded; called when one is opened."""
         # Where no store was there at the start, the first that opens is what is known.
         self.begin(committed_ms)
-        self._now = max(self._now, committed_ms)
+        # What has passed since the time was asked for last is counted before: otherwise it would be added once more to
+        # what another server recorded a moment ago.
+        self._now = max(self.now_ms(), committed_ms)
 
     def now_ms(self) -> int:
         """Return broker time; equal or later than every value returned before."""

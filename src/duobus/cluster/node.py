@@ -259,7 +259,7 @@ class ClusterNode:
 
     async def _open_store(self, store_id: int) -> None:
         """Open a store whose lease was got; tried again while the lease lasts."""
-        term = self.ownership.term(store_id)
+        term, told = self.ownership.term(store_id), ""
         while self.ownership.is_wanted(store_id, term):
             try:
                 async with self._lock(store_id):
@@ -267,7 +267,10 @@ class ClusterNode:
                     if self.ownership.is_wanted(store_id, term):
                         await self._try_to_open(store_id, term)
             except (StoreFailed, StoreTooNew, ServiceBusError) as error:
-                self._log.error("store not opened", store=store_id, reason=str(error))
+                if str(error) != told:
+                    # Five times a second would bury everything else that is logged.
+                    told = str(error)
+                    self._log.error("store not opened", store=store_id, reason=told)
                 await asyncio.sleep(_RETRY_S)
             else:
                 return

@@ -13,6 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from duobus.errors import StoreForeign
+from duobus.model.descriptions import QUEUE, TOPIC
+from duobus.storage.catalog_rows import LIVE
 
 if TYPE_CHECKING:
     from duobus.storage.catalog_records import CopyKeeper
@@ -130,12 +132,13 @@ def demand_own(mark: CatalogMark, contents: StoreContents, what: str) -> None:
 def missing_from(catalog: CatalogContents, store_id: int, found: set[tuple[int, int]]) -> list[str]:
     """What clients use and a store should have, but has not, in words; ``found``: (entity id, fragment number).
 
-    An entity is live when its rows are in its stores, and they go only after it is live no more.
+    An entity is live when its rows are in its stores, and they go only after it is live no more. What is spread over
+    the stores of several servers has a slot for its name alone: its fragments are those of its shards.
     """
     return [
         f"fragment {slot.fragment_no} of '{row.path}'"
         for row in catalog.entities
-        if row.state == "live"
+        if row.state == LIVE and row.kind in (QUEUE, TOPIC)
         for slot in row.slots
         if slot.store_id == store_id and (row.entity_id, slot.fragment_no) not in found
     ]

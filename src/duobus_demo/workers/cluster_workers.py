@@ -192,8 +192,9 @@ class FeatureTraffic:
     def _take_job(self, receiver: ServiceBusReceiver, message: Any, put_off: dict[int, str]) -> None:
         number = message.sequence_number
         due = (message.application_properties or {}).get(b"due")
-        if due is not None and int(due) > self._clock.now_ms():
-            self._account.early(f"{message.message_id}")
+        now_ms = self._clock.now_ms()
+        if due is not None and int(due) > now_ms:
+            self._account.early(f"{message.message_id}: {int(due) - now_ms} ms")
         if number % _DEFERRED == 0 and number not in put_off and not self._is_over.is_set():
             # Before it is deferred: whether one that breaks was done, nobody can tell.
             put_off[number] = message.message_id

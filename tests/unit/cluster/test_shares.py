@@ -159,6 +159,22 @@ async def test_what_was_created_half_is_undone_by_the_next_owner_of_its_name(hal
 
 
 @simulated_over(2)
+async def test_a_store_that_keeps_the_name_of_a_queue_opens_before_its_share_of_another_is_made(hall: Hall) -> None:
+    hall.catalog.identify(7)
+    first, second = await _sharded_queue(hall)
+    creator = _creator(first, second)
+    home = next(iter(creator.unit.brokers))
+    await creator.unit.leave(home, "it moves")
+    other = second if creator is first else first
+    directory = Directory(hall.catalog.read())
+    name = next(name for name in ("a", "b", "c", "d") if directory.store_for_new("n", name) != home)
+    await other.unit.create_queue("n", QueueDescription(name=name, enable_partitioning=True))
+    assert [row.state for row in hall.catalog.read().entities].count(INTENT) == 1
+    await other.adopt(home)
+    assert {row.state for row in hall.catalog.read().entities} == {LIVE}
+
+
+@simulated_over(2)
 async def test_a_name_is_taken_and_its_owner_alone_creates(hall: Hall) -> None:
     first, second = await _sharded_queue(hall)
     creator = _creator(first, second)

@@ -128,6 +128,15 @@ def test_time_never_runs_behind_what_a_store_recorded() -> None:
     assert time.now_ms() == WALL_START_MS + 2 * HOUR_MS
 
 
+def test_time_that_passed_unasked_is_not_added_to_what_another_server_recorded_a_moment_ago() -> None:
+    clock = HandClock()
+    time = started(clock, None, 0)
+    time.now_ms()
+    clock.pass_ms(10_000)
+    time.raise_to(clock.wall_ms)
+    assert time.now_ms() == clock.wall_ms
+
+
 def test_the_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     loop = SimulationLoop()
     time = BrokerTime(SimulatedClock(loop))

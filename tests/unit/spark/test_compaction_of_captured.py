@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from duobus.spark.jobs.lake import compaction
 from duobus.spark.jobs.lake.compaction import Rules, compact_folder
 from duobus.spark.jobs.lake.folder_lock import NOTES, writing
 from duobus.spark.jobs.lake.hour_folders import BatchFolder, Finished, finished, to_compact
+from duobus.spark.jobs.lake.reader_marks import marks_in, note_read
 
 HOUR = "entity=orders/date=2026-11-20/hour=8"
 QUERY = "aaaaaaaa"
@@ -100,6 +102,42 @@ def test_batches_of_unknown_queries_and_batches_that_have_just_been_written_stay
     assert run(tmp_path, Rules(Finished({}, frozenset()), 2e10, MEGABYTE))["batches_left"] == 7
     assert run(tmp_path, rules(until_s=1.0))["batches_left"] == 7
     assert run(tmp_path, rules(newest=None))["hours"] == 1
+
+
+def test_batches_that_a_reader_of_new_ones_has_not_read_keep_their_names(tmp_path: Path) -> None:
+    captured(tmp_path)
+    note_read(str(tmp_path), "stage a", {QUERY: 3})
+    note_read(str(tmp_path), "stage b", {QUERY: 4})
+    marked = replace(rules().finished, readers=marks_in(tmp_path))
+    told = run(tmp_path, replace(rules(), finished=marked))
+    assert (told["files_before"], told["batches_left"]) == (4, 2)
+    assert [text[:32] for text in told["left_alone"]] == [
+        "stage a has not read 2 of the ba",
+        "stage b has not read 1 of the ba",
+    ]
+    # The reader has come further.
+    note_read(str(tmp_path), "stage a", {QUERY: 5})
+    assert {mark.reader: mark.newest for mark in marks_in(tmp_path)} == {"stage a": {QUERY: 5}, "stage b": {QUERY: 4}}
+
+
+def test_a_reader_that_begins_while_an_hour_is_compacted_has_it_left_as_it_is(tmp_path: Path) -> None:
+    captured(tmp_path)
+
+    def tell(_text: str) -> None:
+        note_read(str(tmp_path), "stage", {QUERY: 2})
+
+    told = compact_folder(tmp_path, rules(), tell)
+    assert told["hours"] == 0
+    assert "batch by batch" in told["left_alone"][0]
+    assert seen(tmp_path) == [*range(60), *range(1_000, 1_010)]
+
+
+def test_a_note_of_a_reader_that_cannot_be_read_stops_a_compaction(tmp_path: Path) -> None:
+    note_read(str(tmp_path), "stage", {QUERY: 2})
+    (note,) = (tmp_path / NOTES / "readers").iterdir()
+    note.write_text('{"reader": 1}')
+    with pytest.raises(OptionError, match="remove it"):
+        finished(tmp_path, [])
 
 
 def test_the_checkpoint_and_the_notes_of_captures_say_which_batches_are_over(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from duobus.spark.connection import demand_reachable, new_administration, place_
 from duobus.spark.entities import PATTERNS, split_name
 from duobus.spark.errors import CheckpointError, OptionError
 from duobus.spark.jobs.job import spark_errors
+from duobus.spark.jobs.lake.reader_marks import note_read
 from duobus.spark.options import CONNECTION_OPTIONS, parse
 from duobus.spark.source.query_end import settle_committed
 
@@ -221,9 +222,21 @@ class StageRun:
             if not all(inputs.values()):
                 return self._nothing_yet()
             self._state.plan(number, plan)
+        # What of it is new is told by the names of its batches, which a compaction would take away.
+        self._note_read(plan["inputs"] if plan["since"] is None else {self._stage.new_rows_of: plan["since"]})
         outcome = self._moved(number, plan) if self._stage.kind in (Kind.REPORT, Kind.SEND) else self._job()
         self._state.done(number, {"rows": outcome.rows, "summary": outcome.summary})
+        self._note_read(plan["inputs"])
         return outcome
+
+    def _note_read(self, inputs: Mapping[str | None, Any]) -> None:
+        """Note how far the stage has read a table whose new rows alone it reads, for those who compact the table."""
+        name = self._stage.new_rows_of
+        table = None if name is None else self._pipeline.tables[name]
+        if table is not None and table.form is Form.PARQUET and inputs.get(name):
+            # By the name of its writes, since another pipeline may be called so, too.
+            reader = f"The stage {self._stage.name!r} of {self._pipeline.name!r} ({self._write_name})"
+            note_read(table.path, reader, inputs[name])
 
     def _moved(self, number: int, plan: Mapping[str, Any]) -> Outcome:
         stage, pipeline = self._stage, self._pipeline

@@ -13,8 +13,9 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from duobus.spark.jobs.lake.hour_folders import (
     hours_in,
     to_compact,
 )
+from duobus.spark.jobs.lake.reader_marks import READERS, marks_in
 
 try:
     import fcntl
@@ -81,7 +83,7 @@ def compact_folder(root: Path, rules: Rules, tell: Tell) -> dict[str, Any]:
 
     Returns:
         Hours that were compacted, files before and after, messages in them, batches that were left alone because they
-        may be written again, and sentences about hours that were left alone.
+        may be written again or a stage of a pipeline has not read them, and sentences about hours that were left alone.
 
     Raises:
         OptionError: There is no such folder.
@@ -92,6 +94,7 @@ def compact_folder(root: Path, rules: Rules, tell: Tell) -> dict[str, Any]:
         raise OptionError(f"There is no folder '{root}' on this machine.")
     counts = dict.fromkeys(("hours", "files_before", "files_after", "messages", "batches_left"), 0)
     left: list[str] = []
+    behind: Counter[str] = Counter()
     with _Alone(root):
         shutil.rmtree(root / NOTES / _NEW, ignore_errors=True)
         for hour in hours_in(root):
@@ -99,12 +102,13 @@ def compact_folder(root: Path, rules: Rules, tell: Tell) -> dict[str, Any]:
             batches = batches_of(hour)
             ready = [one for one in batches if rules.finished.has(place, one.name) and one.changed_s <= rules.until_s]
             counts["batches_left"] += len(batches) - len(ready)
+            behind.update(reader for one in batches for reader in rules.finished.behind(one.name))
             chosen, files = to_compact(ready, rules.target)
             if not chosen:
                 continue
             tell(f"{counts['hours']} hours, now {place}")
             try:
-                counts["messages"] += _compact_hour(root, hour, chosen, files)
+                counts["messages"] += _compact_hour(root, hour, chosen, files, rules)
             except LeftAlone as error:
                 shutil.rmtree(root / NOTES / _NEW)
                 left.append(str(error))
@@ -112,10 +116,15 @@ def compact_folder(root: Path, rules: Rules, tell: Tell) -> dict[str, Any]:
             counts["hours"] += 1
             counts["files_before"] += sum(len(batch.files) for batch in chosen)
             counts["files_after"] += files
+    left += (
+        f"{reader} has not read {count} of the batches, and until it has they stay as they are. If nobody runs it any "
+        f"more, remove its note from {root / NOTES / READERS}."
+        for reader, count in sorted(behind.items())
+    )
     return {**counts, "left_alone": left[:TOLD_MAX]}
 
 
-def _compact_hour(root: Path, hour: Path, chosen: Sequence[BatchFolder], files: int) -> int:
+def _compact_hour(root: Path, hour: Path, chosen: Sequence[BatchFolder], files: int, rules: Rules) -> int:
     """Compact an hour; returns how many messages are in the new files."""
     new = root / NOTES / _NEW
     target = new / compacted_name(chosen)
@@ -126,6 +135,9 @@ def _compact_hour(root: Path, hour: Path, chosen: Sequence[BatchFolder], files: 
         there = {batch.name: batch for batch in batches_of(hour)}
         if any(there.get(batch.name) != batch for batch in chosen):
             raise LeftAlone(f"The files of {hour} were changed meanwhile; it stays as it is.")
+        now = replace(rules.finished, readers=marks_in(root))
+        if not all(now.has(hour.relative_to(root).as_posix(), batch.name) for batch in chosen):
+            raise LeftAlone(f"Somebody has begun to read {hour} batch by batch; it stays as it is.")
         taken = {batch.name for batch in chosen}
         for folder in sorted(hour.iterdir()):
             if folder.name not in taken:

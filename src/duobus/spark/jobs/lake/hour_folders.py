@@ -2,7 +2,8 @@
 
 A file is taken only when nothing writes its folder again. Of a batch of Spark the commit log of its query tells so: up
 to the newest batch that is committed, batches are over. Of a batch of ``duobus message capture`` its note does: what
-the note does not list has its name for good. Of other batches nobody knows, and they stay as they are.
+the note does not list has its name for good. Of other batches nobody knows, and they stay as they are. So do those that
+somebody has not read yet who tells what is new by their names (``reader_marks``).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Final
 from duobus.spark.errors import CheckpointError, OptionError
 from duobus.spark.jobs.lake.captured_columns import short
 from duobus.spark.jobs.lake.folder_lock import NOTES
+from duobus.spark.jobs.lake.reader_marks import ReaderMark, marks_in
 from duobus.spark.recovery import batches_in
 
 #: How the folder of a batch begins, and that of a batch that a compaction made.
@@ -47,18 +49,20 @@ class BatchFolder:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Which batches nothing writes again.
+    """Which batches nothing writes again, and nobody has to know by their names.
 
     Attributes:
         newest: First digits of the id of a query to the number of its newest committed batch; None: all its batches.
         pending: Places, below the folder of all messages, that a capture without Spark still gives to files.
+        readers: How far those have come that tell new batches by their names.
     """
 
     newest: Mapping[str, int | None]
     pending: frozenset[str]
+    readers: tuple[ReaderMark, ...] = ()
 
     def has(self, hour: str, name: str) -> bool:
-        """Whether a batch is over.
+        """Whether a batch is over for those who write and for those who read.
 
         Args:
             hour: Place of the hour's folder, below the folder of all messages.
@@ -67,11 +71,16 @@ class Finished:
         if name.startswith(COMPACTED):
             return True
         if (found := _OF_SPARK.fullmatch(name)) is not None:
-            last = self.newest.get(found[1], -1)
-            return last is None or int(found[2]) <= last
+            last, query, number = self.newest.get(found[1], -1), found[1], int(found[2])
+            return (last is None or number <= last) and all(mark.has(query, number) for mark in self.readers)
         if _OF_MESSAGES.fullmatch(name) is None:
             return False
         return not any(place.startswith(f"{hour}/{name}/") for place in self.pending)
+
+    def behind(self, name: str) -> list[str]:
+        """The readers that have not read a batch, by the name of its folder."""
+        found = _OF_SPARK.fullmatch(name)
+        return [] if found is None else [m.reader for m in self.readers if not m.has(found[1], int(found[2]))]
 
 
 def finished(root: Path, checkpoints: Iterable[str], queries: Iterable[str] = ()) -> Finished:
@@ -83,7 +92,7 @@ def finished(root: Path, checkpoints: Iterable[str], queries: Iterable[str] = ()
         queries: Ids, or their first digits, of queries whose checkpoints are gone.
 
     Raises:
-        OptionError: A checkpoint is none.
+        OptionError: A checkpoint is none, or the note of a reader cannot be read.
         CheckpointError: A file of a checkpoint cannot be read.
     """
     newest: dict[str, int | None] = {}
@@ -98,7 +107,7 @@ def finished(root: Path, checkpoints: Iterable[str], queries: Iterable[str] = ()
         newest[short(query)] = max(batches_in(folder / "commits"), default=-1)
     newest |= dict.fromkeys((short(query) for query in queries), None)
     pending = [str(place) for note in (root / NOTES).glob(f"*/{_NOTE}") for _, place in _note(note).get("moves", ())]
-    return Finished(newest, frozenset(pending))
+    return Finished(newest, frozenset(pending), marks_in(root))
 
 
 def _note(path: Path) -> dict[str, Any]:

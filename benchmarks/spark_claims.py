@@ -30,6 +30,7 @@ BODY = 1024
 #: A queue for each way: a way's messages must not be the other's.
 QUEUES = {"claimed": "claim", "received": "receive"}
 WARM = 2
+ENDING_S = 2.0
 PHASES = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets", "triggerExecution")
 
 
@@ -144,6 +145,8 @@ class Bench:
         before = cpu_s(self._server.pid, with_children=False), cpu_s(self._jvm, with_children=True)
         began_ms = time.time() * 1000
         progress = self.run(way)
+        # The process of the source ends behind the query, and is counted when the JVM has waited for it.
+        time.sleep(ENDING_S)
         after = cpu_s(self._server.pid, with_children=False), cpu_s(self._jvm, with_children=True)
         rows = sum(one["numInputRows"] for one in progress)
         broker, others = ((late - early) / rows * 1e6 for early, late in zip(before, after, strict=True))

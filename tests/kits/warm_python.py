@@ -48,6 +48,7 @@ _MODULES_OF_SPARK: Final = (
     "duobus.spark.source.claim_stream",
     "duobus.spark.source.partition_reader",
     "duobus.spark.source.range_reader",
+    "kits.prompt_links",
     "pandas",
 )
 #: A request, in bytes: arguments, environment and folder.
@@ -75,13 +76,26 @@ OF_SPARK: Final = Kind(
         "OPENBLAS_NUM_THREADS": "1",
         "JE_ARROW_MALLOC_CONF": "background_thread:false",
         "PYTHONHASHSEED": "0",
+        "PYTHONPATH": str(Path(__file__).parents[1]),
     },
 )
+#: What the interpreter runs of Spark, and by what: its links open as soon as those of the forks.
+_SOURCE: Final = ["-m", "pyspark.sql.streaming.python_streaming_source_runner"]
+_PROMPTLY: Final = f"""
+import runpy, sys
+sys.path.append({str(Path(__file__).parents[1])!r})
+import kits.prompt_links
+sys.argv[:] = sys.argv[1:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
 _PROGRAM: Final = """\
 #!{python} -IS
 import os, sys
 if sys.argv[1:{end}] != {begins_with!r}:
-    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+    given = sys.argv[1:]
+    if given[:2] == {prompt!r}:
+        given = ["-c", {promptly!r}, *given[1:]]
+    os.execv({python!r}, [{python!r}, *given])
 import json, socket
 channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 channel.connect({address!r})
@@ -109,7 +123,14 @@ class WarmPython:
         self.program = folder / "python"
         address = str(folder / "address")
         self.program.write_text(
-            _PROGRAM.format(python=sys.executable, address=address, begins_with=begins_with, end=1 + len(begins_with))
+            _PROGRAM.format(
+                python=sys.executable,
+                address=address,
+                begins_with=begins_with,
+                end=1 + len(begins_with),
+                prompt=_SOURCE,
+                promptly=_PROMPTLY,
+            )
         )
         self.program.chmod(0o755)
         ours, theirs = socket.socketpair()

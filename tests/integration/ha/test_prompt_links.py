@@ -11,6 +11,7 @@ from weakref import ref
 
 import pytest
 from azure.servicebus import ServiceBusClient as BlockingClient
+from azure.servicebus import ServiceBusMessage
 from azure.servicebus._pyamqp.aio._client_async import AMQPClientAsync
 from azure.servicebus._pyamqp.client import AMQPClient
 from azure.servicebus.aio import ServiceBusClient
@@ -78,6 +79,60 @@ def test_a_link_goes_with_the_last_that_refers_to_it_and_needs_no_collector(kind
 def test_what_is_none_of_the_sdks_stays_as_it_is() -> None:
     link = SimpleNamespace(close=print)
     assert prompt(link).close is print
+
+
+class Reads:
+    """How often a connection of the SDK is read from."""
+
+    def __init__(self, connection: Any) -> None:
+        self.count = 0
+        self._listen = connection.listen
+        connection.listen = self.listen
+
+    def listen(self, **how: Any) -> Any:
+        self.count += 1
+        return self._listen(**how)
+
+
+@pytest.mark.slow
+def test_a_receiver_that_closes_reads_once_when_its_drain_is_answered_at_once(bus: Bus) -> None:
+    with prompt_client(BlockingClient.from_connection_string(bus.primary.connection_string)) as client:
+        with client.get_queue_sender(bus.bills) as sender:
+            sender.send_messages(ServiceBusMessage("x"))
+        receiver = client.get_queue_receiver(bus.bills)
+        assert len(receiver.receive_messages(50, max_wait_time=5)) == 1
+        reads = Reads(receiver._handler._connection)
+        receiver.close()
+    assert reads.count == 1
+
+
+@pytest.mark.slow
+@bounded
+async def test_a_receiver_of_asyncio_that_closes_reads_once_when_its_drain_is_answered_at_once(bus: Bus) -> None:
+    async with prompt_client(ServiceBusClient.from_connection_string(bus.primary.connection_string)) as client:
+        async with client.get_queue_sender(bus.bills) as sender:
+            await sender.send_messages(ServiceBusMessage("x"))
+        receiver = client.get_queue_receiver(bus.bills)
+        assert len(await receiver.receive_messages(50, max_wait_time=5)) == 1
+        reads = Reads(receiver._handler._connection)
+        await receiver.close()
+    assert reads.count == 1
+
+
+@pytest.mark.slow
+def test_what_was_on_its_way_to_a_receiver_that_closes_is_given_back(bus: Bus) -> None:
+    with prompt_client(BlockingClient.from_connection_string(bus.primary.connection_string)) as client:
+        with client.get_queue_sender(bus.orders) as sender:
+            sender.send_messages([ServiceBusMessage(str(number)) for number in range(20)])
+        with client.get_queue_receiver(bus.orders, prefetch_count=50) as receiver:
+            assert receiver.peek_messages(1)
+        with client.get_queue_receiver(bus.orders) as receiver:
+            found: list[str] = []
+            while len(found) < 20 and (batch := receiver.receive_messages(20, max_wait_time=5)):
+                for message in batch:
+                    found.append(str(message))
+                    receiver.complete_message(message)
+    assert sorted(found, key=int) == [str(number) for number in range(20)]
 
 
 @pytest.mark.slow

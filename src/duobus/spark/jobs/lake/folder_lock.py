@@ -23,6 +23,8 @@ except ImportError:  # Windows, where folders cannot change places, so that ther
 
 #: Folder, in that of the captured messages, that readers pass over because of the underscore.
 NOTES: Final = "_duobus"
+#: Whether this system has such locks.
+HAS_LOCKS: Final = fcntl is not None
 _LOCK: Final = "places.lock"
 
 

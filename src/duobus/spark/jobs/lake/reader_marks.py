@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from duobus.file_sync import whole_file
 from duobus.spark.errors import OptionError
-from duobus.spark.jobs.lake.folder_lock import NOTES, changing, fcntl
+from duobus.spark.jobs.lake.folder_lock import HAS_LOCKS, NOTES, changing
 from duobus.spark.source.query_end import local_folder
 
 #: Below the notes: a note of each reader.
@@ -52,7 +52,7 @@ def note_read(location: str, reader: str, newest: Newest) -> None:
         newest: How far.
     """
     folder = local_folder(location)
-    if folder is None or fcntl is None or not folder.is_dir():
+    if folder is None or not HAS_LOCKS or not folder.is_dir():
         return
     place = folder / NOTES / READERS
     path = place / f"{hashlib.sha256(reader.encode()).hexdigest()[:16]}.json"

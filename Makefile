@@ -80,7 +80,7 @@ demo-spark: $(STAMP) ## A pipeline in one document, killed in each of its stages
 	@rm -rf .build/demo-spark
 	$(BIN)/duobus demo --part spark --seconds-limit 600 --keep .build/demo-spark $(ARGS)
 
-demo-cluster: $(STAMP) ## Three servers over one PostgreSQL, each of them killed under traffic
+demo-cluster: $(STAMP) ## Three servers over two PostgreSQL servers, each of the five killed under traffic
 	$(BIN)/duobus demo --part cluster --seconds-limit 600 $(ARGS)
 
 .PHONY: relay-proof

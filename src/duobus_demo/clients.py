@@ -40,9 +40,10 @@ class Endpoint(NamedTuple):
     options: dict[str, Any]
     sync_library: str = ""
 
-    def client(self) -> ServiceBusClient:
-        """Return a synchronous client."""
-        made = ServiceBusClient.from_connection_string(self.connection_string, **_RETRIES, **self.options)
+    def client(self, **given: Any) -> ServiceBusClient:
+        """Return a synchronous client; ``given``: options of the SDK in place of the usual ones."""
+        options = {**_RETRIES, **self.options, **given}
+        made = ServiceBusClient.from_connection_string(self.connection_string, **options)
         return prompt_client(made)
 
     def async_client(self) -> azure_aio.ServiceBusClient:

@@ -25,6 +25,8 @@ JOBS: Final = "jobs"
 VISITS: Final = "visits"
 NEWS: Final = "news"
 SINK: Final = "sink"
+#: The subscription that gets all, and the one that forwards; what goes through them is called so, too.
+ALL, RED = "all", "red"
 #: For how long messages are locked, in seconds: the shortest that there is, since the end waits for it.
 LOCK_S: Final = 5
 _DETECTING: Final = {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": "PT10M"}
@@ -40,8 +42,8 @@ _SEND_EVERY_S: Final = 0.1
 _AGAIN_S: Final = 0.1
 _AT_ONCE: Final = 4
 _DELAY_S: Final = 2
-#: One in so many is scheduled, sent twice, or deferred.
-_SCHEDULED: Final = 6
+_SCHEDULE_EVERY_S: Final = 0.6
+#: One in so many is sent twice, or deferred.
 _TWICE: Final = 5
 _DEFERRED: Final = 7
 #: Deferred messages that are asked for between two looks at the queue.
@@ -56,8 +58,8 @@ def cluster_config(namespace: str = "sbemulatorns") -> dict[str, Any]:
         "Name": NEWS,
         "Properties": {**_DETECTING, "EnablePartitioning": True},
         "Subscriptions": [
-            {"Name": "all", "Properties": _SUBSCRIPTION},
-            {"Name": "red", "Properties": {**_SUBSCRIPTION, "ForwardTo": SINK}, "Rules": [red]},
+            {"Name": ALL, "Properties": _SUBSCRIPTION},
+            {"Name": RED, "Properties": {**_SUBSCRIPTION, "ForwardTo": SINK}, "Rules": [red]},
         ],
     }
     queues = [
@@ -87,8 +89,13 @@ class FeatureTraffic:
         client: Makes a client of a server.
         account: Where all is entered.
         clock: Time.
-        jobs: Gives what sends jobs, while it is entered, in place of a sender at a server.
+        jobs: Gives what sends jobs, while it is entered, in place of a sender at a server; scheduled jobs are sent at a
+            server in any case.
+        drain_s: How long what is left may take in the end, in seconds.
     """
+
+    #: The kinds of traffic in the account.
+    FLOWS: Final = (JOBS, VISITS, ALL, RED)
 
     def __init__(
         self,
@@ -106,7 +113,7 @@ class FeatureTraffic:
         self._deadline_ms = 0
         self._is_over = threading.Event()
         self._is_sent = threading.Event()
-        senders = (self._send_jobs, self._send_visits, self._send_news)
+        senders = (self._send_jobs, self._schedule_jobs, self._send_visits, self._send_news)
         receivers = (self._receive_jobs, self._receive_visits, self._receive_news, self._receive_sink)
         self._senders = [threading.Thread(target=work, args=(i,)) for i, work in enumerate(senders)]
         self._receivers = [threading.Thread(target=work, args=(i + 1,)) for i, work in enumerate(receivers)]
@@ -146,7 +153,13 @@ class FeatureTraffic:
 
     # -- senders ------------------------------------------------------------------------------------------------
 
-    def _send(self, index: int, open_sender: Callable[[ServiceBusClient], Any], rounds: Iterator[_Round]) -> None:
+    def _send(
+        self,
+        index: int,
+        open_sender: Callable[[ServiceBusClient], Any],
+        rounds: Iterator[_Round],
+        every_s: float = _SEND_EVERY_S,
+    ) -> None:
         """Send one round after the other, each until it is acknowledged."""
         pending: list[_Round] = []
 
@@ -159,7 +172,7 @@ class FeatureTraffic:
                     sent = pending.pop()
                     for flow, ids in sent.ids.items():
                         self._account.acknowledged(flow, *ids)
-                    self._is_over.wait(_SEND_EVERY_S)
+                    self._is_over.wait(every_s)
 
         self._serve(index, self._is_over.is_set, work)
 
@@ -167,7 +180,10 @@ class FeatureTraffic:
         def opened(client: ServiceBusClient) -> Any:
             return client.get_queue_sender(JOBS) if self._jobs is None else self._jobs()
 
-        self._send(index, opened, _jobs(is_paired=self._jobs is not None))
+        self._send(index, opened, _jobs())
+
+    def _schedule_jobs(self, index: int) -> None:
+        self._send(index, lambda client: client.get_queue_sender(JOBS), _scheduled_jobs(), _SCHEDULE_EVERY_S)
 
     def _send_visits(self, index: int) -> None:
         self._send(index, lambda client: client.get_queue_sender(VISITS), _visits())
@@ -231,10 +247,10 @@ class FeatureTraffic:
         self._serve(index, self._is_done, work)
 
     def _receive_news(self, index: int) -> None:
-        self._receive(index, "all", lambda client: client.get_subscription_receiver(NEWS, "all"))
+        self._receive(index, ALL, lambda client: client.get_subscription_receiver(NEWS, ALL))
 
     def _receive_sink(self, index: int) -> None:
-        self._receive(index, "red", lambda client: client.get_queue_receiver(SINK))
+        self._receive(index, RED, lambda client: client.get_queue_receiver(SINK))
 
     def _receive(self, index: int, flow: str, open_receiver: Callable[[ServiceBusClient], Any]) -> None:
         def work(client: ServiceBusClient) -> None:
@@ -259,15 +275,18 @@ class _Round:
         self.send = send
 
 
-def _jobs(*, is_paired: bool) -> Iterator[_Round]:
-    """Jobs, most of them at once, some of them twice, some scheduled."""
+def _jobs() -> Iterator[_Round]:
+    """Jobs that are due at once, some of them sent twice."""
     for number in count():
         ids = [f"{number}.{part}" for part in range(_AT_ONCE)]
-        if number % _SCHEDULED == 0 and not is_paired:
-            yield _Round({JOBS: ids}, partial(_schedule, ids))
-        else:
-            times = 2 if number % _TWICE == 0 else 1
-            yield _Round({JOBS: ids}, partial(_send_all, ids, times))
+        yield _Round({JOBS: ids}, partial(_send_all, ids, 2 if number % _TWICE == 0 else 1))
+
+
+def _scheduled_jobs() -> Iterator[_Round]:
+    """Jobs that are due later."""
+    for number in count():
+        ids = [f"later-{number}.{part}" for part in range(_AT_ONCE)]
+        yield _Round({JOBS: ids}, partial(_schedule, ids))
 
 
 def _send_one(message: ServiceBusMessage, sender: Any) -> None:
@@ -303,5 +322,5 @@ def _news() -> Iterator[_Round]:
         one = f"n{number}"
         colour = "red" if number % 2 else "blue"
         message = ServiceBusMessage(one, message_id=one, application_properties={"colour": colour})
-        flows = {"all": [one], **({"red": [one]} if number % 2 else {})}
+        flows = {ALL: [one], **({RED: [one]} if number % 2 else {})}
         yield _Round(flows, partial(_send_one, message))

@@ -96,6 +96,30 @@ def drain(cluster: Cluster, queue: str, number: int, **options: Any) -> list[Any
     return found
 
 
+def test_a_receiver_that_waits_is_given_what_comes_into_a_shard_that_has_moved_to_another_server(pair: Cluster) -> None:
+    with pair.admin(0) as admin:
+        admin.create_queue("awaited", enable_partitioning=True)
+    with (
+        pair.client(1) as bus,
+        bus.get_queue_receiver("awaited") as receiver,
+        bus.get_queue_sender("awaited") as sender,
+    ):
+        # Its link is there, and has had nothing of any shard, so that nothing ends it when one moves.
+        assert receiver.receive_messages(1, max_wait_time=0.5) == []
+        before = places(pair, "awaited")
+        for store in set(before.values()):
+            move(pair, "awaited", next(one for one, place in before.items() if place == store), elsewhere(pair, store))
+        for number in range(64):
+            sender.send_messages(ServiceBusMessage(str(number), partition_key=str(number)))
+        found: set[str] = set()
+        end = time.monotonic() + PATIENCE_S / 2
+        while len(found) < 64 and time.monotonic() < end:
+            for message in receiver.receive_messages(64, max_wait_time=1):
+                found.add(str(message))
+                receiver.complete_message(message)
+    assert found == {str(number) for number in range(64)}
+
+
 def test_everything_that_a_partitioned_queue_holds_goes_along_to_a_store_of_another_server(pair: Cluster) -> None:
     with pair.admin(0) as admin:
         admin.create_queue(

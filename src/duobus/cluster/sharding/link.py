@@ -240,10 +240,17 @@ class ShardedEndpoint(ProxiedLink):
         self._names += 1
         return f"{self._prefix.hex()}-{self._names}"
 
-    def is_renewed(self) -> bool:
-        """Whether the entity is gone, or another one of its name is there."""
+    def follow(self) -> bool:
+        """Know in which stores the shards lie by now: they may have moved.
+
+        Returns:
+            False when the entity is gone, or another one of its name is there.
+        """
         sharded_entity = self.owners.sharded_entity_of(self.peer.namespace or "", self._address.entity_key)
-        return sharded_entity is None or sharded_entity.row.entity_id != self.sharded_entity.row.entity_id
+        if sharded_entity is None or sharded_entity.row.entity_id != self.sharded_entity.row.entity_id:
+            return False
+        self.sharded_entity = sharded_entity
+        return True
 
     def start(self) -> None:
         """Look for the owners."""
@@ -331,7 +338,7 @@ class ShardedLink(ShardedEndpoint):
         if self.is_over:
             return
         self._since_ms = monotonic_ms if self._since_ms < 0 else self._since_ms
-        if self.is_renewed():
+        if not self.follow():
             self._end_with(not_found(f"sb://{self.peer.namespace}/{self._address.path}"))
             return
         for index in range(len(self.sharded_entity.shares)):

@@ -221,7 +221,7 @@ class SessionSearch(ShardedEndpoint):
         """Follow the shards to their owners; called about twice a second."""
         if self.is_over:
             return
-        if self.is_renewed():
+        if not self.follow():
             self._end_with(not_found(f"sb://{self.peer.namespace}/{self._address.path}"))
             return
         for index, attempt in list(self._attempts.items()):

@@ -14,8 +14,7 @@ from duobus.cluster.sharding.idle import ShardIdleness, ToldIdle
 from duobus.cluster.sharding.sessions import SessionSearch
 from duobus.cluster.sharding.topics import ShardedTopicLife
 from duobus.model.address import sharded_entity_of
-from duobus.storage import catalog_identity
-from duobus.storage.catalog_rows import DELETING, INTENT, LIVE, CatalogContents, EntityRow
+from duobus.storage.catalog_rows import DELETING, INTENT, LIVE, EntityRow
 
 
 @contextmanager
@@ -85,27 +84,10 @@ def idleness_not_taken_back() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def names_taken_for_fragments() -> Iterator[None]:
-    """The slot that a sharded queue's name has is looked for in the store as though it were a fragment."""
-
-    def missing_from(catalog: CatalogContents, store_id: int, found: set[tuple[int, int]]) -> list[str]:
-        return [
-            row.path
-            for row in catalog.entities
-            for slot in row.slots
-            if row.state == LIVE and slot.store_id == store_id and (row.entity_id, slot.fragment_no) not in found
-        ]
-
-    with mock.patch.object(catalog_identity, "missing_from", missing_from):
-        yield
-
-
 BUGS: Final[dict[str, Callable[[], Any]]] = {
     "session-at-any-owner": session_at_any_owner,
     "duplicates-by-turns": duplicates_by_turns,
     "subscription-missing-in-a-shard": subscription_missing_in_a_shard,
     "rule-changed-in-one-shard": rule_changed_in_one_shard,
     "idleness-not-taken-back": idleness_not_taken_back,
-    "names-taken-for-fragments": names_taken_for_fragments,
 }

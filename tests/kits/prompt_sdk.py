@@ -3,7 +3,8 @@
 It looks every 50 ms whether a link is ready, and every second whether to end. A link needs several looks, so that
 opening one takes a quarter of a second in which nobody does anything, and closing one takes half a second. With asyncio
 the SDK also reads all certificates of the system for each connection, of those without TLS too: 20 ms of the processor.
-The tests open and close thousands. Programs that tests start (examples, samples, campaigns) have the SDK as it is.
+The tests open and close thousands. Programs that tests start (examples, samples, campaigns) have the SDK as it is; the
+processes of Spark look as often as the tests (``prompt_links.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
 
-import pytest
 from azure.servicebus._pyamqp.aio._client_async import AMQPClientAsync
 from azure.servicebus._pyamqp.aio._transport_async import AsyncTransport
 from azure.servicebus._pyamqp.client import AMQPClient
@@ -74,13 +74,22 @@ def _ssl_opts(transport: AsyncTransport, opts: Any) -> Any:
     return _whole_ssl_opts(transport, opts) if transport._use_tls else opts
 
 
+def prompt_modules() -> Iterator[tuple[ModuleType, str, object]]:
+    """Each module of the SDK that looks, the name of what it sleeps by, and what is to stand there."""
+    prompt = {"time": _Module(time, _sleep), "asyncio": _Module(asyncio, _sleep_async)}
+    for name, module in LOOKING.items():
+        yield import_module(f"azure.servicebus.{name}"), module, prompt[module]
+
+
 @contextmanager
 def prompt_sdk() -> Iterator[None]:
     """Let the SDK in this process open and close its links at once."""
-    prompt = {"time": _Module(time, _sleep), "asyncio": _Module(asyncio, _sleep_async)}
+    # Processes of Spark, which begin by the hundred, have no use for it.
+    import pytest
+
     with pytest.MonkeyPatch.context() as patch:
-        for name, module in LOOKING.items():
-            patch.setattr(import_module(f"azure.servicebus.{name}"), module, prompt[module])
+        for looking, name, module in prompt_modules():
+            patch.setattr(looking, name, module)
         patch.setattr(AMQPClient, "_keep_alive", _no_worker)
         patch.setattr(AMQPClientAsync, "_keep_alive_async", _no_worker_async)
         patch.setattr(AsyncTransport, "_build_ssl_opts", _ssl_opts)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from spark_bus import CONNECTION_ENV, Bus
 
-import kits.prompt_links  # noqa: F401 - so that links open at once
 from duobus.testing.server import ServerProcess, queues_config
 from kits.spark_start import SESSION, spark_environment
 from kits.warm_python import python_of_spark

@@ -20,12 +20,14 @@ from duobus.clock import Clock
 from duobus.ha.events import Diverted, Event, Syphoned
 from duobus.ha.options import SendAvailabilityPairedNamespaceOptions
 from duobus.ha.sync import PairedNamespace, pair_namespace
+from duobus.ha.sync.backlog_queues import paths
 from duobus.testing.postgres_server import PostgresError, PostgresServer, programs
 from duobus.testing.server import DemoFailed, ServerProcess, queues_config
 from duobus_demo.clients import endpoints_of, silence_sdk_logs
 from duobus_demo.expectations.cluster_account import ClusterAccount
 from duobus_demo.progress import Watcher
 from duobus_demo.registry import Scenario
+from duobus_demo.scenarios.paired import BACKLOG
 from duobus_demo.workers.cluster_workers import JOBS, FeatureTraffic, cluster_config
 
 SERVERS: Final = 3
@@ -38,8 +40,6 @@ MESSAGES: Final = 60
 AWAY_S: Final = 2.0
 _PRIMARY_NAME: Final = "cluster"
 _BACKLOG_QUEUES: Final = 2
-_BACKLOGS: Final = tuple(f"{_PRIMARY_NAME}/x-servicebus-transfer/{index}" for index in range(_BACKLOG_QUEUES))
-_BACKLOG: Final = {"MaxDeliveryCount": 2_147_483_647, "DeadLetteringOnMessageExpiration": True}
 _PHASE_TIMEOUT_S: Final = 90.0
 _DRAIN_S: Final = 90.0
 _PAUSE_S: Final = 0.02
@@ -254,9 +254,8 @@ def _with_servers(
         ServerProcess(folder / f"server-{number}", config=cluster_config(), arguments=tuple(arguments), clock=clock)
         for number in range(1, SERVERS + 1)
     ]
-    secondary = ServerProcess(
-        folder / "secondary", config=queues_config(dict.fromkeys(_BACKLOGS, _BACKLOG)), clock=clock
-    )
+    backlogs = queues_config(dict.fromkeys(paths(_PRIMARY_NAME, _BACKLOG_QUEUES), BACKLOG))
+    secondary = ServerProcess(folder / "secondary", config=backlogs, clock=clock)
     everyone = [*servers, secondary]
     try:
         with ThreadPoolExecutor(len(everyone)) as pool:

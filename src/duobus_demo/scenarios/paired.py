@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from duobus.clock import Clock
+from duobus.ha.sync.backlog_queues import paths
 from duobus.testing.server import DEFAULT_OPTIONS, DemoFailed, ServerProcess, queues_config
 from duobus_demo.clients import UNKNOWN_OUTCOME, endpoints_of, silence_sdk_logs
 from duobus_demo.corpus import Outgoing, standard_library
@@ -29,14 +30,14 @@ MESSAGES: Final = 900
 FIFTHS: Final = 5
 DRILL: Final = 3
 MESSAGE_BYTES_MAX: Final = 50_000
-BACKLOGS: Final = tuple(f"{PRIMARY_NAME}/x-servicebus-transfer/{index}" for index in range(BACKLOG_QUEUES))
+BACKLOGS: Final = tuple(paths(PRIMARY_NAME, BACKLOG_QUEUES))
 UNSETTLED_SENDS_MIN: Final = 1
 #: While the primary is dead, the SDK's tries to connect take most of the processor; on a busy machine that is minutes.
 _PHASE_TIMEOUT_S: Final = 120.0
 _CONFIG: Final = {ORDERS: {}, VISITS: {"RequiresSession": True}, CARTS: {"EnablePartitioning": True}}
 _OPTIONS: Final = (*DEFAULT_OPTIONS, "--allow-drills", "--stores", "4")
 #: As pairing makes them (PN6); the syphon tries again every second.
-_BACKLOG: Final = {"MaxDeliveryCount": 2_147_483_647, "DeadLetteringOnMessageExpiration": True}
+BACKLOG: Final = {"MaxDeliveryCount": 2_147_483_647, "DeadLetteringOnMessageExpiration": True}
 
 
 class PairScenario:
@@ -240,7 +241,7 @@ def play_paired(folder: Path, watcher: Watcher, clock: Clock, limit_s: float) ->
     silence_sdk_logs()
     config = queues_config(_CONFIG)
     primary = ServerProcess(folder / "primary", config=config, arguments=_OPTIONS, clock=clock)
-    backlogs = queues_config(dict.fromkeys(BACKLOGS, _BACKLOG))
+    backlogs = queues_config(dict.fromkeys(BACKLOGS, BACKLOG))
     secondary = ServerProcess(folder / "secondary", config=backlogs, clock=clock)
     small = (message for message in standard_library() if len(message.read()) <= MESSAGE_BYTES_MAX)
     messages = list(islice(small, MESSAGES))

@@ -253,7 +253,6 @@ def run(messages: int, short_messages: int, parts: int, data_root: Path) -> dict
     name, changed = report.commit(ROOT)
     document: dict[str, Any] = {"commit": name, "changed": changed, "messages": messages}
     document["conditions"] = report.conditions(data_root)
-    gc.disable()
     with tempfile.TemporaryDirectory(prefix="duobus-backlog-", dir=data_root) as folder:
         server = ServerProcess(
             Path(folder),
@@ -315,6 +314,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.quick:
         options.messages, options.short, options.parts = 70_000, 2000, 2
+    # For this program's whole life, and not in run(): its caller may be a test process, which lives on.
+    gc.disable()
     try:
         document = run(options.messages, options.short, options.parts, options.data_root)
     except LoadError as error:

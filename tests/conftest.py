@@ -220,6 +220,21 @@ def logging_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def collector_as_before() -> Iterator[None]:
+    """A test, or a program that runs inside of it, that leaves the collector off or slower fails itself.
+
+    The tests behind it in the same process would hold their garbage to the end, and those that count bytes would fail.
+    """
+    before = gc.isenabled(), gc.get_threshold()
+    yield
+    after = gc.isenabled(), gc.get_threshold()
+    if after != before:
+        gc.enable()
+        gc.set_threshold(*before[1])
+    assert after == before, "the test leaves the collector of its process with other settings"
+
+
+@pytest.fixture(autouse=True)
 def sockets_collected(request: pytest.FixtureRequest, prompt_starts: list[PromptStarter]) -> Iterator[None]:
     """Collect the sockets that the SDK leaves unclosed when a server is killed, before another test is blamed for them.
 

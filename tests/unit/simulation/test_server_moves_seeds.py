@@ -20,5 +20,10 @@ def test_nothing_is_lost_and_no_lock_shared_when_entities_move_whatever_befalls_
     assert done > 0
 
 
+def test_an_entity_that_came_while_its_store_failed_forwards_what_is_in_it() -> None:
+    # Its fragments were opened by another attempt than the one that had its name known, and nothing in it began.
+    assert run(3009).wrong == []
+
+
 def test_the_same_seed_of_moves_between_servers_gives_the_same_run() -> None:
     assert run(6).digest == run(6).digest

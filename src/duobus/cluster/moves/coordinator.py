@@ -41,7 +41,7 @@ class ClusterMoves(FragmentMoves):
         is_understood: Whether every server that is alive knows of fragments that are set aside.
     """
 
-    __slots__ = ("_again", "_clearing", "_clustered", "_looking", "_own", "is_understood")
+    __slots__ = ("_again", "_clearing", "_clustered", "_looking", "_own", "_planned", "is_understood")
 
     def __init__(self, unit: MoveHost) -> None:
         super().__init__(unit)
@@ -50,6 +50,8 @@ class ClusterMoves(FragmentMoves):
         self._own: EntityMove | None = None
         # What is being deleted, or could not be yet.
         self._clearing: dict[MoveRow, asyncio.Task[None]] = {}
+        # Numbers of entities that have come, and have not begun to do what goes on in them by itself.
+        self._planned: set[int] = set()
         self._again: asyncio.TimerHandle | None = None
         self._looking: set[asyncio.Task[None]] = set()
         unit.follow(self._changed)
@@ -238,6 +240,7 @@ class ClusterMoves(FragmentMoves):
         """Whether there is anything to be done here, as far as memory and a catalog tell that may be old."""
         return (
             bool(contents.moves)
+            or bool(self._planned)
             or bool(self._missing(contents))
             or bool(self._elsewhere(contents))
             or any(plan.handle.fragment is None for broker in self._open() for plan in broker.plans.values())
@@ -317,16 +320,19 @@ class ClusterMoves(FragmentMoves):
         """Serve what is here: entities that came, and fragments that were set aside and stay."""
         unit = self._clustered
         missing = self._missing(contents)
-        unit.absent = self._held() | {row.entity_id for row in missing}
+        # Those on which a store failed while they were brought in are known already, and do nothing by themselves yet.
+        self._planned |= {row.entity_id for row in missing}
+        unit.absent = self._held() | self._planned
         for row in missing:
             unit.plan_entity(row, contents)
-        brought = {row.entity_id for row in missing}
         for broker in self._open():
             for plan in [one for one in broker.plans.values() if one.handle.fragment is None]:
                 await self._bring_in(broker, plan)
-        for row in missing:
-            await unit.begin_entity(row, contents)
-        unit.absent -= brought
+        for row in [row for row in contents.entities if row.entity_id in self._planned]:
+            if unit.has(row):
+                await unit.begin_entity(row, contents)
+        unit.absent -= self._planned
+        self._planned.clear()
 
     async def _bring_in(self, broker: MessageBroker, plan: FragmentPlan) -> None:
         """Open a fragment that an open store has beside those that it was opened with."""

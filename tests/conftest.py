@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import pytest
 
@@ -18,7 +18,7 @@ from kits.few_reports import tell_less
 from kits.loggers import loggers_as_before
 from kits.order import place_of
 from kits.prompt_sdk import prompt_sdk
-from kits.prompt_start import PromptStarter
+from kits.prompt_start import PromptStarter, start_promptly
 from kits.schedule import ALL, UNIT, UNIT_NICE, Places, Schedule, parts_of, read_durations, write_durations
 from kits.sockets import collect_sockets, sockets_forgiven
 
@@ -188,14 +188,8 @@ def prompt_starts() -> Iterator[list[PromptStarter]]:
         That process, once there is one.
     """
     starters: list[PromptStarter] = []
-
-    def start(command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-        if not starters:
-            starters.append(PromptStarter())
-        return starters[0].start(command, log)
-
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        patch.setattr(server_process, "start_process", start)
+        patch.setattr(server_process, "start_process", partial(start_promptly, starters))
         yield starters
         _KILLS.append(sum(starter.kills for starter in starters))
         for starter in starters:

@@ -109,6 +109,19 @@ class ForkedProcess:
         return self.returncode
 
 
+def start_promptly(starters: list[PromptStarter], command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a server by the waiting process of ``starters``, which begins with the first command that it can start.
+
+    A command that enters a network of its own is not such a command: its test is in that network itself, the waiting
+    process would begin there, and end with the network before the tests behind it.
+    """
+    if not can_fork(command):
+        return start_process(command, log)
+    if not starters:
+        starters.append(PromptStarter())
+    return starters[0].start(command, log)
+
+
 class PromptStarter:
     """The process that waits, and the way to it. One for all threads."""
 
@@ -137,8 +150,8 @@ class PromptStarter:
         self._process.wait()
 
     def start(self, command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Start a server as ``duobus.testing.server.start_process`` does."""
-        if not can_fork(command) or interpreter_environment() != self._environment:
+        """Start a server as ``duobus.testing.server.start_process`` does; ``can_fork`` has allowed the command."""
+        if interpreter_environment() != self._environment:
             return start_process(command, log)
         request = {"arguments": list(command[3:]), "environment": dict(os.environ), "folder": str(Path.cwd())}
         pid = self._ask(request, [log.fileno()])
@@ -150,10 +163,14 @@ class PromptStarter:
 
     def _ask(self, request: dict[str, Any], descriptors: list[int]) -> int:
         with self._lock:
-            socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)
-            answer = self._socket.recv(MESSAGE_MAX)
+            try:
+                socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)
+                answer = self._socket.recv(MESSAGE_MAX)
+            except ConnectionError:
+                answer = b""
         if not answer:
-            raise RuntimeError("the process that starts servers for tests has ended")
+            status = self._process.wait(10)
+            raise RuntimeError(f"the process that starts servers for tests has ended with status {status}")
         return int(answer)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kits.prompt_start import PREFIX, ForkedProcess, PromptStarter
+from kits.prompt_start import PREFIX, ForkedProcess, PromptStarter, start_promptly
 
 COMMAND = [*PREFIX, "--port", "0", "--tls-port", "0", "--http-port", "0"]
 #: Refused at the start, in an unknown tier.
@@ -72,11 +72,17 @@ def test_it_is_in_a_session_of_its_own_and_in_the_folder_of_its_start(
     assert (tmp_path / "beside").is_dir()
 
 
-def test_another_command_or_interpreter_environment_begins_with_its_interpreter(
+def test_another_command_begins_with_its_interpreter_and_no_process_waits_for_a_server_yet(tmp_path: Path) -> None:
+    starters: list[PromptStarter] = []
+    with (tmp_path / "log").open("wb") as file:
+        other = start_promptly(starters, [PREFIX[0], "-c", "print('as ever')"], file)
+    assert (other.wait(60), (tmp_path / "log").read_text()) == (0, "as ever\n")
+    assert starters == []
+
+
+def test_another_interpreter_environment_begins_with_its_interpreter(
     starter: PromptStarter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = start(starter, [PREFIX[0], "-c", "print('as ever')"], tmp_path / "log")
-    assert (other.wait(60), (tmp_path / "log").read_text()) == (0, "as ever\n")
     monkeypatch.setenv("PYTHONHASHSEED", "1")
     anew = start(starter, REFUSED, tmp_path / "log")
     assert isinstance(anew, subprocess.Popen)

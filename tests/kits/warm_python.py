@@ -6,9 +6,11 @@ fifty programs that import the SDK: a second each. Here one process has imported
 to Spark, or to the test, as its Python. That program passes its arguments, environment and standard streams to the
 process that waits, and lives as long as the fork.
 
-Whatever else is asked of Spark's program, the real interpreter answers. The process of a stream's source is one of
-those: Spark closes its connection and ends it at once, and a fork would hear of the second a moment later, and stop its
-reader in between. Where Spark's processes are killed one by one, tests use the interpreter.
+The process of a stream's source is such a fork, too, and needs one thing more: Spark closes its connection and ends it
+at once. A fork hears of the second a moment later, so it waits for that moment before it stops its reader.
+
+Whatever else is asked of Spark's program, the real interpreter answers. Where Spark's processes are killed one by one,
+tests use the interpreter.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +35,7 @@ from typing import Any, Final, NamedTuple, NoReturn, Self
 _MODULES_OF_SPARK: Final = (
     "pyspark.sql.pandas.serializers",
     "pyspark.sql.streaming.datasource",
+    "pyspark.sql.streaming.python_streaming_source_runner",
     "pyspark.sql.worker.commit_data_source_write",
     "pyspark.sql.worker.create_data_source",
     "pyspark.sql.worker.data_source_pushdown_filters",
@@ -51,8 +55,12 @@ _MODULES_OF_SPARK: Final = (
     "kits.prompt_links",
     "pandas",
 )
+#: What Spark's program is asked for by the process of a stream's source.
+_SOURCE: Final = ["-m", "pyspark.sql.streaming.python_streaming_source_runner"]
 #: A request, in bytes: arguments, environment and folder.
 REQUEST_MAX: Final = 1 << 20
+#: Seconds within which a fork is told that its program was ended.
+TOLD_S: Final = 0.5
 
 
 class Kind(NamedTuple):
@@ -60,8 +68,8 @@ class Kind(NamedTuple):
 
     #: Imported before the first fork.
     modules: Sequence[str]
-    #: Arguments that a command has to begin with to be run in a fork; the interpreter answers all others.
-    begins_with: Sequence[str] = ()
+    #: Arguments, one of which a command has to begin with to be run in a fork; the interpreter answers all others.
+    begins_with: Sequence[Sequence[str]] = ((),)
     #: For the process that waits, beside its own.
     environment: Mapping[str, str] = {}
     #: What the command of the process that waits begins with.
@@ -71,7 +79,7 @@ class Kind(NamedTuple):
 #: Its environment keeps NumPy and Arrow from starting threads, and gives the hashes that Spark gives its processes.
 OF_SPARK: Final = Kind(
     _MODULES_OF_SPARK,
-    ("-m", "pyspark.daemon"),
+    (("-m", "pyspark.daemon"), _SOURCE),
     {
         "OPENBLAS_NUM_THREADS": "1",
         "JE_ARROW_MALLOC_CONF": "background_thread:false",
@@ -79,23 +87,11 @@ OF_SPARK: Final = Kind(
         "PYTHONPATH": str(Path(__file__).parents[1]),
     },
 )
-#: What the interpreter runs of Spark, and by what: its links open as soon as those of the forks.
-_SOURCE: Final = ["-m", "pyspark.sql.streaming.python_streaming_source_runner"]
-_PROMPTLY: Final = f"""
-import runpy, sys
-sys.path.append({str(Path(__file__).parents[1])!r})
-import kits.prompt_links
-sys.argv[:] = sys.argv[1:]
-runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-"""
 _PROGRAM: Final = """\
 #!{python} -IS
 import os, sys
-if sys.argv[1:{end}] != {begins_with!r}:
-    given = sys.argv[1:]
-    if given[:2] == {prompt!r}:
-        given = ["-c", {promptly!r}, *given[1:]]
-    os.execv({python!r}, [{python!r}, *given])
+if not any(sys.argv[1:1 + len(first)] == first for first in {begins_with!r}):
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 import json, socket
 channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 channel.connect({address!r})
@@ -119,19 +115,10 @@ class WarmPython:
     """
 
     def __init__(self, folder: Path, kind: Kind = OF_SPARK) -> None:
-        begins_with = list(kind.begins_with)
+        begins_with = [list(first) for first in kind.begins_with]
         self.program = folder / "python"
         address = str(folder / "address")
-        self.program.write_text(
-            _PROGRAM.format(
-                python=sys.executable,
-                address=address,
-                begins_with=begins_with,
-                end=1 + len(begins_with),
-                prompt=_SOURCE,
-                promptly=_PROMPTLY,
-            )
-        )
+        self.program.write_text(_PROGRAM.format(python=sys.executable, address=address, begins_with=begins_with))
         self.program.chmod(0o755)
         ours, theirs = socket.socketpair()
         self._socket = ours
@@ -268,6 +255,8 @@ def become(data: bytes, streams: list[int]) -> NoReturn:
 def run(arguments: list[str], folder: str) -> None:
     """Run ``-m`` and a module, or a program by its path."""
     is_module = arguments[0] == "-m"
+    if arguments[:2] == _SOURCE:
+        hear_of_the_end_first()
     sys.argv = arguments[is_module:]
     first = folder if is_module else str(Path(sys.argv[0]).parent)
     paths = [first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -278,6 +267,22 @@ def run(arguments: list[str], folder: str) -> None:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def hear_of_the_end_first() -> None:
+    """Have the process of a source wait, when its connection is closed, until it is told that Spark has ended it."""
+    from pyspark import serializers
+
+    read = serializers.read_int
+
+    def read_patiently(stream: Any) -> int:
+        try:
+            return read(stream)
+        except EOFError:
+            time.sleep(TOLD_S)
+            raise
+
+    serializers.read_int = read_patiently
 
 
 def wait_for_requests() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from spark_bus import CONNECTION_ENV, Bus
 
 from duobus.testing.server import ServerProcess, queues_config
-from kits.spark_start import SESSION, spark_environment
+from kits.spark_start import SESSION, java, spark_environment
 from kits.warm_python import python_of_spark
 
 
@@ -42,7 +41,14 @@ def bus(place_options: dict[str, str]) -> Bus:
 
 
 @pytest.fixture(scope="session")
-def python_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def installed_java() -> None:
+    """Whatever needs a JVM is skipped where there is none."""
+    if java() is None:
+        pytest.skip("no Java: Spark needs Java 17 or newer")
+
+
+@pytest.fixture(scope="session")
+def python_program(installed_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """What Spark's Python is for the session, and for drivers that are programs of their own."""
     with python_of_spark(tmp_path_factory.mktemp("python")) as python:
         yield python
@@ -51,8 +57,6 @@ def python_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, spark_server: ServerProcess, python_program: Path) -> Iterator[Any]:
     """The session; the JVM and the Python workers get their environment from here, once."""
-    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        pytest.skip("no Java: Spark needs Java 17 or newer")
     pyspark_sql = pytest.importorskip("pyspark.sql")
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ.update(spark_environment())

@@ -1,6 +1,7 @@
-"""A driver of its own that captures to a table and is killed between the table's commit and Spark's own.
+"""A driver of its own that captures to a table, and is killed between the table's commit and Spark's own if asked to.
 
-Reads the settings of the capture as a JSON object from its argument.
+Its arguments are the settings of the capture as a JSON object, and the number of the batch whose commit in the table is
+the last thing that the driver does. Without a number the driver captures all, and writes the summary as JSON.
 """
 
 from __future__ import annotations
@@ -11,9 +12,6 @@ import signal
 import sys
 from typing import Any
 
-#: The batch whose commit is the last thing that the driver does.
-BATCH = 1
-
 
 def main() -> None:
     from pyspark.sql import SparkSession
@@ -22,6 +20,7 @@ def main() -> None:
     from kits.spark_start import SESSION
 
     settings: dict[str, Any] = json.loads(sys.argv[1])
+    last = int(sys.argv[2]) if len(sys.argv) > 2 else None
     os.setsid()
     builder = SparkSession.builder.master("local[1]").appName("lake driver")
     for name, value in SESSION.items():
@@ -32,12 +31,14 @@ def main() -> None:
 
     def killed(self: capture.Writer, frame: Any, batch_id: int) -> None:
         write(self, frame, batch_id)
-        if batch_id == BATCH:
+        if batch_id == last:
             # With the JVM, which would otherwise learn of it.
             os.killpg(0, signal.SIGKILL)
 
     capture.Writer.__call__ = killed  # type: ignore[method-assign]
-    capture.run(spark, settings)
+    told = capture.run(spark, settings)
+    print(json.dumps(told, default=str), flush=True)
+    spark.stop()
 
 
 if __name__ == "__main__":

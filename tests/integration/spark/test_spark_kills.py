@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,10 +18,9 @@ KILLS = 3
 
 @pytest.mark.slow
 @pytest.mark.timeout(420)
+@pytest.mark.usefixtures("installed_java")
 def test_kills_of_each_kind_beside_a_rival_lose_double_and_forget_nothing(tmp_path: Path) -> None:
     """SP2."""
-    if shutil.which("java") is None:
-        pytest.skip("no Java: Spark needs Java 17 or newer")
     result = subprocess.run(
         [sys.executable, str(TOOL), "--kills", str(KILLS), "--folder", str(tmp_path / "work"), "--json"],
         capture_output=True,

@@ -23,10 +23,10 @@ from duobus.spark.errors import OptionError
 from duobus.spark.jobs import compact
 from duobus.spark.jobs.job import JobError
 from duobus.spark.jobs.lake import compaction
-from duobus.spark.jobs.lake.compaction import Rules, compact_folder
+from duobus.spark.jobs.lake.compaction import TOLD_MAX, Rules, compact_folder
 from duobus.spark.jobs.lake.folder_lock import NOTES, writing
 from duobus.spark.jobs.lake.hour_folders import BatchFolder, Finished, finished, to_compact
-from duobus.spark.jobs.lake.reader_marks import marks_in, note_read
+from duobus.spark.jobs.lake.reader_marks import READERS, marks_in, note_read
 
 HOUR = "entity=orders/date=2026-11-20/hour=8"
 QUERY = "aaaaaaaa"
@@ -115,9 +115,22 @@ def test_batches_that_a_reader_of_new_ones_has_not_read_keep_their_names(tmp_pat
         "stage a has not read 2 of the ba",
         "stage b has not read 1 of the ba",
     ]
+    # The note is named as the file that it is: a reader that is gone for good is forgotten by removing that file.
+    named = [Path(text.rpartition("remove its note ")[2].removesuffix(".")) for text in told["left_alone"]]
+    assert sorted(named) == sorted((tmp_path / NOTES / READERS).iterdir())
     # The reader has come further.
     note_read(str(tmp_path), "stage a", {QUERY: 5})
     assert {mark.reader: mark.newest for mark in marks_in(tmp_path)} == {"stage a": {QUERY: 5}, "stage b": {QUERY: 4}}
+
+
+def test_of_more_readers_than_are_shown_the_number_is_told(tmp_path: Path) -> None:
+    captured(tmp_path)
+    for number in range(TOLD_MAX + 5):
+        note_read(str(tmp_path), f"stage {number:02d}", {QUERY: 3})
+    marked = replace(rules().finished, readers=marks_in(tmp_path))
+    told = run(tmp_path, replace(rules(), finished=marked))["left_alone"]
+    assert len(told) == TOLD_MAX
+    assert told[-1] == "6 more reasons are not shown here."
 
 
 def test_a_reader_that_begins_while_an_hour_is_compacted_has_it_left_as_it_is(tmp_path: Path) -> None:

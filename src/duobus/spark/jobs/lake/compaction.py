@@ -31,7 +31,7 @@ from duobus.spark.jobs.lake.hour_folders import (
     hours_in,
     to_compact,
 )
-from duobus.spark.jobs.lake.reader_marks import READERS, marks_in
+from duobus.spark.jobs.lake.reader_marks import marks_in, note_path
 
 try:
     import fcntl
@@ -47,7 +47,7 @@ _RENAME_EXCHANGE: Final = 2
 #: Rows of a row group of a new file, and its compression.
 _GROUP_ROWS: Final = 50_000
 COMPRESSION: Final = "zstd"
-#: Hours that were left alone of which the summary says why.
+#: Sentences of the summary about readers that are behind and hours that were left alone.
 TOLD_MAX: Final = 20
 
 Tell = Callable[[str], None]
@@ -116,12 +116,15 @@ def compact_folder(root: Path, rules: Rules, tell: Tell) -> dict[str, Any]:
             counts["hours"] += 1
             counts["files_before"] += sum(len(batch.files) for batch in chosen)
             counts["files_after"] += files
-    left += (
-        f"{reader} has not read {count} of the batches, and until it has they stay as they are. If nobody runs it any "
-        f"more, remove its note from {root / NOTES / READERS}."
+    # Readers first: one that will never run again holds batches back until an operator removes its note.
+    told = [
+        f"{reader} has not read {count} of the batches, and until it has they stay as they are. If it will never run "
+        f"again, remove its note {note_path(root, reader)}."
         for reader, count in sorted(behind.items())
-    )
-    return {**counts, "left_alone": left[:TOLD_MAX]}
+    ] + left
+    if len(told) > TOLD_MAX:
+        told[TOLD_MAX - 1 :] = [f"{len(told) - TOLD_MAX + 1} more reasons are not shown here."]
+    return {**counts, "left_alone": told}
 
 
 def _compact_hour(root: Path, hour: Path, chosen: Sequence[BatchFolder], files: int, rules: Rules) -> int:
@@ -137,7 +140,7 @@ def _compact_hour(root: Path, hour: Path, chosen: Sequence[BatchFolder], files: 
             raise LeftAlone(f"The files of {hour} were changed meanwhile; it stays as it is.")
         now = replace(rules.finished, readers=marks_in(root))
         if not all(now.has(hour.relative_to(root).as_posix(), batch.name) for batch in chosen):
-            raise LeftAlone(f"Somebody has begun to read {hour} batch by batch; it stays as it is.")
+            raise LeftAlone(f"A stage of a pipeline has begun to read {hour} batch by batch; the hour stays as it is.")
         taken = {batch.name for batch in chosen}
         for folder in sorted(hour.iterdir()):
             if folder.name not in taken:

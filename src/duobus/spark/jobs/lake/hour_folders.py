@@ -1,9 +1,9 @@
 """The folders of an hour of captured messages: which of their files a compaction may take together.
 
 A file is taken only when nothing writes its folder again. Of a batch of Spark the commit log of its query tells so: up
-to the newest batch that is committed, batches are over. Of a batch of ``duobus message capture`` its note does: what
-the note does not list has its name for good. Of other batches nobody knows, and they stay as they are. So do those that
-somebody has not read yet who tells what is new by their names (``reader_marks``).
+to the newest batch that is committed, batches are over. Of a batch of ``duobus message capture`` the note of the
+capture tells so: a batch that the note does not list is over. Batches of unknown origin stay as they are, and so do
+batches that a reader has not read yet which knows new batches by their names (``reader_marks``).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class BatchFolder:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Which batches nothing writes again, and nobody has to know by their names.
+    """Which batches nothing writes again, and no reader has to know by their names.
 
     Attributes:
         newest: First digits of the id of a query to the number of its newest committed batch; None: all its batches.

@@ -54,14 +54,18 @@ def note_read(location: str, reader: str, newest: Newest) -> None:
     folder = local_folder(location)
     if folder is None or not HAS_LOCKS or not folder.is_dir():
         return
-    place = folder / NOTES / READERS
-    path = place / f"{hashlib.sha256(reader.encode()).hexdigest()[:16]}.json"
+    path = note_path(folder, reader)
     if _read(path) == ReaderMark(reader, newest):
         return
     with changing(folder):
-        place.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
             file.write(json.dumps({"reader": reader, "newest": dict(newest)}).encode())
+
+
+def note_path(root: Path, reader: str) -> Path:
+    """The file in which a reader of a folder of captured messages notes how far it has read."""
+    return root / NOTES / READERS / f"{hashlib.sha256(reader.encode()).hexdigest()[:16]}.json"
 
 
 def marks_in(root: Path) -> tuple[ReaderMark, ...]:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit_drivers import start_driver
 from spark_bus import Bus
 
 from duobus.spark.jobs import capture
 from duobus.spark.jobs.job import JobError
-from kits.spark_start import spark_environment
 
 pytestmark = pytest.mark.slow
 
@@ -31,25 +28,15 @@ def settings_for(bus: Bus, folder: Path, **more: str) -> dict[str, str]:
     return {**bus.options, "queue": queue, "checkpoint": checkpoint, "maxMessagesPerTrigger": "10", **more}
 
 
-def driver_of_its_own(python: Path, settings: dict[str, str], *last: str) -> subprocess.CompletedProcess[str]:
-    """Capture by a program with a JVM of its own; it is killed behind the table's commit of the batch ``last``."""
-    here = Path(__file__).parent
-    paths = [str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment = {
-        **os.environ,
-        **spark_environment(),
-        **dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), str(python)),
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-    }
-    return subprocess.run(
-        [sys.executable, str(here / "lake_driver.py"), json.dumps(settings), *last],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=environment,
-        timeout=300,
-        check=False,
-    )
+def captured_by_a_driver(python: Path, settings: dict[str, str], *last: str) -> tuple[int, str]:
+    """Capture by a driver, which is killed behind the table's commit of the batch ``last``; its status and output."""
+    driver = start_driver("lake_driver.py", python, settings, *last)
+    try:
+        output, _ = driver.communicate(timeout=300)
+    finally:
+        driver.kill()
+        driver.wait()
+    return driver.returncode, output
 
 
 # Both drivers are programs, so that the session which other tests share does not wait for this one.
@@ -61,16 +48,16 @@ def test_a_driver_killed_between_the_commit_of_iceberg_and_that_of_spark_leaves_
     catalog = {"catalogUri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
     (tmp_path / "warehouse").mkdir()
     settings = settings_for(bus, tmp_path, format="iceberg", table="lake.orders", **catalog)
-    driver = driver_of_its_own(python_program, settings, "1")
-    assert driver.returncode == -signal.SIGKILL
+    status, _ = captured_by_a_driver(python_program, settings, "1")
+    assert status == -signal.SIGKILL
     assert not (tmp_path / "checkpoint" / "commits" / "1").exists()
     given = {"uri": catalog["catalogUri"], "warehouse": catalog["warehouse"]}
     table = pyiceberg.load_catalog("default", **given).load_table("lake.orders")
     assert table.scan().to_arrow().num_rows == 20
 
-    again = driver_of_its_own(python_program, settings)
-    assert again.returncode == 0
-    told = json.loads(again.stdout.splitlines()[-1])
+    status, output = captured_by_a_driver(python_program, settings)
+    assert status == 0
+    told = json.loads(output.splitlines()[-1])
     assert (told["format"], told["table"]) == ("iceberg", "lake.orders")
     rows = table.refresh().scan().to_arrow()
     assert Counter(rows["body"].to_pylist()) == Counter(f"{number}".encode() for number in range(MESSAGES))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -118,6 +120,26 @@ def test_messages_are_forwarded_from_it_and_to_it_each_once(pair: Cluster) -> No
         for message in found:
             receiver.complete_message(message)  # type: ignore[arg-type]
         assert receiver.receive_messages(1, max_wait_time=1) == []
+
+
+def test_all_servers_give_its_numbers_its_own_name_and_their_sum_is_all_of_it(pair: Cluster) -> None:
+    with pair.admin(0) as admin:
+        admin.create_queue("counted", enable_partitioning=True)
+    with pair.client(0) as bus, bus.get_queue_sender("counted") as sender:
+        for number in range(40):
+            sender.send_messages(ServiceBusMessage("text", partition_key=f"key {number}"))
+    waiting, fragments = [], []
+    for server in pair.servers:
+        with urllib.request.urlopen(f"{pair.http(server)}/metrics", timeout=60) as answer:
+            text = answer.read().decode()
+        assert "~share" not in text
+        waiting += re.findall(r'^duobus_messages{entity="counted",.*,state="active"} (.*)$', text, re.MULTILINE)
+        fragments += re.findall(r'^duobus_fragment_available{entity="counted",fragment="(\d+)".* 1\.0$', text, re.M)
+    # A server tells of what its own stores have.
+    assert len(waiting) == 2
+    assert sum(map(float, waiting)) == 40
+    assert all(map(float, waiting))
+    assert sorted(map(int, fragments)) == list(range(16))
 
 
 def test_a_killed_owner_takes_its_sessions_along_for_seconds_only(pair: Cluster) -> None:

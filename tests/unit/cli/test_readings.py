@@ -170,6 +170,12 @@ def test_an_empty_server_is_shown_as_one() -> None:
     assert "up 1m01s" in text
 
 
+def test_one_of_several_servers_says_that_it_shows_what_its_stores_have() -> None:
+    text = shown(view(None, reading(0, servers=["localhost:5300", "localhost:5301"])))
+    assert "1 of 2 servers, with what its stores have" in " ".join(text.split())
+    assert "servers" not in shown(view(None, reading(0)))
+
+
 RED = "\x1b[31m"
 
 

@@ -75,6 +75,8 @@ def _head(server: Mapping[str, Any], where: str) -> Text:
         f"incoming {100 * server['incomingBytes'] // limit} %",
         f"refused {_rate(server['errorsPerSecond'])}/s",
     ]
+    if others := len(server.get("servers", ())):
+        parts.append(f"1 of {others} servers, with what its stores have")
     return Text(" · ".join(parts), "bold")
 
 

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from duobus.model.address import whole_path
+
 if TYPE_CHECKING:
     from duobus.broker import ScaleUnit
 
@@ -73,14 +75,16 @@ class SkewWatch:
                         now[handle.number] = handle.fragment.sources[0].next_count
                 self._counts[entity.entity_id] = now
                 got = {number: count - old[number] for number, count in now.items() if number in old}
-                self._judge((space.name, entity.path), got, len(entity.fragments))
+                # Of shards of one entity the most skewed one speaks for it.
+                self._judge((space.name, whole_path(entity.path)), got, len(entity.fragments))
 
     def _judge(self, where: Where, got: Mapping[int, int], fragments: int) -> None:
         total = sum(got.values())
         if total < MESSAGES_MIN:
             return
         busiest = max(got, key=lambda number: got[number])
-        skew = self.skews[where] = got[busiest] * fragments / total
+        skew = got[busiest] * fragments / total
+        self.skews[where] = max(skew, self.skews.get(where, 0.0))
         if skew > SKEW_WARNED and where not in self._quiet:
             self._quiet[where] = QUIET_LOOKS
             self._warn(*where, busiest, skew)

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from duobus.broker import Queue, ScaleUnit, transfer_message_count
+from duobus.broker import ScaleUnit, transfer_message_count
 from duobus.clock import BrokerTime, Clock
 from duobus.errors import EntityNotFound
 from duobus.gateway.amqp.connection_list import find_connection, list_connections, summary_of
 from duobus.gateway.amqp.server import AmqpServer
 from duobus.model.metering import RECEIVE, SEND, SETTLE
 from duobus.server.monitoring.metric_samples import memory_in_use, running_version
+from duobus.server.monitoring.whole_entities import WholeEntity, whole_entities
 from duobus.telemetry.audit_log import DELETE, DONE, AuditTrail, Change
 
 #: Entities that one answer names.
@@ -89,10 +90,11 @@ class ServerOverview:
     async def entities(self, namespace: str, prefix: str) -> list[dict[str, object]]:
         """Return the entities of a namespace whose paths begin with ``prefix``, whatever the letters' case.
 
-        They are read a hundred at a time, and others have their turns in between.
+        They are read a hundred at a time, and others have their turns in between. Of an entity over several stores the
+        numbers are those of its shards in stores of this server.
         """
-        wanted = prefix.lower()
-        chosen = [one for one in self._unit.namespace(namespace).entities() if one.path.lower().startswith(wanted)]
+        wanted, home = prefix.lower(), self._unit.namespace(namespace)
+        chosen = [whole for whole in whole_entities(home) if whole.path.lower().startswith(wanted)]
         found: list[dict[str, object]] = []
         for start in range(0, min(len(chosen), ENTITIES_MAX), _AT_ONCE):
             if start:
@@ -126,16 +128,18 @@ class ServerOverview:
         self._audit.end(change, self._clock.now_ms(), DONE, told)
         return found
 
-    def _entity(self, entity: Queue) -> dict[str, object]:
-        (active, dead, transfer_dead, deferred, scheduled), size = entity.numbers()
+    def _entity(self, whole: WholeEntity) -> dict[str, object]:
+        parts, entity = whole.parts, whole.about
+        of_parts = [part.numbers() for part in parts]
+        active, dead, transfer_dead, deferred, scheduled = map(sum, zip(*(one for one, _ in of_parts), strict=True))
         sent, received, settled = (
-            self._amqp.metering.totals.get((entity.namespace, entity.path, kind), _NOTHING)
+            self._amqp.metering.totals.get((entity.namespace, whole.path, kind), _NOTHING)
             for kind in (SEND, RECEIVE, SETTLE)
         )
         return {
-            "entity": entity.path,
+            "entity": whole.path,
             "kind": entity.kind,
-            "available": all(handle.online for handle in entity.fragments),
+            "available": all(handle.online for part in parts for handle in part.fragments),
             # Of a subscription its own: its topic may be disabled besides.
             "status": getattr(entity, "about", entity.description).status,
             "active": active,
@@ -143,9 +147,9 @@ class ServerOverview:
             "transferDeadLetter": transfer_dead,
             "deferred": deferred,
             "scheduled": scheduled,
-            "locked": entity.locked(),
-            "toForward": transfer_message_count(entity),
-            "bytes": size,
+            "locked": sum(part.locked() for part in parts),
+            "toForward": sum(map(transfer_message_count, parts)),
+            "bytes": sum(size for _, size in of_parts),
             "sent": sent[0],
             "received": received[0],
             "settled": settled[0],

@@ -2,14 +2,15 @@
 
 What is sent uses what a partitioned queue and topic have: sessions, duplicate detection, scheduled and deferred
 messages, rules and forwarding, by way of whichever server. One sender goes through a pair of namespaces, whose primary
-is the first server. Not among the default parts: it needs PostgreSQL, which it takes from a wheel.
+is the first server. Workers turn tasks into results, each in one transaction. Not among the default parts: it needs
+PostgreSQL, which it takes from a wheel.
 """
 
 from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -25,10 +26,13 @@ from duobus.testing.postgres_server import PostgresError, PostgresServer, progra
 from duobus.testing.server import DemoFailed, ServerProcess, queues_config
 from duobus_demo.clients import endpoints_of, silence_sdk_logs
 from duobus_demo.expectations.cluster_account import ClusterAccount
+from duobus_demo.expectations.transaction_account import TransactionAccount
 from duobus_demo.progress import Watcher
 from duobus_demo.registry import Scenario
 from duobus_demo.scenarios.paired import BACKLOG
 from duobus_demo.workers.cluster_workers import JOBS, FeatureTraffic, cluster_config
+from duobus_demo.workers.transaction_client import TransactionClient
+from duobus_demo.workers.transaction_workers import TransactionTraffic, transaction_queues
 
 SERVERS: Final = 3
 #: In the database of the catalog, and in the other one.
@@ -44,6 +48,9 @@ _PHASE_TIMEOUT_S: Final = 90.0
 _DRAIN_S: Final = 90.0
 _PAUSE_S: Final = 0.02
 _INTERVAL: Final = timedelta(seconds=1)
+#: Counts of what is sent, and of what comes of it, too.
+_SENT: Final = (*FeatureTraffic.FLOWS, "tasks")
+_DONE: Final = (*_SENT, "results")
 
 
 class ClusterScenario:
@@ -76,6 +83,7 @@ class ClusterScenario:
         self._clock = clock
         self._messages = messages
         self._account = ClusterAccount()
+        self._transactions = TransactionAccount()
         self._began_ms = clock.monotonic_ms()
         self._deadline_ms = self._began_ms + int(limit_s * 1000)
         self._timeline: list[dict[str, Any]] = []
@@ -94,15 +102,20 @@ class ClusterScenario:
             traffic = FeatureTraffic(
                 self._client, self._account, self._clock, lambda: pair.get_queue_sender(JOBS), _DRAIN_S
             )
-            with traffic:
+            transactions = TransactionTraffic(
+                self._client, self._transaction_client, self._transactions, self._clock, _DRAIN_S
+            )
+            with transactions, traffic:
                 for number in range(SERVERS):
                     self._kill_server(number)
                 for number in reversed(range(DATABASES)):
                     self._kill_database(number)
                 self._progress(self._messages, "messages after the last kill")
+                # Both do at a time what is left.
+                transactions.stop()
             self._note("all messages received")
         seconds = ", ".join(f"{one:.2f} s" for one in self._takeovers)
-        counts = self._account.report()
+        counts, done = self._account.report(), self._transactions.report()
         return {
             "part": "cluster",
             **{_NAMES.get(name, name): number for name, number in counts.items()},
@@ -112,9 +125,13 @@ class ClusterScenario:
             "server_kills": len(self._takeovers),
             "database_kills": self._database_kills,
             "takeover_seconds": [round(one, 2) for one in self._takeovers],
+            "transactions": done,
             "rows": {
                 "Came as two messages": str(counts["doubled"]),
                 "Came before their time": str(counts["early"]),
+                "Tasks, and their results": f"{done['tasks']}, {done['results']}",
+                "Transactions": _in_words(done, _OUTCOMES),
+                "Results and tasks": _in_words(done, _TRANSACTION_FAULTS),
                 "All takes sends again after": seconds,
                 "Databases killed": str(self._database_kills),
             },
@@ -124,6 +141,9 @@ class ClusterScenario:
 
     def _client(self, number: int) -> Any:
         return endpoints_of(self._servers[number % SERVERS])[0].client()
+
+    def _transaction_client(self, number: int, name: str) -> TransactionClient:
+        return TransactionClient(self._servers[number % SERVERS].connection_string, name, self._clock)
 
     @contextmanager
     def _paired(self) -> Iterator[PairedNamespace]:
@@ -159,7 +179,7 @@ class ClusterScenario:
         self._note(f"{name} killed")
         killed_ms = self._clock.monotonic_ms()
         # In every part of all entities, whoever had it: its new owner takes sends.
-        self._progress(self._messages // 4, "messages after the kill")
+        self._progress(self._messages // 4, "messages after the kill", _SENT)
         self._takeovers.append((self._clock.monotonic_ms() - killed_ms) / 1000)
         self._note("everything takes messages")
         server.start()
@@ -175,13 +195,16 @@ class ClusterScenario:
         database.start()
         self._note(f"{name} started again")
 
-    def _progress(self, more: int, what: str) -> None:
-        """Wait until so many more of each kind of traffic are acknowledged."""
-        before, began_ms = self._account.counts(), self._clock.monotonic_ms()
-        while any(self._account.counts().get(flow, 0) < before.get(flow, 0) + more for flow in FeatureTraffic.FLOWS):
+    def _counts(self) -> dict[str, int]:
+        return self._account.counts() | self._transactions.counts()
+
+    def _progress(self, more: int, what: str, flows: Sequence[str] = _DONE) -> None:
+        """Wait until so many more of each of these are counted."""
+        before, began_ms = self._counts(), self._clock.monotonic_ms()
+        while any(self._counts().get(flow, 0) < before.get(flow, 0) + more for flow in flows):
             now_ms = self._clock.monotonic_ms()
             if now_ms > min(self._deadline_ms, began_ms + int(_PHASE_TIMEOUT_S * 1000)):
-                raise DemoFailed(f"The time was over while waiting for {what}: {self._account.counts()}.")
+                raise DemoFailed(f"The time was over while waiting for {what}: {self._counts()}.")
             report = self._account.report()
             self._watcher.progress(report["received"], report["acknowledged"])
             self._pause.wait(_PAUSE_S)
@@ -200,11 +223,31 @@ _FAULTS: Final = {
     "out_of_order": "messages came out of their session's order",
     "early": "messages came before their time",
 }
+#: Of an attempt, in the table.
+_OUTCOMES: Final = {
+    "committed": "committed",
+    "rolled_back": "rolled back on purpose",
+    "refused": "rolled back by the broker",
+    "unknown": "asked for and not answered",
+    "unfinished": "broken before",
+}
+_TRANSACTION_FAULTS: Final = {
+    "lost": "lost",
+    "doubled": "doubled",
+    "undone": "of transactions that were not committed",
+    "left": "both there",
+    "out_of_order": "out of order",
+}
+
+
+def _in_words(counts: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    return "\n".join(f"{counts[name]:,} {text}" for name, text in names.items())
 
 
 def failures_of(result: dict[str, Any]) -> list[str]:
     """Return what makes a result a failure, one sentence each; empty when it is none."""
     failures = [f"{result[name]} {text}: {result['faults']}." for name, text in _FAULTS.items() if result[name]]
+    failures += _transaction_failures(result["transactions"])
     for name, wanted, what in (("server_kills", SERVERS, "servers"), ("database_kills", DATABASES, "databases")):
         if result[name] != wanted:
             failures.append(f"{result[name]} {what} were killed instead of {wanted}.")
@@ -212,6 +255,20 @@ def failures_of(result: dict[str, Any]) -> list[str]:
         failures.append("Nothing was sent.")
     if not result["diverted"]:
         failures.append("No message was diverted by the pair.")
+    return failures
+
+
+def _transaction_failures(done: Mapping[str, Any]) -> list[str]:
+    failures = [
+        f"{done[name]} tasks or results of transactions: {text}: {done['faults']}."
+        for name, text in _TRANSACTION_FAULTS.items()
+        if done[name]
+    ]
+    if not done["is_looked"]:
+        failures.append("What was left of the tasks of transactions could not be looked at.")
+    for name in ("results", "committed", "rolled_back"):
+        if not done[name]:
+            failures.append(f"The count of transactions has no {name.replace('_', ' ')}: {done}.")
     return failures
 
 
@@ -250,8 +307,9 @@ def _with_servers(
     own, elsewhere = STORES
     arguments = ["--emulator", "--join", databases[0].url(), "--stores", str(own), "--tls-self-signed"]
     arguments += ["--store", databases[1].url()] * elsewhere
+    config = cluster_config(transaction_queues())
     servers = [
-        ServerProcess(folder / f"server-{number}", config=cluster_config(), arguments=tuple(arguments), clock=clock)
+        ServerProcess(folder / f"server-{number}", config=config, arguments=tuple(arguments), clock=clock)
         for number in range(1, SERVERS + 1)
     ]
     backlogs = queues_config(dict.fromkeys(paths(_PRIMARY_NAME, _BACKLOG_QUEUES), BACKLOG))

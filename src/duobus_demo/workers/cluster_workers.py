@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage, ServiceBusReceiver
 from azure.servicebus.exceptions import MessageNotFoundError, ServiceBusError
@@ -20,6 +20,7 @@ from duobus.clock import Clock
 from duobus.ha.errors import BacklogUnavailable
 from duobus_demo.clients import UNKNOWN_OUTCOME
 from duobus_demo.expectations.cluster_account import ClusterAccount
+from duobus_demo.workers.transaction_client import LinkEnded
 
 JOBS: Final = "jobs"
 VISITS: Final = "visits"
@@ -29,16 +30,16 @@ SINK: Final = "sink"
 ALL, RED = "all", "red"
 #: For how long messages are locked, in seconds: the shortest that there is, since the end waits for it.
 LOCK_S: Final = 5
-_DETECTING: Final = {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": "PT10M"}
-_PROPERTIES: Final = {
-    **_DETECTING,
+DETECTING: Final = {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": "PT10M"}
+PROPERTIES: Final = {
+    **DETECTING,
     "EnablePartitioning": True,
     "LockDuration": f"PT{LOCK_S}S",
     "MaxDeliveryCount": 1000,
 }
 _SUBSCRIPTION: Final = {"LockDuration": f"PT{LOCK_S}S", "MaxDeliveryCount": 1000}
 _SESSIONS: Final = tuple(f"s{number}" for number in range(6))
-_SEND_EVERY_S: Final = 0.1
+SEND_EVERY_S: Final = 0.1
 _AGAIN_S: Final = 0.1
 _AT_ONCE: Final = 4
 _DELAY_S: Final = 2
@@ -48,24 +49,28 @@ _TWICE: Final = 5
 _DEFERRED: Final = 7
 #: Deferred messages that are asked for between two looks at the queue.
 _LOOKED_AT: Final = 3
-_BROKEN: Final = (ServiceBusError, *UNKNOWN_OUTCOME, BacklogUnavailable)
+#: What says that a server is away, or no longer has what was asked of it.
+BROKEN: Final = (ServiceBusError, *UNKNOWN_OUTCOME, BacklogUnavailable, LinkEnded)
+
+_ClientT = TypeVar("_ClientT")
 
 
-def cluster_config(namespace: str = "sbemulatorns") -> dict[str, Any]:
-    """The contents of a configuration file with what the traffic uses."""
+def cluster_config(more: Iterable[Mapping[str, Any]] = (), namespace: str = "sbemulatorns") -> dict[str, Any]:
+    """The contents of a configuration file with what the traffic uses, and more queues."""
     red = {"Name": "red", "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "colour = 'red'"}}}
     news = {
         "Name": NEWS,
-        "Properties": {**_DETECTING, "EnablePartitioning": True},
+        "Properties": {**DETECTING, "EnablePartitioning": True},
         "Subscriptions": [
             {"Name": ALL, "Properties": _SUBSCRIPTION},
             {"Name": RED, "Properties": {**_SUBSCRIPTION, "ForwardTo": SINK}, "Rules": [red]},
         ],
     }
     queues = [
-        {"Name": SINK, "Properties": _PROPERTIES},
-        {"Name": JOBS, "Properties": _PROPERTIES},
-        {"Name": VISITS, "Properties": {**_PROPERTIES, "RequiresSession": True}},
+        {"Name": SINK, "Properties": PROPERTIES},
+        {"Name": JOBS, "Properties": PROPERTIES},
+        {"Name": VISITS, "Properties": {**PROPERTIES, "RequiresSession": True}},
+        *more,
     ]
     space = {"Name": namespace, "Queues": queues, "Topics": [news]}
     return {"UserConfig": {"Namespaces": [space], "Logging": {"Type": "File"}}}
@@ -80,6 +85,22 @@ class JobSender(Protocol):
 
 #: Makes a client of the server of this number, or the one after it.
 MakeClient = Callable[[int], ServiceBusClient]
+
+
+def serve_in_turn(
+    client: Callable[[int], contextlib.AbstractContextManager[_ClientT]],
+    index: int,
+    is_over: Callable[[], bool],
+    work: Callable[[_ClientT], None],
+) -> None:
+    """Work with one server after the other, from one on: one that fails is left for the next."""
+    pause = threading.Event()
+    for number in count(index):
+        if is_over():
+            return
+        with contextlib.suppress(*BROKEN), client(number) as one:
+            work(one)
+        pause.wait(_AGAIN_S)
 
 
 class FeatureTraffic:
@@ -143,13 +164,7 @@ class FeatureTraffic:
         return not self._account.missing() or self._clock.monotonic_ms() > self._deadline_ms
 
     def _serve(self, index: int, is_over: Callable[[], bool], work: Callable[[ServiceBusClient], None]) -> None:
-        """Work with one server after the other: one that fails is left for the next."""
-        for number in count(index):
-            if is_over():
-                return
-            with contextlib.suppress(*_BROKEN), self._client(number) as client:
-                work(client)
-            self._is_over.wait(_AGAIN_S)
+        serve_in_turn(self._client, index, is_over, work)
 
     # -- senders ------------------------------------------------------------------------------------------------
 
@@ -158,7 +173,7 @@ class FeatureTraffic:
         index: int,
         open_sender: Callable[[ServiceBusClient], Any],
         rounds: Iterator[_Round],
-        every_s: float = _SEND_EVERY_S,
+        every_s: float = SEND_EVERY_S,
     ) -> None:
         """Send one round after the other, each until it is acknowledged."""
         pending: list[_Round] = []

@@ -19,6 +19,7 @@ from transaction_kit import (
     declare,
     discharge,
     discharge_message,
+    forget,
     outcome,
     put,
     send,
@@ -169,6 +170,26 @@ async def test_a_rollback_sends_nothing_and_what_it_settled_can_be_settled_again
         await settle(client, txn, delivery, ACCEPTED)
         assert await discharge(client, controller, txn, fail=True) == ACCEPTED
         assert active(room.owner) == 1
+        assert await settle_plainly(client, delivery, ACCEPTED) == ACCEPTED
+        await settled(lambda: active(room.owner) == 0)
+
+
+@in_loop
+async def test_what_was_rolled_back_before_the_owner_answered_can_be_settled_again() -> None:
+    async with servers() as room:
+        client = await room.client()
+        controller = await coordinator(client)
+        sender, receiver = await client.sender("q"), await client.receiver("q", credit=1)
+        await client.send(sender, b"input")
+        delivery, _ = await client.receive(receiver)
+        for _ in range(2):
+            txn = await declare(client, controller)
+            forget(client, delivery)
+            client.session.disposition(True, delivery, delivery, TransactionalState(txn, ACCEPTED), False)
+            rollback = put(controller, discharge_message(txn, True))
+            assert await outcome(client, rollback) == ACCEPTED
+            # The owner's answer comes later than that of the rollback, which is given where the client is.
+            assert await outcome(client, delivery, role=False) == TransactionalState(txn, ACCEPTED)
         assert await settle_plainly(client, delivery, ACCEPTED) == ACCEPTED
         await settled(lambda: active(room.owner) == 0)
 

@@ -52,8 +52,9 @@ class RemoteTransaction:
 
     def ended(self, *, is_committed: bool) -> None:
         """Its deliveries are settled now, or can be settled again."""
-        for session, ids in self.settled:
-            session.decided(ids, is_committed=is_committed)
+        if is_committed:
+            for session, ids in self.settled:
+                session.committed(ids)
         self.settled.clear()
 
 

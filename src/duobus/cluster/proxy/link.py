@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -50,7 +50,8 @@ class ProxiedSession:
         client: The client's.
         owner: That with the owner.
         sent_bytes: Of what the client has sent and the owner has not settled.
-        in_doubt: Delivery ids there that a transaction settles: they can be settled again if it is rolled back.
+        in_doubt: By delivery id there, how many settlements in transactions the owner has not answered. Such an answer
+            does not end the delivery: it can be settled again if the transaction is rolled back.
     """
 
     __slots__ = ("_given", "_sent", "_sizes", "client", "in_doubt", "owner", "sent_bytes")
@@ -59,7 +60,7 @@ class ProxiedSession:
         self.client = client
         self.owner = owner
         self.sent_bytes = 0
-        self.in_doubt: set[int] = set()
+        self.in_doubt: Counter[int] = Counter()
         # What the client has sent, and what it has received.
         self._sent = IdPairs()
         self._given = IdPairs()
@@ -125,8 +126,12 @@ class ProxiedSession:
 
     def _forget_decided(self, stretch: Stretch) -> None:
         for index in range(stretch.number):
-            if (stretch.there + index) & _MASK not in self.in_doubt:
+            one = (stretch.there + index) & _MASK
+            waiting = self.in_doubt.pop(one, 0)
+            if not waiting:
                 self._given.remove(Stretch(stretch.run, stretch.start + index, 1))
+            elif waiting > 1:
+                self.in_doubt[one] = waiting - 1
 
     def client_settles(self, first: int, last: int, state: Any, *, settled: bool) -> None:
         """The client has said what became of deliveries; those that are not of this owner are left out."""
@@ -152,13 +157,12 @@ class ProxiedSession:
         """How many of the client's deliveries in a range are this owner's."""
         return sum(one.number for one in self._given.of_client(first, last))
 
-    def decided(self, ids: list[int], *, is_committed: bool) -> None:
-        """A transaction that settles deliveries, by the owner's ids, has ended."""
-        self.in_doubt.difference_update(ids)
-        if is_committed:
-            for one in ids:
-                for stretch in self._given.of_owner(one, one):
-                    self._given.remove(stretch)
+    def committed(self, ids: list[int]) -> None:
+        """A transaction has settled deliveries, by the owner's ids."""
+        for one in ids:
+            self.in_doubt.pop(one, None)
+            for stretch in self._given.of_owner(one, one):
+                self._given.remove(stretch)
 
 
 class ProxiedLink(Endpoint):

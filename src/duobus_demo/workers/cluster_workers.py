@@ -47,6 +47,9 @@ _SCHEDULE_EVERY_S: Final = 0.6
 #: One in so many is sent twice, or deferred.
 _TWICE: Final = 5
 _DEFERRED: Final = 7
+#: Looks at a session before it is given back, and how long each waits for a message, in seconds.
+_STAY: Final = 10
+_NEXT_S: Final = 0.2
 #: Deferred messages that are asked for between two looks at the queue.
 _LOOKED_AT: Final = 3
 #: What says that a server is away, or no longer has what was asked of it.
@@ -252,7 +255,11 @@ class FeatureTraffic:
         def work(client: ServiceBusClient) -> None:
             while not self._is_done():
                 with client.get_queue_receiver(VISITS, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1) as receiver:
-                    while messages := receiver.receive_messages(10, max_wait_time=1):
+                    # Each session has its turn, or the others would be left for the end.
+                    for _ in range(_STAY):
+                        messages = receiver.receive_messages(10, max_wait_time=_NEXT_S)
+                        if not messages:
+                            break
                         for message in messages:
                             session, number = str(message.message_id).split(":")
                             self._account.received(VISITS, str(message.message_id), message.sequence_number or 0)

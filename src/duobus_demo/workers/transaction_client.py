@@ -33,7 +33,8 @@ from duobus.amqp import (
 )
 from duobus.amqp import Error as AmqpError
 from duobus.clock import Clock
-from duobus.codec import Described, Symbol, UInt, ULong, build_message
+from duobus.codec import Described, Int, Symbol, UInt, ULong, application_properties, build_message, decode, scan
+from duobus.codec.sections import VALUE, find_section
 
 #: How long an answer may take, in seconds: longer than a store needs to get another owner.
 ANSWER_S: Final = 15.0
@@ -45,6 +46,8 @@ _DISCHARGE: Final = ULong(0x32)
 _SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
 _TIMEOUT: Final = Symbol("com.microsoft:timeout")
 _TRANSFER_DESTINATION: Final = Symbol("com.microsoft:transfer-destination-address")
+_PEEK: Final = "com.microsoft:peek-message"
+_OK, _NOTHING = 200, 204
 _READ_BYTES: Final = 1 << 16
 
 
@@ -206,6 +209,35 @@ class TransactionClient:
         self._demand(link)
         return None
 
+    def complete(self, delivery_id: int) -> None:
+        """Complete a message, outside of any transaction and without an answer."""
+        self._session.disposition(True, delivery_id, delivery_id, ACCEPTED, True)
+
+    def peek(self, entity: str, number: int) -> list[bytes]:
+        """Return the first messages that lie in an entity, locked ones included.
+
+        Raises:
+            LinkEnded: The broker refused it.
+            ConnectionLost: The connection ended, or not all of the entity could be looked at.
+        """
+        session, node = self._engine.begin(), f"{entity}/$management"
+        replies_to, asks = Target(address=self._next_name()), Source(address=self._name)
+        replies = self._opened(session.attach_receiver(self._next_name(), Source(address=node), replies_to))
+        requests = self._opened(session.attach_sender(self._next_name(), asks, Target(address=node)))
+        about = [self._next_name(), None, None, None, replies_to.address]
+        body = {"from-sequence-number": 0, "message-count": Int(number)}
+        self._put(requests, build_message(about, {"operation": _PEEK}, body_value=body))
+        answer = self.next_message(replies, self._answer_ms / 1000)
+        session.end()
+        bare = b"" if answer is None else answer[1][scan(answer[1]).bare :]
+        status = application_properties(bare).get("statusCode") if bare else None
+        if status == _NOTHING:
+            return []
+        if status != _OK:
+            raise ConnectionLost(f"'{entity}' could not be looked at: {status}.")
+        found: dict[str, list[dict[str, bytes]]] = decode(bare, find_section(bare, VALUE)[1])[0]
+        return [one["message"] for one in found["messages"]]
+
     def declare(self) -> bytes:
         """Begin a transaction and return its id.
 
@@ -317,7 +349,7 @@ class TransactionClient:
                 self._arrived[event.link].extend(numbered)
             elif isinstance(event, Dispositions) and event.role:
                 self._take_answers(event)
-            elif isinstance(event, SessionEnded | Closed):
+            elif isinstance(event, Closed) or (isinstance(event, SessionEnded) and event.error is not None):
                 raise ConnectionLost(f"The server has ended the connection: {event.error}")
 
     def _take_answers(self, event: Dispositions) -> None:

@@ -12,30 +12,34 @@ from enum import Enum, auto
 from itertools import count
 from typing import Any, Final
 
-from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage
-from azure.servicebus.exceptions import OperationTimeoutError
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from duobus.amqp import Link
 from duobus.clock import Clock
-from duobus.codec import scan
+from duobus.codec import Symbol, scan
 from duobus_demo.expectations.transaction_account import Outcome, TransactionAccount
 from duobus_demo.workers.cluster_workers import DETECTING, PROPERTIES, SEND_EVERY_S, MakeClient, serve_in_turn
 from duobus_demo.workers.transaction_client import ConnectionLost, TransactionClient, result_message
 
 TASKS: Final = "tasks"
 RESULTS: Final = "results"
-_WORKERS: Final = 3
+_WORKERS: Final = 2
 _SESSIONS: Final = tuple(f"t{number}" for number in range(6))
-#: Tasks that are done before a session is given back, and batches of results.
-_STAY: Final = 8
-#: How long a task is waited for in a session, and a session, in seconds.
-_NEXT_TASK_S: Final = 0.1
-_SESSION_S: Final = 1.0
+#: Messages that are taken before a session is given back.
+_STAY: Final = 12
+#: How long a message is waited for in a session, and a session, in seconds.
+_NEXT_S: Final = 0.2
+_SESSION_S: Final = 0.5
 #: One in so many transactions is rolled back on purpose; at one in so many the connection is cut after the commit was
 #: asked for and before it is answered.
 _ROLLED_BACK: Final = 7
 _CUT: Final = 25
 _SEED: Final = 27
+#: Pause after a transaction that the broker has refused, in seconds.
+_AGAIN_S: Final = 0.1
+#: Tasks that are looked at in the end; there must be none.
+_LOOKED_AT: Final = 100
+_SEQUENCE_NUMBER: Final = Symbol("x-opt-sequence-number")
 
 #: Makes a client with transactions of the server of this number, or one after it.
 MakeTransactionClient = Callable[[int, str], TransactionClient]
@@ -135,8 +139,6 @@ class TransactionTraffic:
     def _is_done(self) -> bool:
         return self._is_sent.is_set() and (self._account.is_whole() or self._is_late())
 
-    # -- the SDK ------------------------------------------------------------------------------------------------
-
     def _send_tasks(self) -> None:
         names = (f"{session}:{number}" for number in count() for session in _SESSIONS)
         pending: list[str] = []
@@ -154,50 +156,54 @@ class TransactionTraffic:
 
         serve_in_turn(self._client, 0, self._is_over.is_set, work)
 
+    def _opened(self, number: int) -> TransactionClient:
+        return self._transaction_client(number, f"transactions-{next(self._names)}")
+
+    # -- what comes of it ---------------------------------------------------------------------------------------
+
     def _read_results(self) -> None:
-        def work(client: ServiceBusClient) -> None:
-            while not (self._is_read.is_set() or self._is_late()):
+        def is_over() -> bool:
+            return self._is_read.is_set() or self._is_late()
+
+        def work(client: TransactionClient) -> None:
+            while not is_over():
                 # Whether the workers were done before there was nothing more.
                 is_worked = self._is_worked.is_set()
-                try:
-                    with client.get_queue_receiver(RESULTS, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1) as one:
-                        self._read_session(one)
-                except OperationTimeoutError:
-                    if is_worked:
-                        self._is_read.set()
+                session = client.session_receiver(RESULTS, _SESSION_S)
+                if session is not None:
+                    self._read_session(client, session)
+                    client.detach(session)
+                elif is_worked:
+                    self._is_read.set()
 
-        serve_in_turn(self._client, 1, lambda: self._is_read.is_set() or self._is_late(), work)
+        serve_in_turn(self._opened, 1, is_over, work)
 
-    def _read_session(self, receiver: Any) -> None:
+    def _read_session(self, client: TransactionClient, session: Link) -> None:
         for _ in range(_STAY):
-            messages = receiver.receive_messages(10, max_wait_time=_NEXT_TASK_S)
-            if not messages:
+            found = client.next_message(session, _NEXT_S)
+            if found is None:
                 return
-            for message in messages:
-                self._account.received(str(message.message_id), message.sequence_number)
-                receiver.complete_message(message)
+            delivery_id, payload = found
+            about = scan(payload)
+            assert about.annotations is not None  # the broker has numbered it
+            self._account.received(str(about.message_id), int(about.annotations[_SEQUENCE_NUMBER]))
+            client.complete(delivery_id)
 
     def _look_at_tasks(self) -> None:
-        sessions = list(_SESSIONS)
+        looked = threading.Event()
 
-        def work(client: ServiceBusClient) -> None:
-            while sessions:
-                with client.get_queue_receiver(TASKS, session_id=sessions[0]) as receiver:
-                    found = receiver.peek_messages(100)
-                self._account.left(str(message.message_id) for message in found)
-                sessions.pop(0)
+        def work(client: TransactionClient) -> None:
+            self._account.left(str(scan(message).message_id) for message in client.peek(TASKS, _LOOKED_AT))
+            looked.set()
 
-        serve_in_turn(self._client, 2, lambda: not sessions or self._is_late(), work)
-        if not sessions:
+        serve_in_turn(self._opened, 2, lambda: looked.is_set() or self._is_late(), work)
+        if looked.is_set():
             self._account.looked()
 
     # -- transactions -------------------------------------------------------------------------------------------
 
     def _work(self, index: int) -> None:
-        def opened(number: int) -> TransactionClient:
-            return self._transaction_client(number, f"transactions-{next(self._names)}")
-
-        serve_in_turn(opened, index, self._is_done, self._work_with)
+        serve_in_turn(self._opened, index, self._is_done, self._work_with)
 
     def _work_with(self, client: TransactionClient) -> None:
         results = client.sender_via(TASKS, RESULTS)
@@ -209,7 +215,7 @@ class TransactionTraffic:
 
     def _work_in_session(self, client: TransactionClient, session: Link, results: Link) -> None:
         for _ in range(_STAY):
-            found = client.next_message(session, _NEXT_TASK_S)
+            found = client.next_message(session, _NEXT_S)
             if found is None:
                 return
             delivery_id, payload = found
@@ -218,6 +224,8 @@ class TransactionTraffic:
                 # Its lock is there still; so the same message is settled again.
                 pass
             if outcome is not Outcome.COMMITTED:
+                # The broker asks for a pause when a part of the queue changes its server.
+                self._is_worked.wait(_AGAIN_S)
                 return
 
     def _try(self, client: TransactionClient, delivery_id: int, task: str, results: Link) -> Outcome:

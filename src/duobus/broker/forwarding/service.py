@@ -147,10 +147,11 @@ class ForwardingService:
         """An entity is gone."""
         for handle in entity.fragments:
             origin = origin_of(handle, source_no)
+            # First, so that nobody takes again what a forwarder gives back: the entity may come back with new handles.
+            self._origins.pop(origin, None)
             for forwarder in self._forwarders.pop(origin, {}).values():
                 forwarder.close()
             self._lives.pop(origin, None)
-            self._origins.pop(origin, None)
             self._dedups.pop(handle, None)
 
     def stop(self) -> None:
@@ -189,11 +190,10 @@ class ForwardingService:
 
     def pump_via(self, entity: ForwardSource, source_no: int, handle: FragmentHandle) -> None:
         """Send on what was sent via a fragment, each to its destination."""
-        fragment = handle.fragment
-        if fragment is None or self._is_stopped:
+        fragment, origin = handle.fragment, origin_of(handle, source_no)
+        if fragment is None or self._is_stopped or self._origins.get(origin) is not handle:
             return
         transfers = fragment.sources[source_no].transfers
-        origin = origin_of(handle, source_no)
         forwarders = self._forwarders.get(origin, {})
         for (channel, path), forwarder in list(forwarders.items()):
             if channel == TRANSFER and forwarder.is_idle and path not in transfers:

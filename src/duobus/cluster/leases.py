@@ -245,7 +245,7 @@ class StoreLeases:
         for store_id in beat.told.adopt:
             self._adopt.pop(store_id, None)
         for store_id in [*beat.told.renew, *beat.told.give_back, *beat.told.adopt]:
-            self._prolong(store_id, beat, moves)
+            self._prolong(store_id, beat, moves, now_ms)
         for store_id in beat.told.claim:
             lease = self._leases.get(store_id)
             if lease is not None and lease.node_id == self.me.node_id and store_id not in self._held:
@@ -315,7 +315,7 @@ class StoreLeases:
                 self._adopt[store_id] = term
                 self.soon.add(self._home(store_id))
 
-    def _prolong(self, store_id: int, beat: Heartbeat, moves: LeaseChanges) -> None:
+    def _prolong(self, store_id: int, beat: Heartbeat, moves: LeaseChanges, now_ms: int) -> None:
         held = self._held.get(store_id)
         if held is None or store_id in self._adopt:
             # It expired while the table was asked, or is on its way to another table.
@@ -326,9 +326,11 @@ class StoreLeases:
         is_mine = lease is not None and lease.node_id == self.me.node_id and lease.term == held.term
         if store_id in beat.told.give_back:
             del self._held[store_id]
-        elif is_mine:
+        elif is_mine and now_ms < held.ends_ms:
             held.ends_ms = max(held.ends_ms, self._end_of(beat))
         else:
+            # Its own, too, when the answer came behind the lease's end: what was done meanwhile found the store gone,
+            # and counts on it that everything of the store in memory goes.
             del self._held[store_id]
             moves.lost.append(store_id)
 

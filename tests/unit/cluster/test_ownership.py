@@ -119,6 +119,19 @@ def test_a_lease_whose_answer_took_too_long_is_never_used() -> None:
     assert one.term(0) == 2
 
 
+def test_a_lease_that_was_over_before_its_answer_came_is_lost_and_claimed_again_under_another_term() -> None:
+    world = _World()
+    one = _joined(world, "a")
+    before = one.term(0)
+    world.now_ms += END - 10
+    # The table has it still. Meanwhile it was acted for as for one that is gone, so what is in memory has to go.
+    assert world.beat(one, answered_after=20) == ([], [], [0, 1])
+    assert one.owned == []
+    assert world.beat(one) == ([0, 1], [], [])
+    assert before is not None
+    assert one.term(0) == before + 1
+
+
 def test_a_newcomer_gets_its_share_once_the_holder_has_closed_it() -> None:
     world = _World()
     first, second = _joined(world, "a"), StoreLeases(_node("b"))

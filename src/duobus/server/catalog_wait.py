@@ -37,6 +37,11 @@ _LASTING: Final = (
 )
 
 
+def is_lasting(reason: str) -> bool:
+    """Whether waiting does not mend what a database said of a connection, such as a wrong password."""
+    return any(words in reason for words in _LASTING)
+
+
 async def await_catalog(
     place: PostgresAddress, wait_s: float, is_over: asyncio.Event, clock: Clock, address: tuple[str, int], log: Log
 ) -> bool:
@@ -63,7 +68,7 @@ async def await_catalog(
     log.warning("waiting for the catalog's database", seconds=wait_s, reason=reason)
     async with _told(address, lambda: reason or ""):
         while reason is not None:
-            if any(words in reason for words in _LASTING) or clock.monotonic_ms() >= end_ms:
+            if is_lasting(reason) or clock.monotonic_ms() >= end_ms:
                 raise ConfigurationError(
                     f"The catalog cannot be opened: {reason}\n--join-wait says how long a start waits for the database"
                     f" ({wait_s:g} seconds)."

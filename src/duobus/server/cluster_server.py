@@ -30,6 +30,7 @@ from duobus.gateway.amqp.server import AmqpServer
 from duobus.gateway.tls import client_context
 from duobus.model.descriptions import AccessRule, QueueDescription
 from duobus.model.topology.config_file import NamespaceConfig
+from duobus.server.catalog_wait import is_lasting
 from duobus.server.composition import Server
 from duobus.server.monitoring.metric_samples import running_version
 from duobus.storage.catalog.leases import PLACEMENT, NodeDetails, NodeEntry
@@ -108,6 +109,8 @@ def open_cluster_forwarding(amqp: AmqpServer, unit: ClusteredScaleUnit, node: Cl
 #: How long a start waits for another server that prepares the same catalog, in tries and seconds between them.
 _TRIES: Final = 100
 _TRY_S: Final = 0.1
+#: Pause until a catalog is prepared again whose database went meanwhile, in seconds.
+_AGAIN_S: Final = 0.5
 
 
 class ClusterServer(Server):
@@ -115,9 +118,12 @@ class ClusterServer(Server):
 
     Attributes:
         node: Itself among the others.
+        stop_asked: Set when the server is told to stop. With this event a start waits for as long as --join-wait says
+            when the catalog's database goes while the catalog is prepared; without it such a start fails at once.
     """
 
     node: ClusterNode
+    stop_asked: asyncio.Event | None = None
     unit: ClusteredScaleUnit
     _catalog: PostgresCatalog
     _context: ssl.SSLContext | None = None
@@ -146,25 +152,50 @@ class ClusterServer(Server):
             self._context = client_context(self.settings.cluster_ca, "--cluster-ca")
         await super().start()
 
+    def _read_catalog(self) -> CatalogContents:
+        """See Server. Others change a shared catalog: it is read when this server prepares it, alone."""
+        return CatalogContents((), (), ())
+
     async def _start_stores(self, contents: CatalogContents) -> list[NamespaceRow]:
         """Prepare the catalog, alone; the stores come with their leases."""
-        catalog = self._catalog
-        try:
-            for _ in range(_TRIES):
-                if catalog.begin_alone():
-                    break
-                await asyncio.sleep(_TRY_S)
-            catalog.identify(self._entropy.number(IDENTITY_BITS) or 1)
-            await self._demand_own(catalog)
-            contents = catalog.read()
-            namespaces = self._namespaces(contents)
-            await self._register_stores(contents)
-            self.unit.directory = Directory(catalog.read())
-            catalog.end_alone()
-        except (StoreFailed, StoreTooNew) as error:
-            raise ConfigurationError(f"The catalog cannot be prepared: {error}") from error
+        end_ms = self._clock.monotonic_ms() + int(self.settings.join_wait_s * 1000)
+        while (namespaces := await self._prepared(end_ms)) is None:
+            # With the connection ends the lock under which the catalog was prepared.
+            self._catalog.close()
+            self._bases.clear()
+            self._held.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for((self.stop_asked or asyncio.Event()).wait(), _AGAIN_S)
         for row in namespaces:
             self.unit.namespace(row.name)
+        return namespaces
+
+    async def _prepared(self, end_ms: int) -> list[NamespaceRow] | None:
+        """Try to prepare the catalog; None when its database went, and may come again before ``end_ms``."""
+        try:
+            return await self._prepare_catalog()
+        except StoreTooNew as error:
+            raise ConfigurationError(f"The catalog cannot be opened: {error}") from error
+        except StoreFailed as error:
+            is_late = self._clock.monotonic_ms() >= end_ms
+            if self.stop_asked is None or self.stop_asked.is_set() or is_late or is_lasting(str(error)):
+                raise ConfigurationError(f"The catalog cannot be prepared: {error}") from error
+            self.log.warning("the catalog's database went while the catalog was prepared", reason=str(error))
+            return None
+
+    async def _prepare_catalog(self) -> list[NamespaceRow]:
+        catalog = self._catalog
+        for _ in range(_TRIES):
+            if catalog.begin_alone():
+                break
+            await asyncio.sleep(_TRY_S)
+        catalog.identify(self._entropy.number(IDENTITY_BITS) or 1)
+        await self._demand_own(catalog)
+        contents = catalog.read()
+        namespaces = self._namespaces(contents)
+        await self._register_stores(contents)
+        self.unit.directory = Directory(catalog.read())
+        catalog.end_alone()
         return namespaces
 
     async def _demand_own(self, catalog: PostgresCatalog) -> None:

@@ -78,9 +78,9 @@ async def _serve(settings: Settings, log_file: LogFile | None) -> int:
         log.warning(warning)
     if settings.console_port is not None:
         demand_console()
-    server = _server_of(settings, clock)
-    metering = MeteringWriter(server.metering, settings.data, clock)
     stop = _Stop(settings.drain_delay_s, log)
+    server = _server_of(settings, clock, stop.asked)
+    metering = MeteringWriter(server.metering, settings.data, clock)
     loop = asyncio.get_running_loop()
     tell_faults(loop, BoundedLog(log, clock.monotonic_ms))
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -95,14 +95,8 @@ async def _serve(settings: Settings, log_file: LogFile | None) -> int:
     console: asyncio.Task[None] | None = None
     ready = ReadyFile(settings.ready_file) if settings.ready_file is not None else None
     try:
-        if settings.join is not None:
-            # Here and not above: it needs the driver of PostgreSQL, which most servers go without.
-            from duobus.server.catalog_wait import await_catalog
-
-            where = (settings.host.strip("[]"), settings.http_port)
-            if not await await_catalog(settings.join, settings.join_wait_s, stop.asked, clock, where, log):
-                return 0
-        await server.start()
+        if not await _has_started(server, stop, clock, log):
+            return 0
         _announce(server, ready, log)
         console = _start_console(server, clock)
         manager.ready(_status(server))
@@ -135,6 +129,26 @@ async def _serve(settings: Settings, log_file: LogFile | None) -> int:
     return 0
 
 
+async def _has_started(server: Server, stop: _Stop, clock: Clock, log: Log) -> bool:
+    """Start a server; False when it is told to stop while it waits for the database of its catalog."""
+    settings = server.settings
+    if settings.join is not None:
+        # Here and not above: it needs the driver of PostgreSQL, which most servers go without.
+        from duobus.server.catalog_wait import await_catalog
+
+        where = (settings.host.strip("[]"), settings.http_port)
+        if not await await_catalog(settings.join, settings.join_wait_s, stop.asked, clock, where, log):
+            return False
+    try:
+        await server.start()
+    except ConfigurationError:
+        if stop.asked.is_set():
+            # The database went while the catalog was prepared, and was waited for again.
+            return False
+        raise
+    return True
+
+
 def _start_console(server: Server, clock: Clock) -> asyncio.Task[None] | None:
     """Start the console beside the server, if there is to be one."""
     members = server.ready_members()
@@ -146,7 +160,7 @@ def _start_console(server: Server, clock: Clock) -> asyncio.Task[None] | None:
     return asyncio.get_running_loop().create_task(process.run(), name="console")
 
 
-def _server_of(settings: Settings, clock: Clock) -> Server:
+def _server_of(settings: Settings, clock: Clock, stop_asked: asyncio.Event) -> Server:
     if settings.join is None:
         return Server(settings, clock, Entropy())
     # Here and not above: it needs the driver of PostgreSQL, which most servers go without.
@@ -156,7 +170,9 @@ def _server_of(settings: Settings, clock: Clock) -> Server:
         raise ConfigurationError(
             f"--join needs more than is installed ({error}): pip install 'duobus[postgres]'"
         ) from error
-    return ClusterServer(settings, clock, Entropy())
+    server = ClusterServer(settings, clock, Entropy())
+    server.stop_asked = stop_asked
+    return server
 
 
 class _Stop:

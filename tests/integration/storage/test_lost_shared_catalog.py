@@ -106,6 +106,61 @@ def bring_back(join: PostgresAddress, rows: dict[str, list[tuple[object, ...]]])
         link.execute("SELECT setval(pg_get_serial_sequence(%s, 'entity_id'), %s)", (sequence, last))
 
 
+def serve_beside_losses(data: Path, join: PostgresAddress, stop_asked: asyncio.Event | None, losses: int) -> list[str]:
+    """Start a server whose connection to the catalog is ended so often while it prepares the catalog.
+
+    Returns:
+        The queues that it has then, after one was created.
+    """
+
+    async def whole() -> list[str]:
+        settings = Settings(data=data, port=0, http_port=0, emulator=True, stores=STORES, join=join)
+        server = ClusterServer(load_settings(settings), Clock(), Entropy())
+        server.stop_asked = stop_asked
+        register, left = server._register_stores, [None] * losses
+
+        async def interrupted(contents: CatalogContents) -> None:
+            await register(contents)
+            if left:
+                left.pop()
+                with psycopg.connect(join.conninfo()[0], autocommit=True) as link:
+                    link.execute(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                        " WHERE application_name = 'duobus-catalog' AND datname = current_database()"
+                    )
+
+        server._register_stores = interrupted  # type: ignore[method-assign]
+        try:
+            await server.start()
+            async with asyncio.timeout(60):
+                while len(server.unit.adopted) < STORES:  # noqa: ASYNC110 - no event tells of it
+                    await asyncio.sleep(0.02)
+            await server.unit.create_queue(SPACE, QueueDescription(name="q"))
+            return await queues(server.unit)
+        finally:
+            await server.stop()
+
+    return asyncio.run(whole())
+
+
+def test_a_start_goes_on_when_the_database_comes_back_that_went_while_the_catalog_was_prepared(
+    join: PostgresAddress, tmp_path: Path
+) -> None:
+    assert serve_beside_losses(tmp_path, join, asyncio.Event(), losses=2) == ["q"]
+    # What was registered by the tries before is not registered again.
+    assert len(read(join).stores) == STORES
+
+
+def test_a_start_that_is_told_to_stop_or_waits_for_nothing_fails_when_the_database_goes(
+    join: PostgresAddress, tmp_path: Path
+) -> None:
+    told = asyncio.Event()
+    told.set()
+    for number, stop_asked in enumerate((told, None)):
+        with pytest.raises(ConfigurationError, match="The catalog cannot be prepared"):
+            serve_beside_losses(tmp_path / str(number), join, stop_asked, losses=1)
+
+
 def test_a_start_with_a_lost_shared_catalog_is_refused(join: PostgresAddress, tmp_path: Path) -> None:
     serve(tmp_path, join, make)
     lose(join)

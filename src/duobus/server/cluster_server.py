@@ -159,7 +159,8 @@ class ClusterServer(Server):
     async def _start_stores(self, contents: CatalogContents) -> list[NamespaceRow]:
         """Prepare the catalog, alone; the stores come with their leases."""
         end_ms = self._clock.monotonic_ms() + int(self.settings.join_wait_s * 1000)
-        while (namespaces := await self._prepared(end_ms)) is None:
+        told: set[str] = set()
+        while (namespaces := await self._prepared(end_ms, told)) is None:
             # With the connection ends the lock under which the catalog was prepared.
             self._catalog.close()
             self._bases.clear()
@@ -170,17 +171,31 @@ class ClusterServer(Server):
             self.unit.namespace(row.name)
         return namespaces
 
-    async def _prepared(self, end_ms: int) -> list[NamespaceRow] | None:
-        """Try to prepare the catalog; None when its database went, and may come again before ``end_ms``."""
+    async def _prepared(self, end_ms: int, told: set[str]) -> list[NamespaceRow] | None:
+        """Try to prepare the catalog.
+
+        Args:
+            end_ms: Until when the database may come again that went meanwhile.
+            told: Reasons that the log has.
+
+        Returns:
+            The configured namespaces; None when the database went and there is time left.
+
+        Raises:
+            ConfigurationError: There is none, or waiting does not mend what is wrong.
+        """
         try:
             return await self._prepare_catalog()
         except StoreTooNew as error:
             raise ConfigurationError(f"The catalog cannot be opened: {error}") from error
         except StoreFailed as error:
-            is_late = self._clock.monotonic_ms() >= end_ms
-            if self.stop_asked is None or self.stop_asked.is_set() or is_late or is_lasting(str(error)):
-                raise ConfigurationError(f"The catalog cannot be prepared: {error}") from error
-            self.log.warning("the catalog's database went while the catalog was prepared", reason=str(error))
+            reason, is_late = str(error), self._clock.monotonic_ms() >= end_ms
+            does_wait = self.stop_asked is not None and not self.stop_asked.is_set() and not is_late
+            if not does_wait or is_lasting(reason) or not self._catalog.is_away(error):
+                raise ConfigurationError(f"The catalog cannot be prepared: {reason}") from error
+            if reason not in told:
+                told.add(reason)
+                self.log.warning("the catalog's database went while the catalog was prepared", reason=reason)
             return None
 
     async def _prepare_catalog(self) -> list[NamespaceRow]:

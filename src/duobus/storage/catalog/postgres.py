@@ -271,6 +271,12 @@ class PostgresCatalog(SqlCatalog):
 
         return psycopg.Error, OSError
 
+    def is_away(self, failure: StoreFailed) -> bool:
+        """Whether a failure says that the database is not reached or ended the connection: it may come again."""
+        import psycopg
+
+        return isinstance(failure.__cause__, (psycopg.OperationalError, OSError))
+
     def _run(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         cursor = self._open().execute(_with_placeholders(statement), values)
         return [] if cursor.description is None else cursor.fetchall()

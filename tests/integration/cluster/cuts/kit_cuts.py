@@ -1,14 +1,4 @@
-"""Servers in networks of their own over one PostgreSQL, traffic of the SDK, and a record that tells what went wrong.
-
-What the record holds is judged when all is over:
-
-- lost: acknowledged, and never received;
-- repeated: settled twice, each time with the broker's word for it, though it was sent once;
-- revived: settled, and given to somebody by a later grant: whose lock was it? Of all grants of a message only the
-  last may be settled, else two held it at a time, or one got what was done;
-- shared: one lock token in two hands;
-- unordered: of a session, something came before what was sent before it.
-"""
+"""Servers in networks of their own over one PostgreSQL, traffic of the SDK, and a record that tells what went wrong."""
 
 from __future__ import annotations
 
@@ -25,6 +15,8 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBu
 from azure.servicebus.exceptions import ServiceBusError
 from kit_cluster import LOCK_S, PAUSE_S, Cluster
 from kit_network import Network, NetworkedPostgres, running_network
+
+from kits.client_record import ClientRecord, Grant
 
 #: Names of the ends of the network.
 POSTGRES: Final = "postgres"
@@ -82,140 +74,42 @@ def running_networked_cluster(folder: Path, *, servers: int = 3) -> Iterator[Net
             postgres.remove()
 
 
-class Grant:
-    """A message in the hands of a receiver.
+class CutTraffic:
+    """A sender and a receiver for each queue, at servers next to each other, and a record of what they see.
 
-    Attributes:
-        text: What was sent.
-        key: Queue and sequence number: the message itself.
-        order: When it was granted, in the broker's time; None where only the session is locked.
-        token: Of its lock.
-        is_settled: The broker has said that it was completed.
+    Args:
+        cluster: Where.
+        record: Where all is entered; a new one unless it is given.
+        pause_s: Between two sends of a sender.
+        drain_s: How long what is left may take in the end. A link that ended in good order keeps its locks: its
+            messages come again when these end.
+        linger_s: For how long receivers stay in the end though nothing is missing: what comes then should not.
     """
 
-    __slots__ = ("is_settled", "key", "order", "text", "token")
-
-    def __init__(self, text: str, key: tuple[str, int], order: tuple[float, int] | None, token: str) -> None:
-        self.text = text
-        self.key = key
-        self.order = order
-        self.token = token
-        self.is_settled = False
-
-
-class ClientRecord:
-    """What was acknowledged, granted and settled."""
-
-    def __init__(self) -> None:
-        self.sent: set[str] = set()
-        self.grants: list[Grant] = []
-        self._received: set[str] = set()
-        self._lock = threading.Lock()
-
-    def note_sent(self, texts: list[str]) -> None:
-        """These are acknowledged."""
-        with self._lock:
-            self.sent.update(texts)
-
-    def note_grant(self, queue: str, message: ServiceBusReceivedMessage) -> Grant:
-        """A receiver has got a message; noted before it is completed, which may be done though its answer is lost."""
-        until = message.locked_until_utc
-        order = None if until is None else (until.timestamp() - LOCK_S, message.delivery_count or 0)
-        return self.note(Grant(str(message), (queue, message.sequence_number or 0), order, str(message.lock_token)))
-
-    def note(self, grant: Grant) -> Grant:
-        """The same, of a grant that was made out."""
-        with self._lock:
-            self.grants.append(grant)
-            self._received.add(grant.text)
-        return grant
-
-    @property
-    def lost(self) -> set[str]:
-        """Acknowledged, and not received yet."""
-        with self._lock:
-            return self.sent - self._received
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """How many were acknowledged, and how many grants there were."""
-        with self._lock:
-            return len(self.sent), len(self.grants)
-
-    def faults(self) -> dict[str, list[str]]:
-        """What went wrong, by kind; empty when nothing did."""
-        found = {
-            "lost": sorted(self.lost),
-            "repeated": self._repeated(),
-            "revived": self._revived(),
-            "shared": self._shared(),
-            "unordered": self._unordered(),
-        }
-        return {kind: texts for kind, texts in found.items() if texts}
-
-    def _repeated(self) -> list[str]:
-        seen: set[str] = set()
-        return [
-            grant.text for grant in self.grants if grant.is_settled and (grant.text in seen or seen.add(grant.text))
-        ]
-
-    def _revived(self) -> list[str]:
-        by_key: dict[tuple[str, int], list[Grant]] = {}
-        for grant in self.grants:
-            by_key.setdefault(grant.key, []).append(grant)
-        found = []
-        for grants in by_key.values():
-            # Of a session's messages they were noted in order: who holds it alone can have noted anything.
-            ordered = grants if grants[0].order is None else sorted(grants, key=lambda grant: grant.order or (0.0, 0))
-            found += [grant.text for grant in ordered[:-1] if grant.is_settled]
-        return found
-
-    def _shared(self) -> list[str]:
-        tokens: set[str] = set()
-        found = []
-        for grant in self.grants:
-            if grant.token in tokens:
-                found.append(grant.text)
-            tokens.add(grant.token)
-        return found
-
-    def _unordered(self) -> list[str]:
-        """First deliveries of a session that are behind another of it."""
-        last: dict[str, int] = {}
-        known: set[str] = set()
-        found = []
-        for grant in self.grants:
-            if grant.key[0] != SESSIONS or grant.text in known:
-                continue
-            known.add(grant.text)
-            _, session, number = grant.text.split(":")
-            if int(number) < last.get(session, -1):
-                found.append(grant.text)
-            last[session] = max(last.get(session, -1), int(number))
-        return found
-
-
-class CutTraffic:
-    """A sender and a receiver for each queue, at servers next to each other, and a record of what they see."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.record = ClientRecord()
+    def __init__(
+        self,
+        cluster: Cluster,
+        record: ClientRecord | None = None,
+        *,
+        pause_s: float = PAUSE_S,
+        drain_s: float = 4 * LOCK_S,
+        linger_s: float = 0.0,
+    ) -> None:
+        self.record = record or ClientRecord()
+        #: Errors that no client should meet, by which a thread has ended.
+        self.surprises: list[str] = []
         self._cluster = cluster
+        self._pause_s = pause_s
+        self._drain_s = drain_s
+        self._linger_s = linger_s
         self._is_over = threading.Event()
         self._is_sent = threading.Event()
-        self._deadline = 0.0
-        self._senders = [
-            threading.Thread(target=self._keep, args=(i, self._send, name))
-            for i, name in enumerate((*PLAIN, FORWARDING))
-        ]
-        self._senders.append(threading.Thread(target=self._keep, args=(1, self._send_to_sessions, SESSIONS)))
-        self._receivers = [
-            threading.Thread(target=self._keep, args=(i + 1, self._receive, name)) for i, name in enumerate(PLAIN)
-        ]
-        self._receivers += [
-            threading.Thread(target=self._keep, args=(i, self._receive_sessions, SESSIONS)) for i in (0, 2)
-        ]
-        self._numbers = dict.fromkeys(SESSION_IDS, 0)
+        self._sent_s = 0.0
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._senders = [self._thread(i, self._send, name) for i, name in enumerate((*PLAIN, FORWARDING))]
+        self._senders.append(self._thread(1, self._send_to_sessions, SESSIONS))
+        self._receivers = [self._thread(i + 1, self._receive, name) for i, name in enumerate(PLAIN)]
+        self._receivers += [self._thread(i, self._receive_sessions, SESSIONS) for i in (0, 2)]
 
     def start(self) -> None:
         """Begin."""
@@ -227,23 +121,35 @@ class CutTraffic:
         self._is_over.set()
         for thread in self._senders:
             thread.join()
-        # A link that ended in good order keeps its locks: its messages come again when these end.
-        self._deadline = time.monotonic() + 4 * LOCK_S
+        self._sent_s = time.monotonic()
         self._is_sent.set()
         for thread in self._receivers:
             thread.join()
 
-    def _keep(self, number: int, work: Callable[[ServiceBusClient, str], bool], name: str) -> None:
-        """Do some work at a server until it is done, whatever happens to the server."""
+    def _thread(
+        self, number: int, work: Callable[[ServiceBusClient, str], bool], name: str, step: int = 0
+    ) -> threading.Thread:
+        return threading.Thread(target=self._keep, args=(number, work, name, step))
+
+    def _keep(self, number: int, work: Callable[[ServiceBusClient, str], bool], name: str, step: int) -> None:
+        """Do some work at a server until it is done; after each trouble at the server that is ``step`` further."""
         while True:
             try:
                 with self._cluster.client(number % len(self._cluster.servers), **_ONCE) as bus:
                     if work(bus, name):
                         return
             except _TROUBLE:
-                if self._is_sent.is_set() and time.monotonic() > self._deadline:
+                if self._is_late:
                     return
+                number += step
                 time.sleep(0.1)
+            except Exception as error:
+                self.surprises.append(f"{name}: {type(error).__name__}: {error}")
+                raise
+
+    @property
+    def _is_late(self) -> bool:
+        return self._is_sent.is_set() and time.monotonic() > self._sent_s + self._drain_s
 
     def _send(self, bus: ServiceBusClient, name: str) -> bool:
         with bus.get_queue_sender(name) as sender:
@@ -253,32 +159,37 @@ class CutTraffic:
                 texts = [f"{name}:{begun}:{index}" for index in range(TOGETHER)]
                 sender.send_messages([ServiceBusMessage(text) for text in texts])
                 self.record.note_sent(texts)
-                time.sleep(PAUSE_S)
+                time.sleep(self._pause_s)
         return True
 
     def _send_to_sessions(self, bus: ServiceBusClient, name: str) -> bool:
         with bus.get_queue_sender(name) as sender:
             while not self._is_over.is_set():
                 for session in SESSION_IDS:
-                    number = self._numbers[session]
-                    self._numbers[session] += 1
+                    number = self._numbers.get((name, session), 0)
+                    self._numbers[name, session] = number + 1
                     text = f"{name}:{session}:{number}"
                     sender.send_messages(ServiceBusMessage(text, session_id=session))
                     self.record.note_sent([text])
-                time.sleep(PAUSE_S)
+                time.sleep(self._pause_s)
         return True
 
     def _is_done(self, found: list[ServiceBusReceivedMessage]) -> bool:
-        is_late = time.monotonic() > self._deadline
-        return not found and self._is_sent.is_set() and (is_late or not self.record.lost)
+        if found or not self._is_sent.is_set():
+            return False
+        is_calm = time.monotonic() >= self._sent_s + self._linger_s
+        return self._is_late or (is_calm and not self.record.lost)
 
     def _receive(self, bus: ServiceBusClient, name: str) -> bool:
         with bus.get_queue_receiver(name) as receiver:
-            while True:
-                found = receiver.receive_messages(50, max_wait_time=1)
-                self._complete(receiver, name, found)
-                if self._is_done(found):
-                    return True
+            return self._receive_all(receiver, name)
+
+    def _receive_all(self, receiver: Any, name: str) -> bool:
+        while True:
+            found = receiver.receive_messages(50, max_wait_time=1)
+            self._complete(receiver, name, found)
+            if self._is_done(found):
+                return True
 
     def _receive_sessions(self, bus: ServiceBusClient, name: str) -> bool:
         while True:
@@ -295,11 +206,26 @@ class CutTraffic:
                 return True
 
     def _complete(self, receiver: Any, name: str, found: list[ServiceBusReceivedMessage]) -> None:
-        grants = [self.record.note_grant(name, message) for message in found]
+        grants = [self.record.note(self._grant(name, message)) for message in found]
         for grant, message in zip(grants, found, strict=True):
             # The SDK waits for the outcome.
             receiver.complete_message(message)
-            grant.is_settled = True
+            grant.settled_s = time.monotonic()
+
+    def _grant(self, name: str, message: ServiceBusReceivedMessage) -> Grant:
+        """What is noted of a message that came out of an entity."""
+        until, text = message.locked_until_utc, str(message)
+        session = None
+        if message.session_id is not None:
+            session = message.session_id, int(text.split(":")[2])
+        return Grant(
+            text,
+            (name, message.sequence_number or 0),
+            None if until is None else (until.timestamp() - LOCK_S, message.delivery_count or 0),
+            str(message.lock_token),
+            session=session,
+            at_s=time.monotonic(),
+        )
 
 
 def make_queues(cluster: Cluster) -> None:

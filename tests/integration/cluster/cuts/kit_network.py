@@ -3,7 +3,8 @@
     hub ---- PostgreSQL, servers          one bridge in a namespace of its own, where clients are, too
 
 A cut is silent: both ends send their frames to an address that nobody has, so that no packet arrives and no reset is
-heard, for connections that exist as for new ones. That is the worst case, and takes nothing but ``ip``.
+heard, for connections that exist as for new ones. That is the worst case, and takes nothing but ``ip``. A cut of one
+way is the same at one of the ends.
 Namespaces carry the id of the process that made them; what a process that is gone has left is removed by the next.
 """
 
@@ -103,16 +104,32 @@ class Network:
 
     def cut(self, one: str, other: str) -> None:
         """From now on nothing passes between two ends, in either direction, and nobody is told."""
-        for end, remote in ((one, other), (other, one)):
-            words = ["neigh", "replace", self.address(remote), "lladdr", _NOBODY, "nud", "permanent", "dev", "eth0"]
-            _ip("-n", self._space(end), *words)
-            self._cuts.add((end, remote))
+        self.block([(one, other), (other, one)])
+
+    def block(self, ways: Iterable[tuple[str, str]]) -> None:
+        """From now on nothing passes from the first to the second of each of these pairs of ends.
+
+        What the second sends to the first arrives: the end that sends has the wrong address, and no other.
+        """
+        words: dict[str, list[str]] = {}
+        for source, target in ways:
+            line = f"neigh replace {self.address(target)} lladdr {_NOBODY} nud permanent dev eth0"
+            words.setdefault(source, []).append(line)
+            self._cuts.add((source, target))
+        self._play(words)
 
     def heal(self) -> None:
         """Undo all cuts."""
-        for end, remote in sorted(self._cuts):
-            _ip("-n", self._space(end), "neigh", "del", self.address(remote), "dev", "eth0")
+        words: dict[str, list[str]] = {}
+        for source, target in sorted(self._cuts):
+            words.setdefault(source, []).append(f"neigh del {self.address(target)} dev eth0")
         self._cuts.clear()
+        self._play(words)
+
+    def _play(self, words: dict[str, list[str]]) -> None:
+        """Give each of these ends its commands, all of an end by one process."""
+        for end, lines in words.items():
+            _ip("-n", self._space(end), "-batch", "-", given="\n".join(lines) + "\n")
 
     def remove(self) -> None:
         """Remove it, with the processes that are left in it."""
@@ -189,8 +206,8 @@ def _remove(prefix: str) -> None:
                 raise
 
 
-def _ip(*words: str) -> str:
-    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
+def _ip(*words: str, given: str | None = None) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True, input=given).stdout
 
 
 def _enter(handle: int) -> None:

@@ -154,9 +154,8 @@ moves: $(STAMP) ## Move fragments between three servers under SDK traffic, 1,000
 faults: $(STAMP) ## Let faults of processes and disks strike under SDK traffic, 10 minutes each (MINUTES=...)
 	$(BIN)/python tools/faults.py --minutes $(or $(MINUTES),10) $(ARGS)
 
-cuts: $(STAMP) ## Cut servers from PostgreSQL and from each other, kill and stop them, 10 minutes (MINUTES=...); as root on Linux
-	DUOBUS_REQUIRE_NETWORKS=1 DUOBUS_CUT_MINUTES=$(or $(MINUTES),10) DUOBUS_CUT_SEED=$(or $(SEED),1) \
-		$(BIN)/python -m pytest -q -s tests/integration/cluster/test_cut_networks.py
+cuts: $(STAMP) ## Cut networks of servers and databases in each pattern, with each fault, a minute each (MINUTES=..., WORST=6); as root on Linux
+	$(BIN)/python tools/cuts.py --minutes $(or $(MINUTES),1) --seed $(or $(SEED),1) --worst $(or $(WORST),0) $(ARGS)
 
 claim-kills: $(STAMP) ## Kill owners of queues, of three servers, and move stores while streams claim from them, 40 times (ROUNDS=...)
 	DUOBUS_CLAIM_ROUNDS=$(or $(ROUNDS),40) $(BIN)/python -m pytest -q -s tests/integration/cluster/test_claims_over_servers.py

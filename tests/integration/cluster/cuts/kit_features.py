@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -29,8 +30,10 @@ RED: Final = "red"
 FLOWS: Final = (*PLAIN, FORWARDING, SESSIONS, KEYLESS, VISITS, ONCE, LATER, f"{ALL}/{NEWS}", f"{SINK}/{NEWS}")
 #: Messages of one send to the topic and of scheduled ones.
 _FEW: Final = 2
-#: One in so many is sent again though it was answered.
-_TWICE: Final = 4
+#: As one in so many, one of the last ids is sent again though it was answered: by then it is mostly settled, and its
+#: store may be another server's. A minute of sends at most, of the 10 minutes for which ids are remembered.
+_AGAIN: Final = 3
+_LAST: Final = 100
 #: Scheduled messages are due after so long, seconds: some before a fault is over, some behind it.
 _DELAYS_S: Final = (1.0, 3.0, 9.0)
 
@@ -45,6 +48,7 @@ class FeatureTraffic(CutTraffic):
         super().__init__(cluster, record, **options)
         self._unanswered: str | None = None
         self._sent_once = 0
+        self._again = random.Random(1)
         senders = (
             (self._send, KEYLESS),
             (self._send_to_sessions, VISITS),
@@ -58,17 +62,19 @@ class FeatureTraffic(CutTraffic):
         self._receivers += [self._thread(i, self._receive_sessions, VISITS, 1) for i in (1, 2)]
 
     def _send_until_answered(self, bus: ServiceBusClient, name: str) -> bool:
-        """Send the same under the same id until it is answered: it may be there once."""
+        """Send the same under the same id until it is answered, and some again: each may be there once."""
         with bus.get_queue_sender(name) as sender:
             while self._unanswered or not self._is_over.is_set():
                 if self._unanswered is None:
                     self._sent_once += 1
                     self._unanswered = f"{name}:{self._sent_once}"
                 text = self._unanswered
-                for _ in range(1 + (self._sent_once % _TWICE == 0)):
-                    sender.send_messages(ServiceBusMessage(text, message_id=text))
+                sender.send_messages(ServiceBusMessage(text, message_id=text))
                 self._unanswered = None
                 self.record.note_sent([text])
+                if self._sent_once % _AGAIN == 0:
+                    text = f"{name}:{self._again.randint(max(1, self._sent_once - _LAST), self._sent_once)}"
+                    sender.send_messages(ServiceBusMessage(text, message_id=text))
                 time.sleep(self._pause_s)
         return True
 

@@ -85,25 +85,28 @@ class PairCluster(NetworkedCluster):
             self.start(number)
         return len(ended)
 
-    def await_all_served(self, limit_s: float) -> tuple[float | None, int]:
+    def await_all_served(self, limit_s: float) -> dict[str, Any]:
         """Wait until all is served.
 
         Returns:
-            The seconds that it took, None when it took longer than the limit; how many servers had ended by themselves.
+            The seconds until all stores were open, evenly spread, and until all was served, None where that took longer
+            than the limit; how many servers had ended by themselves.
         """
-        begun, ended = time.monotonic(), 0
-        while time.monotonic() < begun + limit_s:
-            ended += self.revive()
+        begun = time.monotonic()
+        found: dict[str, Any] = {"spreadS": None, "servedS": None, "ended": 0}
+        while found["servedS"] is None and time.monotonic() < begun + limit_s:
+            found["ended"] += self.revive()
             try:
                 shares = sorted(map(len, self.serving().values()))
                 if sum(shares) == self._stores + self._elsewhere and shares[-1] - shares[0] <= 1:
+                    found["spreadS"] = found["spreadS"] or round(time.monotonic() - begun, 2)
                     with ThreadPoolExecutor() as threads:
                         list(threads.map(self._look, self.servers))
-                    return time.monotonic() - begun, ended
+                    found["servedS"] = round(time.monotonic() - begun, 2)
             except _TROUBLE:
                 pass
             time.sleep(0.1)
-        return None, ended
+        return found
 
     def _look(self, number: int) -> None:
         with self.client(number, retry_total=0) as bus:
@@ -142,7 +145,7 @@ def play_pair(pattern: str, fault: str, seed: int, minutes: float, keep: Path | 
         fault: What strikes meanwhile; a name of STRIKES.
         seed: Of what is left to chance.
         minutes: Without the start, and without what is received in the end.
-        keep: A folder for histories and logs of servers if anything is found.
+        keep: A folder for histories and logs of servers if anything is found, or a server has ended by itself.
     """
     rng = random.Random(f"{pattern}:{fault}:{seed}")
     record = ClientRecord(tolerance_s=tolerance_s(fault), are_clocks_right=fault not in CLOCKS)
@@ -164,7 +167,7 @@ def play_pair(pattern: str, fault: str, seed: int, minutes: float, keep: Path | 
                 cluster.network.heal()
                 traffic.stop()
             result = _result(pattern, fault, seed, minutes, record, rounds, traffic.surprises)
-            if keep is not None and result["found"]:
+            if keep is not None and (result["found"] or result["ended"]):
                 _keep(keep / f"{pattern}-{fault}-{seed}", cluster, record, result)
     return result
 
@@ -181,13 +184,12 @@ def _play_round(
         with STRIKES[fault](cluster, rng):
             pause.wait(cut_s)
     healed = time.time()
-    served_s, ended = cluster.await_all_served(SERVED_S)
+    served = cluster.await_all_served(SERVED_S)
     return {
         "begunS": round(begun, 2),
         "healedS": round(healed, 2),
         "ways": [f"{one}>{other}" for one, other in ways],
-        "servedS": None if served_s is None else round(served_s, 2),
-        "ended": ended,
+        **served,
         "acknowledged": record.counts[0] - sent,
     }
 

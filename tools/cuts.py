@@ -16,7 +16,9 @@ logs of its servers in a folder of --keep.
 
 Each result is a line of JSON in the file of --results. Pairs that are there with the same seed and minutes are not
 played again, so that a run that was stopped goes on with the same command. The worst pairs are those that took longest
-until all was served again. It has to be root on Linux, and PostgreSQL comes from the wheel of the tests.
+until all was served again: servedMaxS tells how long, and lookS how much of it the questions take when all is well.
+Ended are servers that ended by themselves and were started again. It has to be root on Linux, and PostgreSQL comes from
+the wheel of the tests.
 
 Exit status: 0 nothing was found; 1 something was, or a pair could not be finished; 2 there can be no such network here.
 """
@@ -53,7 +55,7 @@ Play = Callable[[str, str, int, float, Path | None], dict[str, Any]]
 Pair = tuple[str, str]
 #: What ends a pair before its time: a cluster that does not come up, a command that fails.
 BROKEN: Final = (AssertionError, OSError, subprocess.SubprocessError, AzureError, PostgresError)
-FIGURES: Final = ("rounds", "acknowledged", "received", "servedMaxS", "ended")
+FIGURES: Final = ("rounds", "acknowledged", "received", "servedMaxS", "lookS", "ended")
 
 
 def pairs_of(patterns: Sequence[str], faults: Sequence[str], seed: int) -> list[Pair]:
@@ -115,7 +117,8 @@ def line_of(result: dict[str, Any]) -> str:
     """A result in one line."""
     figures = (
         f"{result['rounds']} rounds, {result['acknowledged']} acknowledged, {result['received']} received, "
-        f"all served again after {result['servedMaxS']:.2f} s at most, {result['ended']} servers ended by themselves"
+        f"all served again after {result['servedMaxS']:.2f} s at most (to ask takes {result['lookS']:.2f} s), "
+        f"{result['ended']} servers ended by themselves"
     )
     return f"{result['pattern']} with {result['fault']}, seed {result['seed']}: {figures}; {verdict_of(result)}"
 
@@ -136,7 +139,7 @@ def worst_of(results: Sequence[dict[str, Any]], number: int) -> list[Pair]:
 def table_of(results: Sequence[dict[str, Any]]) -> str:
     """The results, a row each."""
     head = ("pattern", "fault", "minutes", *FIGURES, "found")
-    rows = [(*(str(one[name]) for name in head[:-1]), verdict_of(one)) for one in results]
+    rows = [(*(str(one.get(name, "")) for name in head[:-1]), verdict_of(one)) for one in results]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = ("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)) for row in (head, *rows))
     return "\n".join(line.rstrip() for line in lines)

@@ -44,7 +44,7 @@ class _Played:
         if fault in self.broken:
             raise OSError("no namespace")
         about = {"pattern": pattern, "fault": fault, "seed": seed, "minutes": minutes, "found": self.found}
-        figures = {"rounds": 4, "acknowledged": 10, "received": 11, "ended": 0}
+        figures = {"rounds": 4, "acknowledged": 10, "received": 11, "lookS": 0.5, "ended": 0}
         return {**about, **figures, "servedMaxS": self._took.get(fault, 1.0)}
 
 

@@ -100,13 +100,19 @@ class PairCluster(NetworkedCluster):
                 shares = sorted(map(len, self.serving().values()))
                 if sum(shares) == self._stores + self._elsewhere and shares[-1] - shares[0] <= 1:
                     found["spreadS"] = found["spreadS"] or round(time.monotonic() - begun, 2)
-                    with ThreadPoolExecutor() as threads:
-                        list(threads.map(self._look, self.servers))
+                    self.look()
                     found["servedS"] = round(time.monotonic() - begun, 2)
             except _TROUBLE:
                 pass
             time.sleep(0.1)
         return found
+
+    def look(self) -> float:
+        """Ask every queue through every server; return the seconds that it took, most of which the SDK sleeps."""
+        begun = time.monotonic()
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(self._look, self.servers))
+        return time.monotonic() - begun
 
     def _look(self, number: int) -> None:
         with self.client(number, retry_total=0) as bus:
@@ -159,14 +165,15 @@ def play_pair(pattern: str, fault: str, seed: int, minutes: float, keep: Path | 
             make_partitioned(cluster)
             traffic = FeatureTraffic(cluster, record, pause_s=PAUSE_S, drain_s=DRAIN_S, linger_s=LINGER_S)
             traffic.start()
-            end = time.monotonic() + 60 * minutes
             try:
+                look_s = cluster.look()
+                end = time.monotonic() + 60 * minutes
                 while not rounds or (time.monotonic() < end and rounds[-1]["servedS"] is not None):
                     rounds.append(_play_round(cluster, pattern, fault, rng, record))
             finally:
                 cluster.network.heal()
                 traffic.stop()
-            result = _result(pattern, fault, seed, minutes, record, rounds, traffic.surprises)
+            result = _result((pattern, fault, seed, minutes), record, rounds, traffic.surprises, look_s)
             if keep is not None and (result["found"] or result["ended"]):
                 _keep(keep / f"{pattern}-{fault}-{seed}", cluster, record, result)
     return result
@@ -195,13 +202,11 @@ def _play_round(
 
 
 def _result(
-    pattern: str,
-    fault: str,
-    seed: int,
-    minutes: float,
+    pair: tuple[str, str, int, float],
     record: ClientRecord,
     rounds: list[dict[str, Any]],
     surprises: list[str],
+    look_s: float,
 ) -> dict[str, Any]:
     acknowledged, received = record.counts
     found = record.faults()
@@ -215,15 +220,14 @@ def _result(
     if silent:
         found["unsent"] = silent
     return {
-        "pattern": pattern,
-        "fault": fault,
-        "seed": seed,
-        "minutes": minutes,
+        **dict(zip(("pattern", "fault", "seed", "minutes"), pair, strict=True)),
         "rounds": len(rounds),
         "acknowledged": acknowledged,
         "received": received,
         "flows": dict(sorted(flows.items())),
         "servedMaxS": max(SERVED_S if one is None else one for one in took),
+        # What is in that of the questions themselves: so long they took before the first round.
+        "lookS": round(look_s, 2),
         "ended": sum(one["ended"] for one in rounds),
         "found": {kind: len(texts) for kind, texts in found.items()},
         "examples": {kind: texts[:5] for kind, texts in found.items()},

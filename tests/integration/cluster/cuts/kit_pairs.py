@@ -224,6 +224,10 @@ def _result(
         "rounds": len(rounds),
         "acknowledged": acknowledged,
         "received": received,
+        # Received, and of no grant is it known that it was settled: answers were lost, or clients cannot settle.
+        "unsettled": len(
+            {grant.text for grant in record.grants} - {grant.text for grant in record.grants if grant.is_settled}
+        ),
         "flows": dict(sorted(flows.items())),
         "servedMaxS": max(SERVED_S if one is None else one for one in took),
         # What is in that of the questions themselves: so long they took before the first round.

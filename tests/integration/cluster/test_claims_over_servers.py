@@ -72,15 +72,17 @@ class Feed(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Until the end, at the next server whenever one is away."""
-        while not self._is_over.is_set():
+        """Until the end, at the next server whenever one is away; what was not answered is sent again even then."""
+        is_unanswered = False
+        while is_unanswered or not self._is_over.is_set():
             self._server = (self._server + 1) % len(self._cluster.servers)
             with (
                 suppress(ServiceBusError, OSError),
                 self._cluster.client(self._server, retry_total=0) as client,
                 client.get_queue_sender(self._queue) as sender,
             ):
-                while not self._is_over.wait(EVERY_S):
+                while is_unanswered or not self._is_over.wait(EVERY_S):
+                    is_unanswered = True
                     first = len(self.sent)
                     bodies = [f"{self._queue}/{number}" for number in range(first, first + BURST)]
                     # What was stored though its answer is lost is dropped by its id when it comes again.
@@ -88,6 +90,7 @@ class Feed(threading.Thread):
                         [ServiceBusMessage(body, message_id=body, partition_key=str(first)) for body in bodies]
                     )
                     self.sent += bodies
+                    is_unanswered = False
             self._is_over.wait(EVERY_S)
 
     def finish(self) -> None:

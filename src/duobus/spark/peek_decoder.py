@@ -9,7 +9,7 @@ same row, or the same error, as with the SDK alone.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -21,6 +21,7 @@ TIME_MS_END: Final = (1 << 32) * 1000
 _VALUES_MAX: Final = 65_536
 
 _DATA: Final = 0x75
+_ANNOTATIONS: Final = 0x72
 #: Of few deferred messages: the life of the fragment in which they were deferred.
 DEFERRED_IN: Final = b"x-opt-duobus-deferred-in"
 _STATES: Final = {None: "active", 0: "active", 1: "deferred", 2: "scheduled"}
@@ -65,26 +66,29 @@ class _Unusual(Exception):
     """The SDK has to decode this message."""
 
 
-def decoded(data: bytes, *, has_body: bool = True, needs_properties: bool = True) -> Peeked | None:
+#: Sections that rows may need, by their codes: header, properties, application properties. Annotations always count.
+HEADER: Final = 0x70
+PROPERTIES: Final = 0x73
+APPLICATION: Final = 0x74
+ALL: Final = frozenset({HEADER, PROPERTIES, APPLICATION})
+
+
+def decoded(data: bytes, *, has_body: bool = True, sections: frozenset[int] = ALL) -> Peeked | None:
     """Decode a message, or return None for one that the SDK has to decode.
 
     Args:
         data: The message.
         has_body: Whether the broker was asked for bodies; otherwise the body is empty.
-        needs_properties: Whether somebody looks at application properties and at what is told by them; otherwise they
-            are passed over.
+        sections: Those that rows need; others are passed over, and what they tell is None.
     """
     try:
-        return _decoded(data, has_body, needs_properties)
-    except (_Unusual, IndexError, struct.error, UnicodeDecodeError):
+        return _decoded(data, has_body, sections)
+    except (_Unusual, KeyError, IndexError, struct.error, UnicodeDecodeError):
         return None
 
 
-def _decoded(data: bytes, has_body: bool, needs_properties: bool) -> Peeked:
-    header: list[Any] = []
-    annotations = _EMPTY
-    properties: list[Any] = []
-    application: dict[bytes, Any] | None = None
+def _decoded(data: bytes, has_body: bool, sections: frozenset[int]) -> Peeked:
+    found: dict[int, Any] = {}
     parts: list[bytes] = []
     at, before, end = 0, 0, len(data)
     while at < end:
@@ -96,25 +100,23 @@ def _decoded(data: bytes, has_body: bool, needs_properties: bool) -> Peeked:
         if section == _DATA:
             start, at = _binary(data, at)
             parts.append(data[start:at])
-        elif section == 0x72:
-            annotations, at = _map(data, at)
-        elif section == 0x73:
-            properties, at = _list(data, at, 13)
-        elif section == 0x70:
-            header, at = _list(data, at, 5)
-        elif section == 0x74 and needs_properties:
-            application, at = _map(data, at)
-        elif section in (0x71, 0x74, 0x78):
-            at = _skipped(data, at, section)
+        elif section in ALL and section not in sections:
+            at = _skipped(data, at)
         else:
-            raise _Unusual
+            found[section], at = _READ[section](data, at)
     if at != end or bool(parts) != has_body:
         raise _Unusual
-    return _peeked(header, annotations, properties, application, parts[0] if len(parts) == 1 else b"".join(parts))
+    return _peeked(
+        found.get(HEADER, ()),
+        found.get(_ANNOTATIONS, _EMPTY),
+        found.get(PROPERTIES, []),
+        found.get(APPLICATION),
+        parts[0] if len(parts) == 1 else b"".join(parts),
+    )
 
 
 def _peeked(
-    header: list[Any],
+    header: Sequence[Any],
     annotations: dict[bytes, Any],
     properties: list[Any],
     application: dict[bytes, Any] | None,
@@ -144,21 +146,25 @@ def _peeked(
     if application:
         reason = _strict(application.get(b"DeadLetterReason"))
         description = _strict(application.get(b"DeadLetterErrorDescription"))
-    if len(properties) < 13:
-        properties += [None] * (13 - len(properties))
-    message_id, _, to, subject, reply_to, correlation_id, content_type, _, _, _, session, _, reply_session = properties
+    message_id = to = subject = reply_to = correlation_id = content_type = session = reply_session = None
+    if properties:
+        if len(properties) < 13:
+            properties += [None] * (13 - len(properties))
+        message_id, _, to, subject, reply_to, correlation_id, content_type, *_, session, _, reply_session = [
+            value if value is None else _text(value) for value in properties
+        ]
     return Peeked(
         body,
         "data",
-        None if message_id is None else _text(message_id),
-        None if session is None else _text(session),
+        message_id,
+        session,
         None if key is None else _text(key),
-        None if correlation_id is None else _text(correlation_id),
-        None if subject is None else _text(subject),
-        None if content_type is None else _text(content_type),
-        None if to is None else _text(to),
-        None if reply_to is None else _text(reply_to),
-        None if reply_session is None else _text(reply_session),
+        correlation_id,
+        subject,
+        content_type,
+        to,
+        reply_to,
+        reply_session,
         number,
         origin,
         enqueued,
@@ -219,14 +225,15 @@ def _map(data: bytes, at: int) -> tuple[dict[bytes, Any], int]:
     return dict(zip(keys, values[1::2], strict=True)), at
 
 
-def _skipped(data: bytes, at: int, section: int) -> int:
-    """Where a section ends that nobody looks into."""
-    if section != 0x74:
-        return _map(data, at)[1]
-    if data[at] == 0xC1:
+def _skipped(data: bytes, at: int) -> int:
+    """Where a section ends, a list or a map, that no row needs."""
+    code = data[at]
+    if code in (0xC0, 0xC1):
         return at + 2 + data[at + 1]
-    if data[at] == 0xD1:
+    if code in (0xD0, 0xD1):
         return at + 5 + int(_UINT.unpack_from(data, at + 1)[0])
+    if code == 0x45:
+        return at + 1
     raise _Unusual
 
 
@@ -336,3 +343,12 @@ def _kinds() -> list[Any]:
 
 #: By format code: how a value is read; None: not here.
 _KINDS: Final = _kinds()
+#: By code of a section that is a list or a map: how it is read. Delivery annotations and the footer tell no column.
+_READ: Final[dict[int, Callable[[bytes, int], tuple[Any, int]]]] = {
+    HEADER: lambda data, at: _list(data, at, 5),
+    0x71: _map,
+    _ANNOTATIONS: _map,
+    PROPERTIES: lambda data, at: _list(data, at, 13),
+    APPLICATION: _map,
+    0x78: _map,
+}

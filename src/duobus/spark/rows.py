@@ -6,6 +6,7 @@ import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
@@ -158,6 +159,10 @@ def check_schema(schema: StructType) -> None:
             )
 
 
+#: How a column is had of a message that was decoded here.
+_OF_PEEKED: Final = {name: itemgetter(index) for index, name in enumerate(Peeked._fields)}
+
+
 class Rows:
     """Makes Arrow batches of messages, with the columns of a schema and no others.
 
@@ -170,6 +175,7 @@ class Rows:
     def __init__(self, schema: pa.Schema, *, include_body: bool = True, batch_rows: int = BATCH_ROWS) -> None:
         self._arrow = schema
         self._names = list(schema.names)
+        self._taken = {name: _OF_PEEKED[name] for name in self._names if name in _OF_PEEKED}
         self._batch_rows = batch_rows
         self._with_body = include_body and bool({"body", "body_type"} & set(self._names))
         self._with_properties = bool({"application_properties", "application_property_types"} & set(self._names))
@@ -198,7 +204,7 @@ class Rows:
         is_usual = all(type(message) is Peeked for message in page)
         columns: dict[str, Sequence[Any]]
         if is_usual:
-            columns = dict(zip(Peeked._fields, zip(*page, strict=True), strict=True))
+            columns = {name: list(map(get, page)) for name, get in self._taken.items()}
         else:
             columns = {name: _column(name, page) for name in self._names if name in _GETTERS}
             if self._with_body:

@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, EqualTo, GreaterThan, LessT
 from pyspark.sql.types import StructType
 
 from duobus.spark.offsets import COUNT_BITS, COUNT_MASK
+from duobus.spark.peek_decoder import APPLICATION, HEADER, PROPERTIES
 from duobus.spark.source.partition_reader import wish_of
 from duobus.spark.source.peek_pages import Wish
 from duobus.spark.source.range_reader import BrowseReader, PushingReader, WillingReader, batch_reader
@@ -17,6 +18,7 @@ from duobus.spark.source.settings import reading_of, source_options
 
 DUOBUS = "Endpoint=sb://bus.example;SharedAccessKeyName=n;SharedAccessKey=a2V5"
 AZURE = "Endpoint=sb://x.servicebus.windows.net;SharedAccessKeyName=n;SharedAccessKey=a2V5"
+NO_SECTION: frozenset[int] = frozenset()
 ALL = StructType().add("body", "binary").add("sequence_number", "long")
 
 
@@ -31,14 +33,14 @@ def reader(**more: str) -> Any:
 @pytest.mark.parametrize(
     ("at", "more", "columns", "wish"),
     [
-        (DUOBUS, {}, "body", Wish(True, False)),
-        (DUOBUS, {}, "body_type", Wish(True, False)),
-        (DUOBUS, {}, "message_id", Wish(False, False)),
-        (DUOBUS, {"includeBody": "false"}, "body", Wish(False, False)),
-        (DUOBUS, {"includeBody": "false"}, "body_type", Wish(True, False)),
-        (DUOBUS, {}, "dead_letter_reason", Wish(False, True)),
-        (DUOBUS, {}, "application_property_types", Wish(False, True)),
-        (AZURE, {}, "message_id", Wish(True, False)),
+        (DUOBUS, {}, "body", Wish(True, NO_SECTION)),
+        (DUOBUS, {}, "body_type", Wish(True, NO_SECTION)),
+        (DUOBUS, {}, "message_id", Wish(False, frozenset({PROPERTIES}))),
+        (DUOBUS, {"includeBody": "false"}, "body", Wish(False, NO_SECTION)),
+        (DUOBUS, {"includeBody": "false"}, "body_type", Wish(True, NO_SECTION)),
+        (DUOBUS, {}, "dead_letter_reason", Wish(False, frozenset({APPLICATION}))),
+        (DUOBUS, {}, "application_property_types", Wish(False, frozenset({APPLICATION}))),
+        (AZURE, {}, "delivery_count", Wish(True, frozenset({HEADER}))),
     ],
 )
 def test_a_read_wishes_for_what_its_columns_are_made_of(

@@ -12,12 +12,15 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from duobus.spark import peek_decoder
 from duobus.spark.claims.lock_handles import is_deferred
 from duobus.spark.errors import EntityError
-from duobus.spark.peek_decoder import Peeked, decoded
+from duobus.spark.peek_decoder import ALL, APPLICATION, PROPERTIES, Peeked, decoded
 from duobus.spark.rows import Rows, Source, rows_of, size_of
 from duobus.spark.schema import COLUMNS
-from duobus.spark.source.peek_pages import HIDDEN, Page, by_sdk
+from duobus.spark.source.partition_reader import wish_of
+from duobus.spark.source.peek_pages import HIDDEN, Page, Wish, by_sdk
+from duobus.spark.source.settings import reading_of, source_options
 
 SOURCE = Source("namespace", "queue")
 RECEIVER: Any = SimpleNamespace(entity_path="queue", _amqp_transport=PyamqpTransport)
@@ -285,20 +288,79 @@ def test_a_message_that_was_sent_without_its_body_has_an_empty_one() -> None:
     assert decoded(ORDINARY, has_body=False) is None
 
 
-def test_application_properties_that_nobody_asks_for_are_passed_over() -> None:
-    found = decoded(ORDINARY, needs_properties=False)
-    whole = decoded(ORDINARY)
-    assert found is not None
-    assert whole is not None
-    assert whole.application_properties
-    assert found == whole._replace(
-        application_properties=None, dead_letter_reason=None, dead_letter_error_description=None
+#: An ordinary message in which every section tells something, and the header its time to live, too.
+TELLING = (
+    section(0x70, compound(0xC0, [b"\x41", b"\x50\x04", b"\x70\x00\x01\x00\x00", b"\x42", b"\x52\x03"]))
+    + annotated({"x-opt-enqueued-time": timestamp(1_700_000_000_123), "x-opt-partition-key": variable(0xA1, b"key")})
+    + section(0x73, compound(0xC0, [variable(0xA1, b"%d" % number) for number in range(13)]))
+    + section(
+        0x74,
+        compound(
+            0xC1,
+            [
+                *(variable(0xA1, b"DeadLetterReason"), variable(0xA1, b"why")),
+                *(variable(0xA1, b"DeadLetterErrorDescription"), variable(0xA1, b"how")),
+            ],
+        ),
     )
+    + section(0x75, variable(0xB0, b"x" * 300))
+)
 
 
-def test_a_map_that_is_passed_over_ends_where_it_says() -> None:
-    at = ORDINARY.index(b"\x00\x53\x74") + 3
-    assert ORDINARY[at] in (0xC1, 0xD1)
-    other = bytearray(ORDINARY)
-    other[at] = 0x40
-    assert decoded(bytes(other), needs_properties=False) is None
+def wish_for(name: str) -> Wish:
+    place = {"connectionString": "Endpoint=sb://bus.example;SharedAccessKeyName=n;SharedAccessKey=a2V5", "queue": "q"}
+    return wish_of(reading_of(source_options(place, "browse"), schema(name)))
+
+
+@pytest.mark.parametrize("name", [name for name, _ in COLUMNS])
+def test_each_column_comes_out_of_the_sections_that_are_decoded_for_it_alone(name: str) -> None:
+    found = decoded(TELLING, sections=wish_for(name).sections)
+    (row,), (whole,) = (
+        next(iter(rows_of(schema(name)).batches(SOURCE, [message]))).to_pylist()
+        for message in (found, decoded(TELLING))
+    )
+    assert row == whole
+    assert len(wish_for(name).sections) <= 1
+
+
+@pytest.mark.parametrize(
+    ("code", "empty"),
+    [
+        (peek_decoder.HEADER, {"delivery_count": None, "time_to_live_ms": None, "expires_at": None}),
+        (
+            PROPERTIES,
+            dict.fromkeys(
+                [
+                    *("message_id", "session_id", "correlation_id", "subject", "content_type", "to", "reply_to"),
+                    "reply_to_session_id",
+                ]
+            ),
+        ),
+        (
+            APPLICATION,
+            dict.fromkeys(["application_properties", "dead_letter_reason", "dead_letter_error_description"]),
+        ),
+    ],
+)
+def test_a_section_that_no_column_needs_is_passed_over_and_the_rest_is_as_ever(
+    code: int, empty: dict[str, None]
+) -> None:
+    whole, found = decoded(TELLING), decoded(TELLING, sections=ALL - {code})
+    assert whole is not None
+    assert found is not None
+    assert all(getattr(whole, name) for name in empty)
+    assert found == whole._replace(**empty)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("code", sorted(ALL))
+def test_a_section_that_is_passed_over_ends_where_it_says(code: int) -> None:
+    at = TELLING.index(bytes([0, 0x53, code])) + 3
+    for wrong in (0x40, 0xA0):
+        other = bytearray(TELLING)
+        other[at] = wrong
+        assert decoded(bytes(other), sections=frozenset()) is None
+    longer = bytearray(TELLING)
+    longer[at + 1] += 1
+    assert decoded(bytes(longer), sections=frozenset()) is None
+    none = TELLING[:at] + b"\x45" + TELLING[at + 2 + TELLING[at + 1] :]
+    assert (decoded(none, sections=frozenset()) is None) is False

@@ -15,6 +15,7 @@ from duobus.spark.connection import KEPT, Place, client, is_duobus
 from duobus.spark.entities import look, open_receiver, split_name
 from duobus.spark.errors import DataLoss
 from duobus.spark.offsets import Key
+from duobus.spark.peek_decoder import APPLICATION, HEADER, PROPERTIES
 from duobus.spark.retry import pause, retried
 from duobus.spark.rows import Source, rows_of
 from duobus.spark.source.partitions import Piece
@@ -53,22 +54,38 @@ class Reading:
     claim_timeout_s: float
 
 
-#: Columns that are told by application properties.
-_OF_PROPERTIES: Final = frozenset(
-    {
-        "application_properties",
-        "application_property_types",
-        "dead_letter_reason",
-        "dead_letter_error_description",
-    }
-)
+#: By section of a message: the columns that it tells.
+_TOLD_BY: Final = {
+    HEADER: frozenset({"delivery_count", "time_to_live_ms", "expires_at"}),
+    PROPERTIES: frozenset(
+        {
+            "message_id",
+            "session_id",
+            "correlation_id",
+            "subject",
+            "content_type",
+            "to",
+            "reply_to",
+            "reply_to_session_id",
+        }
+    ),
+    APPLICATION: frozenset(
+        {
+            "application_properties",
+            "application_property_types",
+            "dead_letter_reason",
+            "dead_letter_error_description",
+        }
+    ),
+}
 
 
 def wish_of(reading: Reading) -> Wish:
     """What is wanted of messages for the columns that Spark asks for; Azure sends their bodies all the same."""
     names = set(reading.schema.names)
     needs_body = "body_type" in names or (reading.include_body and "body" in names)
-    return Wish(needs_body or not is_duobus(reading.place), bool(names & _OF_PROPERTIES))
+    sections = frozenset(section for section, columns in _TOLD_BY.items() if names & columns)
+    return Wish(needs_body or not is_duobus(reading.place), sections)
 
 
 def read_pieces(reading: Reading, pieces: list[Piece], clock: Clock | None = None) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from duobus.spark.entities import PEEK, peek
 from duobus.spark.errors import EntityError
-from duobus.spark.peek_decoder import decoded
+from duobus.spark.peek_decoder import ALL, decoded
 
 _OPERATION: Final = b"com.microsoft:peek-message"
 #: What is used of the SDK's receiver beside its public methods.
@@ -26,13 +26,14 @@ class Wish(NamedTuple):
 
     Attributes:
         body: Whether the body is.
-        properties: Whether application properties are, and what is told by them.
+        sections: Sections that columns are told by, as ``peek_decoder`` calls them; these are not asked for singly, but
+            only they are decoded.
         session: Only messages of this session, where duobus is asked; None: of any and of none.
         key: Only messages with this partition key, likewise.
     """
 
     body: bool = True
-    properties: bool = True
+    sections: frozenset[int] = ALL
     session: str | None = None
     key: str | None = None
 
@@ -74,7 +75,7 @@ class Page:
         if type(message) is not bytes:
             return message
         wish = self._wish
-        found = decoded(message, has_body=wish.body, needs_properties=wish.properties)
+        found = decoded(message, has_body=wish.body, sections=wish.sections)
         return found or by_sdk(message, self._receiver)
 
 

@@ -5,7 +5,7 @@ What the record holds is judged when all is over:
 - lost: a message was acknowledged and never received;
 - repeated: a message was settled twice, each time with the broker's word for it, though it was sent once;
 - doubled: two sequence numbers came out for what was sent as one message, by one send or under one message id;
-- revived: a message was settled, and given to somebody by a later grant: of all grants of a message only the last may
+- revived: a message was settled, and given to a receiver by a later grant: of all grants of a message only the last may
   be settled, else two clients held it at a time, or one got what was done;
 - shared: one lock token was in two hands;
 - unordered: of a session, an acknowledged message came behind one that was sent after it;
@@ -21,7 +21,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Final
 
-#: A message that was granted before it was settled by somebody else may be on its way for so long, in seconds: servers
+#: A message that was granted before another receiver settled it may be on its way for so long, in seconds: servers
 #: are paused for 8 s at most and answer late for as long afterwards. It matters where broker time tells no order.
 ON_ITS_WAY_S: Final = 30.0
 #: Kinds of faults that a record can hold.
@@ -166,7 +166,7 @@ class ClientRecord:
                     if grant.settled_s is not None and latest_s - grant.settled_s > ON_ITS_WAY_S
                 ]
                 continue
-            # Of a session's messages they were noted in order: who holds it alone can have noted anything.
+            # Of a session's messages they were noted in order: only the receiver that holds it can have noted anything.
             ordered = grants if grants[0].order is None else sorted(grants, key=lambda grant: grant.order or (0.0, 0))
             found += [grant.text for grant in ordered[:-1] if grant.is_settled]
         return found

@@ -65,7 +65,7 @@ def test_nothing_is_found_in_a_history_without_faults() -> None:
         # A lock ran out: the message came again, and was settled then.
         grant("again", 1, order=1.0),
         grant("again", 1, order=6.0, count=1, settled_s=7.0),
-        # The one who got it first noted it last.
+        # The receiver that got it first noted it last.
         grant("overtaken", 2, order=6.0, count=1, settled_s=7.0),
         grant("overtaken", 2, order=1.0),
         # A session changed hands: what was not settled came again, from its first message on.

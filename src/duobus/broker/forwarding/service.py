@@ -147,7 +147,7 @@ class ForwardingService:
         """An entity is gone."""
         for handle in entity.fragments:
             origin = origin_of(handle, source_no)
-            # First, so that nobody takes again what a forwarder gives back: the entity may come back with new handles.
+            # First, so that no new forwarder takes what an old one gives back: the entity may return with new handles.
             self._origins.pop(origin, None)
             for forwarder in self._forwarders.pop(origin, {}).values():
                 forwarder.close()

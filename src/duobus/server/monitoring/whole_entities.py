@@ -39,7 +39,7 @@ class WholeEntity:
 def whole_entities(home: Namespace) -> Iterator[WholeEntity]:
     """Each entity of a namespace once, a topic's subscriptions before the topic.
 
-    Whoever takes them may pause in between: what is created meanwhile is not among them, and what is deleted has no
+    A caller may pause between two of them: what is created meanwhile is not among them, and what is deleted has no
     parts any more and is left out.
     """
     found: dict[str, WholeEntity] = {}

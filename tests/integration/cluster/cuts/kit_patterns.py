@@ -54,7 +54,7 @@ def _rest(ends: Ends, side: Collection[str]) -> list[str]:
 
 
 def whole(_ends: Ends, _rng: random.Random) -> Ways:
-    """Everybody sees everybody."""
+    """Every end sees every other end."""
     return []
 
 

@@ -1,7 +1,7 @@
 """A server whose clock is off: Python imports this at its start where the folder is on PYTHONPATH.
 
 The file that DUOBUS_WRONG_CLOCK names holds by how many nanoseconds, as eight bytes, and may change at any time. Clocks
-that only grow stay as they are, as they do when somebody sets a machine's clock.
+that only grow stay as they are, as they do when the clock of a machine is set.
 """
 
 from __future__ import annotations

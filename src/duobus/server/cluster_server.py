@@ -165,8 +165,9 @@ class ClusterServer(Server):
             self._catalog.close()
             self._bases.clear()
             self._held.clear()
+            assert self.stop_asked is not None  # or nothing would be tried again
             with suppress(TimeoutError):
-                await asyncio.wait_for((self.stop_asked or asyncio.Event()).wait(), _AGAIN_S)
+                await asyncio.wait_for(self.stop_asked.wait(), _AGAIN_S)
         for row in namespaces:
             self.unit.namespace(row.name)
         return namespaces

@@ -10,7 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from duobus.broker import COMMIT_BOUNDS_S, ScaleUnit, transfer_message_count
+from duobus.broker import COMMIT_BOUNDS_S, ScaleUnit
 from duobus.gateway.amqp.server import AmqpServer
 from duobus.server.monitoring.key_skew import Where
 from duobus.server.monitoring.whole_entities import whole_entities
@@ -59,12 +59,12 @@ def samples(
         for whole in whole_entities(namespace):
             # A dashboard adds up what several servers tell of one entity, so all of them give it the same name.
             where = (namespace.name, whole.path)
-            of_parts = [part.numbers() for part in whole.parts]
-            yield Sample("duobus_messages_bytes", where, sum(size for _, size in of_parts))
-            for state, numbers in zip(_STATES, zip(*(numbers for numbers, _ in of_parts), strict=True), strict=True):
-                yield Sample("duobus_messages", (*where, state), sum(numbers))
-            yield Sample("duobus_messages_locked", where, sum(part.locked() for part in whole.parts))
-            yield Sample("duobus_messages_to_forward", where, sum(map(transfer_message_count, whole.parts)))
+            numbers, size = whole.numbers()
+            yield Sample("duobus_messages_bytes", where, size)
+            for state, number in zip(_STATES, numbers, strict=True):
+                yield Sample("duobus_messages", (*where, state), number)
+            yield Sample("duobus_messages_locked", where, whole.locked())
+            yield Sample("duobus_messages_to_forward", where, whole.to_forward())
             for part in whole.parts:
                 for handle in part.fragments if part.top is part else ():
                     yield Sample("duobus_fragment_available", (*where, str(handle.number)), int(handle.online))

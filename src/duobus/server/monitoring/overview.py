@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from duobus.broker import ScaleUnit, transfer_message_count
+from duobus.broker import ScaleUnit
 from duobus.clock import BrokerTime, Clock
 from duobus.errors import EntityNotFound
 from duobus.gateway.amqp.connection_list import find_connection, list_connections, summary_of
@@ -93,13 +94,11 @@ class ServerOverview:
         They are read a hundred at a time, and others have their turns in between. Of an entity over several stores the
         numbers are those of its shards in stores of this server.
         """
-        wanted, home = prefix.lower(), self._unit.namespace(namespace)
-        chosen = [whole for whole in whole_entities(home) if whole.path.lower().startswith(wanted)]
         found: list[dict[str, object]] = []
-        for start in range(0, min(len(chosen), ENTITIES_MAX), _AT_ONCE):
-            if start:
+        for whole in islice(whole_entities(self._unit.namespace(namespace), prefix.lower()), ENTITIES_MAX):
+            if found and not len(found) % _AT_ONCE:
                 await asyncio.sleep(_REST_S)
-            found += map(self._entity, chosen[start : start + _AT_ONCE])
+            found.append(self._entity(whole))
         return found
 
     async def connections(self, namespace: str) -> list[dict[str, object]]:
@@ -129,9 +128,8 @@ class ServerOverview:
         return found
 
     def _entity(self, whole: WholeEntity) -> dict[str, object]:
-        parts, entity = whole.parts, whole.about
-        of_parts = [part.numbers() for part in parts]
-        active, dead, transfer_dead, deferred, scheduled = map(sum, zip(*(one for one, _ in of_parts), strict=True))
+        entity = whole.about
+        (active, dead, transfer_dead, deferred, scheduled), size = whole.numbers()
         sent, received, settled = (
             self._amqp.metering.totals.get((entity.namespace, whole.path, kind), _NOTHING)
             for kind in (SEND, RECEIVE, SETTLE)
@@ -139,7 +137,7 @@ class ServerOverview:
         return {
             "entity": whole.path,
             "kind": entity.kind,
-            "available": all(handle.online for part in parts for handle in part.fragments),
+            "available": all(handle.online for part in whole.parts for handle in part.fragments),
             # Of a subscription its own: its topic may be disabled besides.
             "status": getattr(entity, "about", entity.description).status,
             "active": active,
@@ -147,9 +145,9 @@ class ServerOverview:
             "transferDeadLetter": transfer_dead,
             "deferred": deferred,
             "scheduled": scheduled,
-            "locked": sum(part.locked() for part in parts),
-            "toForward": sum(map(transfer_message_count, parts)),
-            "bytes": sum(size for _, size in of_parts),
+            "locked": whole.locked(),
+            "toForward": whole.to_forward(),
+            "bytes": size,
             "sent": sent[0],
             "received": received[0],
             "settled": settled[0],

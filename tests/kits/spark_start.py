@@ -19,7 +19,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -105,3 +105,15 @@ def spark_environment() -> dict[str, str]:
         "SPARK_SUBMIT_OPTS": OF_A_DRIVER + shared,
         "SPARK_LAUNCHER_OPTS": OF_EACH_JVM,
     }
+
+
+def small_session(name: str) -> Any:
+    """The session of a program that is a driver by itself, with one task at a time; its log says nothing."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[1]").appName(name)
+    for key, value in SESSION.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark

@@ -27,7 +27,7 @@ from transaction_kit import (
     settle_plainly,
 )
 
-from duobus.amqp import ACCEPTED, LinkDetached, Source, Target, TransactionalState
+from duobus.amqp import ACCEPTED, Link, LinkDetached, Source, Target, TransactionalState
 from duobus.broker import transfer_message_count
 from duobus.clock import Clock
 from duobus.cluster.proxy.via_link import RemoteViaLink
@@ -125,17 +125,23 @@ def active(server: Server, name: str = "q") -> int:
     return server.amqp.unit.namespace("ns").queues[name].numbers()[0][0]
 
 
+async def with_input(room: Room) -> tuple[Client, Link, Link, int]:
+    """A client that has received a message: itself, its coordinator, a sender of the queue, and the delivery's id."""
+    client = await room.client()
+    controller = await coordinator(client)
+    sender, receiver = await client.sender("q"), await client.receiver("q", credit=1)
+    await client.send(sender, b"input")
+    delivery, _ = await client.receive(receiver)
+    return client, controller, sender, delivery
+
+
 # -- one entity -------------------------------------------------------------------------------------------------------
 
 
 @in_loop
 async def test_a_transaction_is_done_by_the_owner_of_its_entity_and_nothing_is_seen_before() -> None:
     async with servers() as room:
-        client = await room.client()
-        controller = await coordinator(client)
-        sender, receiver = await client.sender("q"), await client.receiver("q", credit=1)
-        await client.send(sender, b"input")
-        delivery, _ = await client.receive(receiver)
+        client, controller, sender, delivery = await with_input(room)
         txn = await declare(client, controller)
         assert await send(client, sender, txn, b"output") == TransactionalState(txn, ACCEPTED)
         assert await settle(client, txn, delivery, ACCEPTED) == TransactionalState(txn, ACCEPTED)
@@ -160,11 +166,7 @@ async def test_it_does_not_matter_whether_the_coordinator_or_the_links_were_ther
 @in_loop
 async def test_a_rollback_sends_nothing_and_what_it_settled_can_be_settled_again() -> None:
     async with servers() as room:
-        client = await room.client()
-        controller = await coordinator(client)
-        sender, receiver = await client.sender("q"), await client.receiver("q", credit=1)
-        await client.send(sender, b"input")
-        delivery, _ = await client.receive(receiver)
+        client, controller, sender, delivery = await with_input(room)
         txn = await declare(client, controller)
         await send(client, sender, txn, b"output")
         await settle(client, txn, delivery, ACCEPTED)
@@ -177,11 +179,7 @@ async def test_a_rollback_sends_nothing_and_what_it_settled_can_be_settled_again
 @in_loop
 async def test_what_was_rolled_back_before_the_owner_answered_can_be_settled_again() -> None:
     async with servers() as room:
-        client = await room.client()
-        controller = await coordinator(client)
-        sender, receiver = await client.sender("q"), await client.receiver("q", credit=1)
-        await client.send(sender, b"input")
-        delivery, _ = await client.receive(receiver)
+        client, controller, _, delivery = await with_input(room)
         for _ in range(2):
             txn = await declare(client, controller)
             forget(client, delivery)

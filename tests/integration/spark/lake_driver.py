@@ -14,19 +14,13 @@ from typing import Any
 
 
 def main() -> None:
-    from pyspark.sql import SparkSession
-
     from duobus.spark.jobs import capture
-    from kits.spark_start import SESSION
+    from kits.spark_start import small_session
 
     settings: dict[str, Any] = json.loads(sys.argv[1])
     last = int(sys.argv[2]) if len(sys.argv) > 2 else None
     os.setsid()
-    builder = SparkSession.builder.master("local[1]").appName("lake driver")
-    for name, value in SESSION.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
+    spark = small_session("lake driver")
     write = capture.Writer.__call__
 
     def killed(self: capture.Writer, frame: Any, batch_id: int) -> None:

@@ -31,20 +31,6 @@ def wait_for(file: Path) -> None:
         time.sleep(0.05)
 
 
-def session() -> Any:
-    """The session of this driver."""
-    from pyspark.sql import SparkSession
-
-    from kits.spark_start import SESSION
-
-    builder = SparkSession.builder.master("local[1]").appName("rival driver")
-    for name, value in SESSION.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
-    return spark
-
-
 def first(spark: Any, settings: dict[str, str], folder: Path) -> str | None:
     """Capture, the first batch slowly; how that failed."""
     from pyspark.errors import PySparkException
@@ -95,10 +81,11 @@ def second(spark: Any, settings: dict[str, str], folder: Path) -> str | None:
 
 def main() -> None:
     from duobus.spark.jobs import capture
+    from kits.spark_start import small_session
 
     about: dict[str, Any] = json.loads(sys.argv[1])
     folder, settings = Path(about["folder"]), about["settings"]
-    spark = session()
+    spark = small_session("rival driver")
     error = (first if about["is_first"] else second)(spark, settings, folder)
     print(json.dumps({"error": error}), flush=True)
     if about["is_first"]:

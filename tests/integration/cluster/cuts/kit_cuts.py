@@ -30,7 +30,7 @@ TOGETHER: Final = 5
 #: The SDK neither sends nor settles again by itself, so that what comes twice is the broker's doing.
 _ONCE: Final = {"retry_total": 0, "retry_backoff_factor": 0.05}
 #: What clients meet while servers come and go; the SDK lets some errors of sockets through as they are.
-_TROUBLE: Final = (ServiceBusError, OSError, ValueError, AttributeError)
+TROUBLE: Final = (ServiceBusError, OSError, ValueError, AttributeError)
 
 
 def end_of(number: int) -> str:
@@ -138,7 +138,7 @@ class CutTraffic:
                 with self._cluster.client(number % len(self._cluster.servers), **_ONCE) as bus:
                     if work(bus, name):
                         return
-            except _TROUBLE:
+            except TROUBLE:
                 if self._is_late:
                     return
                 number += step
@@ -253,7 +253,7 @@ def _ask_everything(cluster: Cluster, number: int, end: float) -> None:
                 with cluster.client(number, **_ONCE) as bus, bus.get_queue_receiver(name) as receiver:
                     receiver.peek_messages(1)
                 break
-            except _TROUBLE:
+            except TROUBLE:
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.1)

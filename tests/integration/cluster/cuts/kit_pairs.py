@@ -21,8 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from azure.servicebus.exceptions import ServiceBusError
-from kit_cuts import PLAIN, NetworkedCluster, end_of, make_queues
+from kit_cuts import PLAIN, TROUBLE, NetworkedCluster, end_of, make_queues
 from kit_features import FLOWS, KEYLESS, LATER, ONCE, SINK, FeatureTraffic, look_at_all, make_partitioned
 from kit_network import Network, NetworkedPostgres, running_network
 from kit_patterns import Ends, cut_network
@@ -50,7 +49,8 @@ DRAIN_S: Final = 90.0
 #: Longer than a lock: what was settled and comes again nevertheless comes by then.
 LINGER_S: Final = 6.0
 _LOOKED_AT: Final = (*PLAIN, KEYLESS, ONCE, LATER, SINK)
-_TROUBLE: Final = (ServiceBusError, OSError, ValueError, AttributeError, KeyError)
+#: As well: the health of a server that starts may lack its stores.
+_TROUBLE: Final = (*TROUBLE, KeyError)
 _SHIM: Final = Path(__file__).with_name("wrong_clock")
 
 

@@ -15,7 +15,7 @@ from duobus.codec import Symbol, build_message
 from duobus.errors import StoreFailed, StoreUnavailable
 from duobus.model.descriptions import QueueDescription
 from duobus.server.composition import Server
-from kits.gateway import Client, TcpStream, in_loop, message, serving
+from kits.gateway import Client, TcpStream, in_loop, message, serving, settled
 
 ROLLBACK = "amqp:transaction:rollback"
 PAIR = (QueueDescription(name="q"), QueueDescription(name="p"))
@@ -279,10 +279,7 @@ async def test_an_entity_that_leaves_while_messages_wait_at_it_leaves_no_forward
         queue_of(server, "p").fragments[0].broker.lifecycle.fail_for_good(StoreFailed("planted"))
         assert await outcome(client, put(via, message(b"waits"))) == ACCEPTED
         service = server.amqp.unit.forwarding
-        for _ in range(100):
-            if any(forwarder._taken for forwarder in service._every()):
-                break
-            await asyncio.sleep(0.01)
+        await settled(lambda: any(forwarder._taken for forwarder in service._every()))
         service.end(queue_of(server))
         assert [forwarder for forwarder in service._every() if not forwarder.is_idle] == []
 

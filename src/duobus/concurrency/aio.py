@@ -26,6 +26,10 @@ WAIT_S: Final = float("inf")
 Cancelled = asyncio.CancelledError
 
 
+#: Tasks that run, whether their callers hold them or not.
+_RUNNING: Final[set[asyncio.Task[Any]]] = set()
+
+
 class Signal:
     """A flag to wait for; it may be set from any thread, once somebody has waited for it or ``bind`` was called."""
 
@@ -66,6 +70,8 @@ class Task:
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
         self._task = asyncio.create_task(coroutine, name=name)
+        # The loop refers to it weakly, so that the collector would take it while it waits for what nothing else holds.
+        _RUNNING.add(self._task)
         self._task.add_done_callback(self._on_end)
 
     def cancel(self) -> None:
@@ -82,12 +88,13 @@ class Task:
         await asyncio.gather(self._task, return_exceptions=True)
 
     def _on_end(self, task: asyncio.Task[Any]) -> None:
+        _RUNNING.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _log.error("%s ended", task.get_name(), exc_info=task.exception())
 
 
 def spawn(function: Callable[..., Coroutine[Any, Any, Any]], *args: Any, name: str = "duobus") -> Task:
-    """Run a function beside the caller; an error of it is logged."""
+    """Run a function beside the caller, to its end even if the caller drops the result; an error of it is logged."""
     return Task(function(*args), name)
 
 

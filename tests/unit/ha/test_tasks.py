@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from contextlib import suppress
 
 import pytest
@@ -41,6 +43,40 @@ def test_of_what_was_cancelled_or_came_to_its_end_nothing_is_logged(caplog: pyte
 
     run()
     assert caplog.records == []
+
+
+def test_what_runs_beside_its_caller_goes_on_though_only_it_refers_to_what_it_waits_for() -> None:
+    there: list[weakref.ref[asyncio.Future[None]]] = []
+    seen: list[str] = []
+
+    async def work() -> None:
+        future = asyncio.get_running_loop().create_future()
+        there.append(weakref.ref(future))
+        try:
+            await future
+        except BaseException as error:
+            seen.append(type(error).__name__)
+            raise
+        seen.append("done")
+
+    @bounded
+    async def run() -> None:
+        concurrency.spawn(work)
+        await asyncio.sleep(0)
+        gc.collect()
+        future = there[0]()
+        assert (seen, future is None) == ([], False)
+        assert future is not None
+        future.set_result(None)
+        del future
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert seen == ["done"]
+        gc.collect()
+        # Nothing is held any more.
+        assert there[0]() is None
+
+    run()
 
 
 def test_a_loop_that_asks_ends_although_what_it_waited_for_lost_the_cancellation() -> None:

@@ -21,11 +21,18 @@ from duobus.amqp import (
     Transfers,
 )
 from duobus.broker import slot_of, string_key
+from duobus.cluster.sharding.link import ShardedLink
 from duobus.codec import BATCH_FORMAT, Symbol, build_message
 from duobus.model.descriptions import RECEIVE_DISABLED
 from kits.gateway import in_loop, message, settled
 
 DETACH_FORCED = "amqp:link:detach-forced"
+
+
+def _sharded_links(room: ShardedRoom) -> list[ShardedLink]:
+    """The clients' links to the sharded queue, at the server in front."""
+    endpoints = [one for peer in room.front.amqp.peers for one in peer._endpoints.values()]
+    return [one for one in endpoints if isinstance(one, ShardedLink)]
 
 
 def _keyed(key: str, body: bytes = b"m") -> bytes:
@@ -64,6 +71,8 @@ async def _take(room: ShardedRoom, link: Link, number: int) -> list[tuple[int, b
 async def test_messages_without_a_key_go_to_all_shares_by_turns() -> None:
     async with sharded_entities() as room:
         sender = await room.client.sender("q")
+        # The client's link is there with the first share's; until the other one's is, all would go to the first.
+        await settled(lambda: all(len(one.open_branches) == 2 for one in _sharded_links(room)))
         for number in range(10):
             assert await room.client.send(sender, b"%d" % number) == ACCEPTED
         assert room.numbers() == [5, 5]

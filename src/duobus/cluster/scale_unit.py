@@ -20,7 +20,7 @@ from duobus.cluster.forwarding.receiver import ForwardReceiver
 from duobus.cluster.forwarding.sender import RemoteForwarder
 from duobus.cluster.moves.coordinator import ClusterMoves
 from duobus.cluster.moves.copies import IncomingCopies
-from duobus.cluster.sharding.entities import ShardedEntities
+from duobus.cluster.sharding.entities import ShardedEntities, is_shard_to_make
 from duobus.cluster.sharding.idle import ToldIdle
 from duobus.cluster.sharding.topics import ShardedTopicLife
 from duobus.errors import StoreFailed, StoreForeign, StoreUnavailable
@@ -169,7 +169,10 @@ class ClusteredScaleUnit(ScaleUnit):
                 await broker.open()
                 for row in queues:
                     await self._resume(row)
-                await self.topics.resume([row for row in rows if row.kind in (TOPIC, SUBSCRIPTION)])
+                # A shard that is an intent is made below, with the subscriptions that the topic is to have by now.
+                await self.topics.resume(
+                    [row for row in rows if row.kind in (TOPIC, SUBSCRIPTION) and not is_shard_to_make(row)]
+                )
             except BaseException:
                 self.drop(broker.store_id, "it could not be opened")
                 raise
@@ -341,14 +344,10 @@ class ClusteredScaleUnit(ScaleUnit):
         """Read the catalog, and act on it."""
         await self.see(Directory(self.catalog.read()))
 
-    async def resume(self, row: EntityRow) -> None:
-        """Make what the catalog has as an intent."""
-        home, key = self.namespace(row.namespace), row.path.lower()
-        if row.kind == TOPIC:
-            await self.topics.resume([row])
-        else:
-            await self._resume(row)
-        queue: Queue | None = home.queues.get(key) or home.topics.get(key)
+    async def resume_queue(self, row: EntityRow) -> None:
+        """Make a queue that the catalog has as an intent."""
+        await self._resume(row)
+        queue = self.namespace(row.namespace).queues.get(row.path.lower())
         if queue is not None:
             self.idle_watch.begin(queue)
             self.forwarding.begin(queue)

@@ -20,6 +20,7 @@ from duobus.clock import Clock
 from duobus.ha.errors import BacklogUnavailable
 from duobus_demo.clients import UNKNOWN_OUTCOME
 from duobus_demo.expectations.cluster_account import ClusterAccount
+from duobus_demo.workers.session_workers import RECEIVE_COUNT
 from duobus_demo.workers.transaction_client import LinkEnded
 
 JOBS: Final = "jobs"
@@ -258,7 +259,7 @@ class FeatureTraffic:
                 with client.get_queue_receiver(VISITS, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1) as receiver:
                     # Each session has its turn, or the others would be left for the end.
                     for _ in range(_STAY):
-                        messages = receiver.receive_messages(10, max_wait_time=_NEXT_S)
+                        messages = receiver.receive_messages(RECEIVE_COUNT, max_wait_time=_NEXT_S)
                         if not messages:
                             break
                         for message in messages:

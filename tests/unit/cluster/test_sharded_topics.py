@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from servers_kit import ALL, Servers, served
 
-from duobus.broker import fragment_host
+from duobus.broker import Topic, fragment_host
 from duobus.cluster.sharding import entities
 from duobus.cluster.sharding.front import ShardedSubscription, ShardedTopic
 from duobus.errors import (
@@ -49,6 +49,69 @@ async def test_a_topic_and_its_subscriptions_are_in_every_store_when_they_are_an
         assert topic.partitions == topic.subscriptions["a"].partitions == 16
     with pytest.raises(EntityAlreadyExists):
         await servers.create("t")
+
+
+class TopicsWithSender(dict[str, Topic]):
+    """The topics of a server, where each shard gets a message as soon as there is one."""
+
+    def __setitem__(self, path: str, topic: Topic) -> None:
+        super().__setitem__(path, topic)
+        if sharded_entity_of(path) is not None:
+            topic.send(batch(f"first of {path}".encode()))
+
+
+def with_senders(servers: Servers) -> None:
+    for owner in servers.owners:
+        owner.unit.namespace("n").topics = TopicsWithSender()
+
+
+async def demand_first(servers: Servers, *names: str) -> None:
+    """Each subscription of each shard has what was sent to the shard first."""
+    for name in names:
+        for shard, part in zip(servers.shards(), servers.parts(name), strict=True):
+            assert part is not None
+            _, box = receiver(part, 5)
+            await turns()
+            assert payloads(box) == [f"first of {shard.path}".encode()]
+
+
+@served
+async def test_what_is_sent_to_a_shard_before_the_topic_is_answered_is_in_all_of_its_subscriptions(
+    servers: Servers,
+) -> None:
+    with_senders(servers)
+    await servers.create("t", "a", "b")
+    await demand_first(servers, "a", "b")
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_the_next_owner_makes_a_shard_with_its_subscriptions_when_a_store_has_failed_on_it(is_recorded: bool) -> None:
+    @served
+    async def run(servers: Servers) -> None:
+        with_senders(servers)
+        other = next(owner for owner in servers.owners if owner is not servers.creator())
+        (store_id,) = other.unit.brokers
+        index = servers.owners.index(other)
+        servers.asleep.add(index)
+        creation = asyncio.ensure_future(servers.create("t", "a", "b"))
+        await asyncio.sleep(0.1)
+        if is_recorded:
+            # The subscriptions of its shard are in the catalog, and the store fails on the rest.
+            failing = mock.AsyncMock(side_effect=StoreFailed("the disk is gone"))
+            with mock.patch("duobus.broker.entities.topic_management.create_fragments", failing):
+                await other.unit.read_again()
+            failing.assert_awaited_once()
+        states = servers.states()
+        assert INTENT in states.values()
+        assert len(states) == 7 + 2 * is_recorded
+        other.unit.drop(store_id, "its owner is gone")
+        servers.asleep.discard(index)
+        await other.adopt(store_id)
+        await creation
+        await demand_first(servers, "a", "b")
+        assert set(servers.states().values()) == {LIVE}
+
+    run()
 
 
 @served

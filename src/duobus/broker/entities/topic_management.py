@@ -102,13 +102,15 @@ class TopicLife:
             try:
                 if row.kind == TOPIC and not row.slots:
                     await self._build(row)
-                elif row.kind == TOPIC:
-                    await self._resume_topic(row)
+                elif row.kind == TOPIC and row.state == INTENT:
+                    await self.begin_topic(row, self._found(row))
+                elif row.kind == TOPIC and row.state == DELETING:
+                    await self._end_topic(row)
             except (StoreFailed, ServiceBusError) as error:
                 # A store is away: it stays as it is until the next start.
                 self._unit.store_events(0, "unfinished", f"{row.state} of topic '{row.path}': {error}")
         for row in rows:
-            if row.kind == SUBSCRIPTION and row.state != LIVE:
+            if row.kind == SUBSCRIPTION and row.state != LIVE and not self._is_begun(row):
                 try:
                     await self._resume_subscription(row)
                 except (StoreFailed, StoreUnavailable, RowsExist) as error:
@@ -122,18 +124,63 @@ class TopicLife:
         if row.state != DELETING:
             await self.create_topic(row.namespace, from_json(row.description, TopicDescription))
 
-    async def _resume_topic(self, row: EntityRow) -> None:
+    def _found(self, topic: EntityRow) -> list[EntityRow]:
+        """The subscriptions that a topic of the catalog has or is to have."""
+        found = self._subscriptions.get((topic.namespace.lower(), topic.path.lower()), [])
+        return [row for row in found if row.state != DELETING]
+
+    def _is_begun(self, row: EntityRow) -> bool:
+        """Whether a subscription that is an intent has come to be there with its topic."""
+        topic, _, name = row.path.rsplit("/", 2)
+        found = self._unit.namespace(row.namespace).topics.get(topic.lower())
+        own = None if found is None else found.subscriptions.get(name.lower())
+        return row.state == INTENT and own is not None and own.source_no == row.entity_id
+
+    async def begin_topic(
+        self, row: EntityRow, subscriptions: Sequence[EntityRow], wishes: Sequence[EntityRow] = ()
+    ) -> Topic:
+        """Make a topic that the catalog has as an intent: nobody can send to it before it has its subscriptions.
+
+        Args:
+            row: The topic's entry.
+            subscriptions: Entries of those that were begun with it.
+            wishes: Entries of what asks for more of them; see ``make_subscription``.
+
+        Raises:
+            StoreFailed, StoreUnavailable: A store of it is away, or has failed on it; it stays an intent.
+            RowsExist: A store has what is another's.
+        """
+        topic = self._make(row.entity_id, row.namespace, from_json(row.description, TopicDescription), row.slots)
+        made = [
+            Subscription(topic, own.entity_id, from_json(own.description, SubscriptionDescription))
+            for own in subscriptions
+        ]
+        for subscription in made:
+            topic.sources[subscription.source_no] = subscription.own_settings()
+        with self._unit.catalog.together():
+            for wish in wishes:
+                about = from_json(wish.description, SubscriptionDescription)
+                made.append(self._begin_subscription(topic, about, wish.entity_id))
+        await self._finish(topic, made)
+        self._unit.namespace(row.namespace).topics[row.path.lower()] = topic
+        return topic
+
+    async def _finish(self, topic: Topic, subscriptions: Sequence[Subscription]) -> None:
+        """Have the stores hold a topic with its subscriptions, and then the catalog say that they are there."""
+        for subscription in subscriptions:
+            topic.attach(subscription)
+        await create_fragments(FragmentPlan(handle, topic.settings(), topic.rules) for handle in topic.fragments)
+        with self._unit.catalog.together():
+            self._unit.catalog.mark_live(topic.entity_id)
+            for subscription in subscriptions:
+                self._unit.catalog.mark_live(subscription.source_no)
+
+    async def _end_topic(self, row: EntityRow) -> None:
         unit = self._unit
-        if row.state == INTENT:
-            topic = self._make(row.entity_id, row.namespace, from_json(row.description, TopicDescription), row.slots)
-            await self._create_fragments(topic)
-            unit.catalog.mark_live(row.entity_id)
-            unit.namespace(row.namespace).topics[row.path.lower()] = topic
-        elif row.state == DELETING:
-            for store_id in {slot.store_id for slot in row.slots}:
-                await unit.brokers[store_id].host.drop_entity(row.entity_id)
-            self._forget(row.namespace, row.path)
-            unit.catalog.finish_delete(row.entity_id)
+        for store_id in {slot.store_id for slot in row.slots}:
+            await unit.brokers[store_id].host.drop_entity(row.entity_id)
+        self._forget(row.namespace, row.path)
+        unit.catalog.finish_delete(row.entity_id)
 
     async def _resume_subscription(self, row: EntityRow) -> None:
         topic = self._unit.namespace(row.namespace).topics.get(row.path.rsplit("/", 2)[0].lower())
@@ -192,20 +239,14 @@ class TopicLife:
                 unit.catalog.begin_create(home.name, TOPIC, about.name, to_json(about), slots), home.name, about, slots
             )
             made = [self._begin_subscription(topic, subscription) for subscription in subscriptions]
-        for subscription in made:
-            topic.attach(subscription)
         try:
-            await self._create_fragments(topic)
+            await self._finish(topic, made)
         except RowsExist:
             # To undo it would delete what is another's: the intent stays, and holds the name.
             raise
         except (StoreFailed, ServiceBusError) as error:
             unit.withdraw(topic)
             raise NotCreated(topic, error) from error
-        with unit.catalog.together():
-            unit.catalog.mark_live(topic.entity_id)
-            for subscription in made:
-                unit.catalog.mark_live(subscription.source_no)
         return topic
 
     async def update_topic(self, namespace: str, about: TopicDescription, *, profile: Profile = CLOUD) -> Topic:
@@ -450,9 +491,6 @@ class TopicLife:
     def _plan(self, topic: Topic) -> None:
         for handle in topic.fragments:
             handle.plan(FragmentPlan(handle, topic.settings(), topic.rules))
-
-    async def _create_fragments(self, topic: Topic) -> None:
-        await create_fragments(FragmentPlan(handle, topic.settings(), topic.rules) for handle in topic.fragments)
 
     def _begin_subscription(
         self, topic: Topic, about: SubscriptionDescription, needed_id: int | None = None

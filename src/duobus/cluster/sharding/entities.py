@@ -380,10 +380,8 @@ class ShardedEntities:
             broker = self._unit.brokers.get(row.slots[0].store_id)
             if broker is not None and broker.state == "open":
                 try:
-                    await self._see_to(row, wholes.get(place))
-                    if row.kind == TOPIC:
-                        own = parts.get((place[0], row.path.lower()), {})
-                        await self._see_to_subscriptions(row, wishes.get(place, {}), own)
+                    own = parts.get((place[0], row.path.lower()), {})
+                    await self._see_to(row, wholes.get(place), wishes.get(place, {}), own)
                 except (StoreFailed, ServiceBusError) as error:
                     # The next look goes on with it.
                     self._unit.store_events(row.slots[0].store_id, "unfinished", f"'{row.path}': {error}")
@@ -536,27 +534,67 @@ class ShardedEntities:
 
     # -- shards of this server ----------------------------------------------------------------------------------
 
-    async def _see_to(self, row: EntityRow, whole: EntityRow | None) -> None:
-        """Make, change or delete one shard in a store of this server."""
+    async def _see_to(
+        self,
+        row: EntityRow,
+        whole: EntityRow | None,
+        wishes: Mapping[str, EntityRow],
+        parts: Mapping[str, EntityRow],
+    ) -> None:
+        """Make, change or delete one shard in a store of this server.
+
+        Args:
+            row: The shard's entry.
+            whole: That of what it is a shard of; None: it is gone.
+            wishes: Of a topic: lower-case name to the subscriptions that the whole is to have.
+            parts: Lower-case name to those that the shard has.
+        """
         unit = self._unit
         home, key = unit.namespace(row.namespace), row.path.lower()
         share: Queue | None = home.queues.get(key) or home.topics.get(key)
         if whole is None or whole.state == DELETING:
-            if isinstance(share, Topic):
-                await unit.topics.delete_topic(home.name, key)
-            elif share is not None:
-                await unit.delete_queue(home.name, key)
-            elif row.state == INTENT:
-                unit.catalog.begin_delete(row.entity_id)
-                unit.catalog.finish_delete(row.entity_id)
-        elif whole.state == LIVE and share is None and row.state == INTENT:
-            await unit.resume(row)
-        elif whole.state == LIVE and isinstance(share, Topic):
+            await self._delete_shard(row, share)
+        elif whole.state != LIVE:
+            # Not all of it is said yet.
+            return
+        elif share is None:
+            if row.state == INTENT:
+                await self._make(row, wishes, parts)
+        elif isinstance(share, Topic):
             about = _of_shard(from_json(whole.description, TopicDescription), share.path)
             if differences(share.about, about):
                 unit.topics.put_topic(share, about)
-        elif whole.state == LIVE and share is not None:
+            await self._see_to_subscriptions(row, wishes, parts)
+        else:
             self._change_queue(row, share, _of_shard(from_json(whole.description, QueueDescription), share.path))
+
+    async def _make(self, row: EntityRow, wishes: Mapping[str, EntityRow], parts: Mapping[str, EntityRow]) -> None:
+        """Make one shard; the arguments are those of ``_see_to``.
+
+        Nobody can send to a topic's shard before it has the subscriptions that the topic is created with: what came by
+        way of another server, while the topic's creation was not answered yet, would be in none or in some of them.
+        """
+        unit = self._unit
+        if row.kind == QUEUE:
+            await unit.resume_queue(row)
+            return
+        wanted = {name: wish for name, wish in wishes.items() if wish.state != DELETING}
+        # Some may have been recorded before the store, or its owner, failed.
+        own = [part for name, part in parts.items() if name in wanted and part.state != DELETING]
+        topic = await unit.topics.begin_topic(row, own, [wish for name, wish in wanted.items() if name not in parts])
+        for entity in (topic, *topic.subscriptions.values()):
+            unit.idle_watch.begin(entity)
+            unit.forwarding.begin(entity, entity.source_no)
+
+    async def _delete_shard(self, row: EntityRow, share: Queue | None) -> None:
+        unit = self._unit
+        if isinstance(share, Topic):
+            await unit.topics.delete_topic(row.namespace, share.path)
+        elif share is not None:
+            await unit.delete_queue(row.namespace, share.path)
+        elif row.state == INTENT:
+            unit.catalog.begin_delete(row.entity_id)
+            unit.catalog.finish_delete(row.entity_id)
 
     def _change_queue(self, row: EntityRow, share: Queue, about: QueueDescription) -> None:
         unit = self._unit
@@ -570,13 +608,7 @@ class ShardedEntities:
     async def _see_to_subscriptions(
         self, row: EntityRow, wishes: Mapping[str, EntityRow], parts: Mapping[str, EntityRow]
     ) -> None:
-        """Make, change or delete the subscriptions of one shard of a topic.
-
-        Args:
-            row: The shard's entry.
-            wishes: Lower-case name to the subscriptions that the topic is to have.
-            parts: Lower-case name to those that the shard has.
-        """
+        """Make, change or delete the subscriptions of one shard; the arguments are those of ``_see_to``."""
         unit = self._unit
         topics, key = unit.namespace(row.namespace).topics, row.path.lower()
         share = topics.get(key)
@@ -615,6 +647,11 @@ class ShardedEntities:
 def _of_subscription(topic: Place, name: str) -> Place:
     """The place of a subscription of a topic, or of a shard."""
     return topic[0], subscription_path(topic[1], name).lower()
+
+
+def is_shard_to_make(row: EntityRow) -> bool:
+    """Whether an entry of a store is a topic's shard that has not been made yet."""
+    return row.kind == TOPIC and row.state == INTENT and sharded_entity_of(row.path.lower()) is not None
 
 
 def _is_same(part: EntityRow, wish: EntityRow) -> bool:

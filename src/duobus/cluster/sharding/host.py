@@ -30,8 +30,8 @@ class ShardHost(EntityHost, Protocol):
     async def read_again(self) -> None:
         """Read the catalog, and act on it."""
 
-    async def resume(self, row: EntityRow) -> None:
-        """Make what the catalog has as an intent."""
+    async def resume_queue(self, row: EntityRow) -> None:
+        """Make a queue that the catalog has as an intent."""
 
     def demand_room(self, home: Namespace, name: str, *, is_partitioned: bool) -> None:
         """Raise QuotaExceeded when the namespace has as many entities as it may."""

@@ -17,6 +17,7 @@ from duobus.spark.offsets import COUNT_BITS
 
 #: Times from here on are not exact in the SDK, which counts seconds in floating point.
 TIME_MS_END: Final = (1 << 32) * 1000
+_TIME_US_END: Final = TIME_MS_END * 1000
 #: Values of one list or map; the SDK refuses more.
 _VALUES_MAX: Final = 65_536
 
@@ -26,6 +27,7 @@ _ANNOTATIONS: Final = 0x72
 DEFERRED_IN: Final = b"x-opt-duobus-deferred-in"
 _STATES: Final = {None: "active", 0: "active", 1: "deferred", 2: "scheduled"}
 _EMPTY: Final[dict[bytes, Any]] = {}
+_NO_PROPERTIES: Final = (None,) * 8
 
 
 class Peeked(NamedTuple):
@@ -73,55 +75,176 @@ APPLICATION: Final = 0x74
 ALL: Final = frozenset({HEADER, PROPERTIES, APPLICATION})
 
 
-def decoded(data: bytes, *, has_body: bool = True, sections: frozenset[int] = ALL) -> Peeked | None:
-    """Decode a message, or return None for one that the SDK has to decode.
+#: Messages of an answer whose beginnings are taken for those of others, one after the other.
+_TRIED_MAX: Final = 5
+#: What rows need of header and annotations: partition key, number, original number, times of enqueueing, schedule and
+#: expiry, time to live, deliveries, state and dead-letter source, as ``Peeked`` has them.
+_Head = tuple[str | None, int, int | None, int | None, int | None, int | None, int | None, int | None, str, str | None]
+
+
+class MessageDecoder:
+    """Decodes the messages of an answer, most of which begin alike.
+
+    A message begins with its header and its annotations, and what a broker writes there differs in the number and the
+    time alone for most messages of an entity. So the beginning of one message is kept as a format of ``struct`` in
+    which these two are left open; what has this form is read at once. All others are read value by value.
 
     Args:
-        data: The message.
         has_body: Whether the broker was asked for bodies; otherwise the body is empty.
         sections: Those that rows need; others are passed over, and what they tell is None.
     """
-    try:
-        return _decoded(data, has_body, sections)
-    except (_Unusual, KeyError, IndexError, struct.error, UnicodeDecodeError):
-        return None
 
+    __slots__ = ("_beginning", "_has_body", "_sections", "_tried")
 
-def _decoded(data: bytes, has_body: bool, sections: frozenset[int]) -> Peeked:
-    found: dict[int, Any] = {}
-    parts: list[bytes] = []
-    at, before, end = 0, 0, len(data)
-    while at < end:
-        section = data[at + 2]
-        if data[at] or data[at + 1] != 0x53 or section < before or (section == before and section != _DATA):
+    def __init__(self, *, has_body: bool = True, sections: frozenset[int] = ALL) -> None:
+        self._has_body = has_body
+        self._sections = sections
+        self._beginning: _Beginning | None = None
+        self._tried = 0
+
+    def decoded(self, data: bytes) -> Peeked | None:
+        """Decode a message, or return None for one that the SDK has to decode."""
+        try:
+            beginning = self._beginning
+            head = None if beginning is None else beginning.head_of(data)
+            if beginning is None or head is None:
+                return self._whole(data)
+            return self._with_rest(data, beginning.end, _ANNOTATIONS, head)
+        except (_Unusual, KeyError, IndexError, struct.error, UnicodeDecodeError):
+            return None
+
+    def _whole(self, data: bytes) -> Peeked:
+        found: dict[int, Any] = {}
+        at, before, end = 0, 0, len(data)
+        while at < end and data[at + 2] <= _ANNOTATIONS:
+            before, at = _section(data, at, before)
+            if before == HEADER and HEADER not in self._sections:
+                at = _skipped(data, at)
+            else:
+                found[before], at = _READ[before](data, at)
+        head = _head(found.get(HEADER, ()), found.get(_ANNOTATIONS, _EMPTY))
+        if before == _ANNOTATIONS and self._tried < _TRIED_MAX:
+            self._tried += 1
+            self._beginning = _Beginning.of(data, at, head)
+        return self._with_rest(data, at, before, head)
+
+    def _with_rest(self, data: bytes, at: int, before: int, head: _Head) -> Peeked:
+        """The message, whose sections from a place on are read; ``before``: the last one that was."""
+        parts: list[bytes] = []
+        application: dict[bytes, Any] | None = None
+        about: Sequence[str | None] = _NO_PROPERTIES
+        sections, end, from_bytes = self._sections, len(data), int.from_bytes
+        while at < end:
+            before, at = _section(data, at, before)
+            if before == _DATA:
+                if data[at] == 0xB0:
+                    start = at + 5
+                    at = start + from_bytes(data[at + 1 : start])
+                elif data[at] == 0xA0:
+                    start = at + 2
+                    at = start + data[at + 1]
+                else:
+                    raise _Unusual
+                parts.append(data[start:at])
+            elif before in ALL and before not in sections:
+                at = _skipped(data, at)
+            elif before == PROPERTIES:
+                about, at = _properties(data, at)
+            elif before == APPLICATION:
+                application, at = _map(data, at)
+            else:
+                _, at = _READ[before](data, at)
+        if at != end or bool(parts) != self._has_body:
             raise _Unusual
-        before = section
-        at += 3
-        if section == _DATA:
-            start, at = _binary(data, at)
-            parts.append(data[start:at])
-        elif section in ALL and section not in sections:
-            at = _skipped(data, at)
-        else:
-            found[section], at = _READ[section](data, at)
-    if at != end or bool(parts) != has_body:
+        reason = description = None
+        if application:
+            reason = _strict(application.get(b"DeadLetterReason"))
+            description = _strict(application.get(b"DeadLetterErrorDescription"))
+        message_id, session, correlation_id, subject, content_type, to, reply_to, reply_session = about
+        key, number, origin, enqueued, scheduled, expires, ttl_ms, deliveries, state, source = head
+        # What ``Peeked(...)`` does, without a call of Python for each message.
+        return tuple.__new__(
+            Peeked,
+            (
+                parts[0] if len(parts) == 1 else b"".join(parts),
+                "data",
+                message_id,
+                session,
+                key,
+                correlation_id,
+                subject,
+                content_type,
+                to,
+                reply_to,
+                reply_session,
+                number,
+                origin,
+                enqueued,
+                scheduled,
+                expires,
+                ttl_ms,
+                deliveries,
+                state,
+                reason,
+                description,
+                source,
+                application,
+                number >> COUNT_BITS,
+            ),
+        )
+
+
+class _Beginning:
+    """How messages begin that are like a message that was read: all of it but the number and the time.
+
+    Attributes:
+        end: Where the next section begins.
+    """
+
+    __slots__ = ("_after", "_before", "_constants", "_lives", "_number", "_time", "_unpack", "end")
+
+    def __init__(self, data: bytes, end: int, number_at: int, time_at: int, head: _Head) -> None:
+        first, second = sorted((number_at, time_at))
+        form = struct.Struct(f">{first}sq{second - first - 8}sq{end - second - 8}s")
+        self.end = end
+        self._unpack = form.unpack_from
+        self._constants = form.unpack_from(data)[::2]
+        self._number, self._time = (1, 3) if number_at < time_at else (3, 1)
+        key, _, origin, _, scheduled, _, ttl_ms, deliveries, state, source = head
+        self._before, self._after = (key, origin, scheduled), (ttl_ms, deliveries, state, source)
+        self._lives = None if ttl_ms is None else ttl_ms * 1000
+
+    @classmethod
+    def of(cls, data: bytes, end: int, head: _Head) -> _Beginning | None:
+        """That of a message whose annotations end at a place; None when they tell the two in another form."""
+        places = _places(data, end)
+        number, time = places.get(b"x-opt-sequence-number"), places.get(b"x-opt-enqueued-time")
+        if number is None or time is None or data[number - 1] != 0x81 or data[time - 1] != 0x83:
+            return None
+        return cls(data, end, number, time, head)
+
+    def head_of(self, data: bytes) -> _Head | None:
+        """What a message tells at its beginning; None when it does not begin so."""
+        if len(data) < self.end:
+            return None
+        values = self._unpack(data)
+        enqueued = values[self._time] * 1000
+        if values[::2] != self._constants or not 0 < enqueued < _TIME_US_END:
+            return None
+        key, origin, scheduled = self._before
+        expires = None if self._lives is None else enqueued + self._lives
+        return (key, values[self._number], origin, enqueued, scheduled, expires, *self._after)
+
+
+def _section(data: bytes, at: int, before: int) -> tuple[int, int]:
+    """The code of the section at a place, which may follow that before, and where its value begins."""
+    section = data[at + 2]
+    if data[at] or data[at + 1] != 0x53 or section < before or (section == before and section != _DATA):
         raise _Unusual
-    return _peeked(
-        found.get(HEADER, ()),
-        found.get(_ANNOTATIONS, _EMPTY),
-        found.get(PROPERTIES, []),
-        found.get(APPLICATION),
-        parts[0] if len(parts) == 1 else b"".join(parts),
-    )
+    return section, at + 3
 
 
-def _peeked(
-    header: Sequence[Any],
-    annotations: dict[bytes, Any],
-    properties: list[Any],
-    application: dict[bytes, Any] | None,
-    body: bytes,
-) -> Peeked:
+def _head(header: Sequence[Any], annotations: dict[bytes, Any]) -> _Head:
     get = annotations.get
     number = get(b"x-opt-sequence-number")
     origin = get(b"x-opt-enqueue-sequence-number")
@@ -140,45 +263,28 @@ def _peeked(
     ):
         raise _Unusual
     enqueued = _micros(get(b"x-opt-enqueued-time"))
-    scheduled = _micros(get(b"x-opt-scheduled-enqueue-time"))
     key, source = get(b"x-opt-partition-key"), get(b"x-opt-deadletter-source")
-    reason = description = None
-    if application:
-        reason = _strict(application.get(b"DeadLetterReason"))
-        description = _strict(application.get(b"DeadLetterErrorDescription"))
-    message_id = to = subject = reply_to = correlation_id = content_type = session = reply_session = None
-    if properties:
-        if len(properties) < 13:
-            properties += [None] * (13 - len(properties))
-        message_id, _, to, subject, reply_to, correlation_id, content_type, *_, session, _, reply_session = [
-            value if value is None else _text(value) for value in properties
-        ]
-    return Peeked(
-        body,
-        "data",
-        message_id,
-        session,
+    return (
         None if key is None else _text(key),
-        correlation_id,
-        subject,
-        content_type,
-        to,
-        reply_to,
-        reply_session,
         number,
         origin,
         enqueued,
-        scheduled,
+        _micros(get(b"x-opt-scheduled-enqueue-time")),
         enqueued + ttl_ms * 1000 if enqueued and ttl_ms else None,
         ttl_ms or None,
         deliveries,
         _STATES.get(state, "active"),
-        reason,
-        description,
         None if source is None else _strict(source),
-        application,
-        number >> COUNT_BITS,
     )
+
+
+def _properties(data: bytes, at: int) -> tuple[Sequence[str | None], int]:
+    """Message id, session, correlation id, subject, content type, to, reply to, reply to session; and the end."""
+    values, at = _list(data, at, 13)
+    texts = [value if value is None else _text(value) for value in values]
+    texts += [None] * (13 - len(texts))
+    message_id, _, to, subject, reply_to, correlation_id, content_type, *_, session, _, reply_session = texts
+    return (message_id, session, correlation_id, subject, content_type, to, reply_to, reply_session), at
 
 
 def _text(value: Any) -> str:
@@ -196,22 +302,6 @@ def _micros(value: Any) -> int | None:
     if type(value) is not int or not 0 <= value < TIME_MS_END:
         raise _Unusual
     return value * 1000 or None
-
-
-def _binary(data: bytes, at: int) -> tuple[int, int]:
-    """Where the bytes of a data section begin and end."""
-    code = data[at]
-    if code == 0xB0:
-        start = at + 5
-        stop = start + _UINT.unpack_from(data, at + 1)[0]
-    elif code == 0xA0:
-        start = at + 2
-        stop = start + data[at + 1]
-    else:
-        raise _Unusual
-    if stop > len(data):
-        raise _Unusual
-    return start, stop
 
 
 def _map(data: bytes, at: int) -> tuple[dict[bytes, Any], int]:
@@ -289,6 +379,39 @@ def _values(data: bytes, at: int) -> tuple[list[Any], int]:
     if at != end:
         raise _Unusual
     return found, end
+
+
+def _places(data: bytes, end: int) -> dict[bytes, int]:
+    """Where the values of a message's annotations begin that have eight bytes, by their keys.
+
+    Args:
+        data: The message, whose annotations were read.
+        end: Where these end.
+    """
+    at = before = start = 0
+    while before != _ANNOTATIONS:
+        before, start = _section(data, at, before)
+        at = _skipped(data, start)
+    places: dict[bytes, int] = {}
+    key, is_key = b"", True
+    at = start + (3 if data[start] < _WIDE else 9)
+    while at < end:
+        code, at = data[at], at + 1
+        kind = _KINDS[code]
+        text_at = at + (1 if kind is _SHORT else 4)
+        width = 0
+        if kind is _SHORT:
+            width = 1 + data[at]
+        elif kind is _LONG:
+            width = 4 + int(_UINT.unpack_from(data, at)[0])
+        elif type(kind) is tuple:
+            width = kind[0]
+        if is_key:
+            key = data[text_at : at + width]
+        elif type(kind) is tuple and width == 8:
+            places[key] = at
+        at, is_key = at + width, not is_key
+    return places
 
 
 def _bool_at(data: bytes, at: int) -> tuple[bool]:

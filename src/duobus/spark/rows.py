@@ -6,6 +6,7 @@ import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
+from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
@@ -187,21 +188,23 @@ class Rows:
             source: The values that all messages have in common.
             messages: Messages, each as ``Peeked`` or as an object of the SDK.
         """
-        page: list[Any] = []
-        size = 0
-        for message in messages:
-            page.append(message)
-            size += size_of(message) if self._with_body else 0
-            if len(page) >= self._batch_rows or size >= BATCH_BYTES:
-                yield self._batch(source, page)
-                page, size = [], 0
-        if page:
+        given = iter(messages)
+        while page := list(islice(given, self._batch_rows) if not self._with_body else self._limited(given)):
             yield self._batch(source, page)
+
+    def _limited(self, messages: Iterator[Any]) -> Iterator[Any]:
+        """The next messages for one batch, whose bodies are counted."""
+        size = 0
+        for number, message in enumerate(messages, 1):
+            yield message
+            size += len(message.body) if type(message) is Peeked else size_of(message)
+            if number >= self._batch_rows or size >= BATCH_BYTES:
+                return
 
     def _batch(self, source: Source, page: list[Any]) -> Any:
         import pyarrow
 
-        is_usual = all(type(message) is Peeked for message in page)
+        is_usual = set(map(type, page)) == {Peeked}
         columns: dict[str, Sequence[Any]]
         if is_usual:
             columns = {name: list(map(get, page)) for name, get in self._taken.items()}

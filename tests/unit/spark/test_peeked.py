@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from duobus.spark import peek_decoder
 from duobus.spark.claims.lock_handles import is_deferred
 from duobus.spark.errors import EntityError
-from duobus.spark.peek_decoder import ALL, APPLICATION, PROPERTIES, Peeked, decoded
+from duobus.spark.peek_decoder import ALL, APPLICATION, PROPERTIES, MessageDecoder, Peeked
 from duobus.spark.rows import Rows, Source, rows_of, size_of
 from duobus.spark.schema import COLUMNS
 from duobus.spark.source.partition_reader import wish_of
@@ -24,6 +25,11 @@ from duobus.spark.source.settings import reading_of, source_options
 
 SOURCE = Source("namespace", "queue")
 RECEIVER: Any = SimpleNamespace(entity_path="queue", _amqp_transport=PyamqpTransport)
+
+
+def decoded(data: bytes, **wish: Any) -> Peeked | None:
+    """A message as the first of an answer."""
+    return MessageDecoder(**wish).decoded(data)
 
 
 def schema(*names: str) -> Any:
@@ -160,8 +166,13 @@ def messages(*, odd: bool) -> Any:
     ).map(b"".join)
 
 
-def row_of(message: Any, rows: Rows | None = None) -> dict[str, Any]:
-    (batch,) = (rows or rows_of(schema())).batches(SOURCE, [message])
+@cache
+def all_rows() -> Rows:
+    return rows_of(schema())
+
+
+def row_of(message: Any) -> dict[str, Any]:
+    (batch,) = all_rows().batches(SOURCE, [message])
     (row,) = batch.to_pylist()
     return dict(row)
 
@@ -203,6 +214,83 @@ def test_a_message_with_a_wrong_byte_or_cut_short_gives_the_row_of_the_sdk_too(a
     found = decoded(data)
     if found is not None:
         assert repr(_row_or_error(found)) == repr(_row_or_error(by_sdk(data, RECEIVER)))
+
+
+def with_long(data: bytes, name: str, number: int) -> bytes:
+    """A message with another value of eight bytes in its annotations; the same one if it has no such value."""
+    before, key, after = data.partition(symbol(name))
+    return before + key + after[:1] + struct.pack(">q", number) + after[9:] if after[:1] in (b"\x81", b"\x83") else data
+
+
+NO_SECTIONS: frozenset[int] = frozenset()
+LONGS = st.integers(0, 1 << 44) | st.integers(-(1 << 63), (1 << 63) - 1)
+CHANGES = st.one_of(
+    st.tuples(st.sampled_from(["x-opt-sequence-number", "x-opt-enqueued-time", "x-opt-something-else"]), LONGS),
+    st.tuples(st.integers(0, 200), st.integers(0, 255)),
+)
+
+
+def changed(data: bytes, change: Any) -> bytes:
+    """A message with another number, time or byte."""
+    where, value = change
+    if isinstance(where, str):
+        return with_long(data, where, value)
+    return data[:where] + bytes([value]) + data[where + 1 :] if where < len(data) else data[:-1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    messages(odd=False) | messages(odd=True), st.lists(CHANGES, max_size=8), st.sampled_from([ALL, frozenset[int]()])
+)
+def test_a_message_behind_others_that_are_nearly_alike_is_decoded_as_if_it_were_the_first(
+    data: bytes, changes: list[Any], sections: frozenset[int]
+) -> None:
+    decoder = MessageDecoder(sections=sections)
+    for one in (data, data, *(changed(data, change) for change in changes), data):
+        assert decoder.decoded(one) == decoded(one, sections=sections)
+
+
+@pytest.fixture
+def whole_reads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What is read value by value from its first byte on."""
+    reads: list[bytes] = []
+    read = MessageDecoder._whole
+
+    def counted(decoder: MessageDecoder, data: bytes) -> Peeked:
+        reads.append(data)
+        return read(decoder, data)
+
+    monkeypatch.setattr(MessageDecoder, "_whole", counted)
+    return reads
+
+
+def test_of_messages_that_differ_in_number_time_and_what_follows_only_the_first_is_read_whole(
+    whole_reads: list[bytes],
+) -> None:
+    decoder = MessageDecoder()
+    for number in range(1, 20):
+        data = with_long(with_long(ORDINARY, "x-opt-sequence-number", number), "x-opt-enqueued-time", 1_000 * number)
+        data = data.replace(b"\xa1\x02id", b"\xa1\x02%02d" % number)
+        found = decoder.decoded(data)
+        assert found is not None
+        assert (found.sequence_number, found.message_id) == (number, f"{number:02}")
+        assert (found.enqueued_time, found.expires_at) == (1_000_000 * number, 1_000_000 * number + 65_536_000)
+    assert len(whole_reads) == 1
+
+
+def test_an_answer_whose_messages_all_begin_in_other_ways_is_read_whole_and_soon_not_tried_any_more(
+    whole_reads: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[bytes] = []
+    find = peek_decoder._places
+    monkeypatch.setattr(peek_decoder, "_places", lambda data, end: tried.append(data) or find(data, end))  # type: ignore[func-returns-value]
+    decoder = MessageDecoder()
+    for number in range(20):
+        key = {"x-opt-partition-key": variable(0xA1, b"%d" % number), "x-opt-enqueued-time": timestamp(5)}
+        found = decoder.decoded(annotated(key) + section(0x75, variable(0xB0, b"x")))
+        assert found is not None
+        assert found.partition_key == str(number)
+    assert (len(whole_reads), len(tried)) == (20, 5)
 
 
 @settings(deadline=None)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from duobus.spark.entities import PEEK, peek
 from duobus.spark.errors import EntityError
-from duobus.spark.peek_decoder import ALL, decoded
+from duobus.spark.peek_decoder import ALL, MessageDecoder
 
 _OPERATION: Final = b"com.microsoft:peek-message"
 #: What is used of the SDK's receiver beside its public methods.
@@ -51,12 +51,12 @@ class Page:
         wish: What is wanted of them.
     """
 
-    __slots__ = ("_found", "_last", "_receiver", "_wish")
+    __slots__ = ("_decoder", "_found", "_last", "_receiver")
 
     def __init__(self, found: list[Any], receiver: Any, wish: Wish = WHOLE) -> None:
         self._found = found
         self._receiver = receiver
-        self._wish = wish
+        self._decoder = MessageDecoder(has_body=wish.body, sections=wish.sections)
         self._last = self._decoded(found[-1]) if found else None
 
     @property
@@ -65,18 +65,20 @@ class Page:
         return None if self._last is None else int(self._last.sequence_number)
 
     def __iter__(self) -> Iterator[Any]:
-        """Each message, as ``peeked.Peeked`` or as the SDK's; once."""
-        for at in range(len(self._found) - 1):
-            yield self._decoded(self._found[at])
+        """Each message, as ``peek_decoder.Peeked`` or as the SDK's; once."""
+        decoded, receiver = self._decoder.decoded, self._receiver
+        for message in self._found[:-1]:
+            if type(message) is bytes:
+                yield decoded(message) or by_sdk(message, receiver)
+            else:
+                yield message
         if self._last is not None:
             yield self._last
 
     def _decoded(self, message: Any) -> Any:
         if type(message) is not bytes:
             return message
-        wish = self._wish
-        found = decoded(message, has_body=wish.body, sections=wish.sections)
-        return found or by_sdk(message, self._receiver)
+        return self._decoder.decoded(message) or by_sdk(message, self._receiver)
 
 
 def page_of(receiver: Any, first: int, count: int, wish: Wish = WHOLE) -> Page:

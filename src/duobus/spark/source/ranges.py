@@ -175,14 +175,19 @@ def messages_of(part: Range, ask: Callable[[int, int], Page], demand: Callable[[
             if goes_on:
                 coming = thread.submit(ask, last + 1, min(PEEK, part.last - last))
             reached = number - 1
-            for message in page:
-                at = message.sequence_number
-                if at > part.last:
-                    # Behind the range, or in another fragment.
-                    reached = at if at >> COUNT_BITS == fragment else reached
-                    break
-                reached = at
-                yield message
+            if number <= last <= part.last:
+                # All of it: not looked at one by one, since this is what nearly every page is.
+                yield from page
+                reached = last
+            else:
+                for message in page:
+                    at = message.sequence_number
+                    if at > part.last:
+                        # Behind the range, or in another fragment.
+                        reached = at if at >> COUNT_BITS == fragment else reached
+                        break
+                    reached = at
+                    yield message
             if reached >= part.last:
                 return
             if not goes_on:

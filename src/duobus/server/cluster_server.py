@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from duobus.auth.authorizer import Authorizer
-from duobus.broker import MessageBroker, Namespace
+from duobus.broker import MessageBroker, Namespace, subscription_path
 from duobus.clock import Clock
 from duobus.cluster.directory import Directory
 from duobus.cluster.forwarding.connections import AmqpClusterConnections
@@ -28,7 +28,7 @@ from duobus.errors import ConfigurationError, ServiceBusError, StoreFailed, Stor
 from duobus.gateway.amqp.router import FORWARDING_NODE
 from duobus.gateway.amqp.server import AmqpServer
 from duobus.gateway.tls import client_context
-from duobus.model.descriptions import AccessRule, QueueDescription
+from duobus.model.descriptions import SUBSCRIPTION, AccessRule, QueueDescription
 from duobus.model.topology.config_file import NamespaceConfig
 from duobus.server.catalog_wait import is_lasting
 from duobus.server.composition import Server
@@ -109,8 +109,25 @@ def open_cluster_forwarding(amqp: AmqpServer, unit: ClusteredScaleUnit, node: Cl
 #: How long a start waits for another server that prepares the same catalog, in tries and seconds between them.
 _TRIES: Final = 100
 _TRY_S: Final = 0.1
+#: How long a start waits for what the configuration asks for and another server creates, in milliseconds: a store gets
+#: another owner within a lease.
+_ENTITIES_MS: Final = 8_000
+_ENTITIES_LOOK_S: Final = 0.05
+#: Missing entities that the log names.
+_NAMED: Final = 10
+_WHO_CREATES: Final = "the server that has the store of such a name creates what its own configuration asks for"
 #: Pause until a catalog is prepared again whose database went meanwhile, in seconds.
 _AGAIN_S: Final = 0.5
+
+
+def _paths_of(config: NamespaceConfig) -> Iterator[str]:
+    """Queues, topics and subscriptions of a file."""
+    for queue in config.queues:
+        yield queue.name
+    for topic in config.topics:
+        yield topic.name
+        for one in topic.subscriptions:
+            yield subscription_path(topic.name, one.name)
 
 
 class ClusterServer(Server):
@@ -314,6 +331,32 @@ class ClusterServer(Server):
             raise ConfigurationError(f"The catalog cannot be joined: {error}") from error
         if len(self.node.ownership.nodes) > NODES_MAX:
             raise ConfigurationError(f"{NODES_MAX} servers share this catalog already, which is the limit.")
+        await self._await_entities()
+
+    async def _await_entities(self) -> None:
+        """Wait until what the configuration asks for is there, whichever server creates it: clients come next."""
+        end_ms, is_told = self._clock.monotonic_ms() + _ENTITIES_MS, False
+        while missing := [path for config in self.settings.namespaces for path in self._missing(config)]:
+            some = {"number": len(missing), "entities": ", ".join(missing[:_NAMED])}
+            if self.stop_asked is not None and self.stop_asked.is_set():
+                return
+            if self._clock.monotonic_ms() >= end_ms:
+                self.log.warning("ready without entities of the configuration", **some, reason=_WHO_CREATES)
+                return
+            if not is_told:
+                is_told = True
+                self.log.info("entities of the configuration are awaited", **some, reason=_WHO_CREATES)
+            await asyncio.sleep(_ENTITIES_LOOK_S)
+
+    def _missing(self, config: NamespaceConfig) -> Iterator[str]:
+        """What a file asks for and no client could use yet."""
+        directory, space = self.unit.directory, config.name.lower()
+        for path in _paths_of(config):
+            row, spread = directory.entry(space, path.lower()), directory.sharded.get((space, path.lower()))
+            # A subscription is live once it is in all shards of its topic.
+            parts = [] if spread is None or spread.kind == SUBSCRIPTION else spread.shares
+            if row is None or any(one.state != LIVE for one in (row, *parts)):
+                yield path
 
     def _see_rules(self, authorizer: Authorizer, directory: Directory) -> None:
         """Another server may have changed the access rules of a namespace: they count here, too."""

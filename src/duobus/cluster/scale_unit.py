@@ -129,6 +129,11 @@ class ClusteredScaleUnit(ScaleUnit):
         """What gives broker time, also while no store is here."""
         return self._time
 
+    def clock_ahead_ms(self, time: BrokerTime) -> int:
+        """See ScaleUnit; that of the store which is furthest off."""
+        times = [broker.commit_loop.time for broker in self.brokers.values()]
+        return max((one.ahead_ms for one in (time, *times) if not one.has_ended), key=abs)
+
     def _is_adopted(self, entity_id: int) -> bool:
         return self.directory.store_of_id(entity_id) in self.adopted and entity_id not in self.absent
 

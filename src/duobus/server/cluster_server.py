@@ -352,9 +352,9 @@ class ClusterServer(Server):
         """What a file asks for and no client could use yet."""
         directory, space = self.unit.directory, config.name.lower()
         for path in _paths_of(config):
-            row, spread = directory.entry(space, path.lower()), directory.sharded.get((space, path.lower()))
+            row, sharded = directory.entry(space, path.lower()), directory.sharded.get((space, path.lower()))
             # A subscription is live once it is in all shards of its topic.
-            parts = [] if spread is None or spread.kind == SUBSCRIPTION else spread.shares
+            parts = [] if sharded is None or sharded.kind == SUBSCRIPTION else sharded.shares
             if row is None or any(one.state != LIVE for one in (row, *parts)):
                 yield path
 

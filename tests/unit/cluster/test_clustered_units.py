@@ -74,6 +74,7 @@ async def test_a_store_that_comes_from_a_server_whose_clock_is_ahead_ends_no_loc
     hall.disks[other].commit(ahead)
     await first.adopt(other)
     assert first.unit.brokers[other].now_ms() == hall.clock.now_ms() + 60_000
+    assert first.unit.clock_ahead_ms(first.unit.time) == -60_000
     await asyncio.sleep(9)
     assert payloads(box) == [b"a"]
     reply = Box()

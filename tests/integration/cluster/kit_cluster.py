@@ -132,6 +132,10 @@ class Cluster:
         address: str = self._known[number]["admin_url"]
         return address.replace("localhost", self.host(number))
 
+    def tls_port(self, number: int) -> int:
+        """Where a server takes AMQP over TLS."""
+        return int(self._known[number]["tls_port"])
+
     def client(self, number: int, **options: Any) -> ServiceBusClient:
         return prompt_client(ServiceBusClient.from_connection_string(self.address(number), **options))
 

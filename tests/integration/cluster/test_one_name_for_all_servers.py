@@ -10,11 +10,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 from kit_cluster import Cluster, Plain, running_cluster
 
+from duobus.clock import Clock, Entropy
+from duobus.gateway.tls import SelfSigned, TlsFiles
 from duobus.ha.sdk import prompt_client
 from kits.haproxy import HAProxy, running_haproxy
 
@@ -34,8 +36,15 @@ def http_port_of(cluster: Cluster, number: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running_cluster(tmp_path_factory.mktemp("cluster")) as found:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    """What each server has: a certificate that is good for the one name."""
+    return SelfSigned(tmp_path_factory.mktemp("tls"), Clock(), Entropy()).ensure(())
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory, certificates: TlsFiles) -> Iterator[Cluster]:
+    words = ["--tls-cert", str(certificates.certificate), "--tls-key", str(certificates.key)]
+    with running_cluster(tmp_path_factory.mktemp("cluster"), more=lambda _number: words) as found:
         found.await_served()
         yield found
 
@@ -44,7 +53,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def proxy(servers: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HAProxy]:
     ports = [(port_of(servers, number), http_port_of(servers, number)) for number in servers.servers]
     http_ports = [(http_port, http_port) for _, http_port in ports]
-    with running_haproxy(tmp_path_factory.mktemp("haproxy"), {"amqp": ports, "http": http_ports}) as found:
+    tls_ports = [(servers.tls_port(number), http_port) for number, (_, http_port) in enumerate(ports)]
+    sections = {"amqp": ports, "amqps": tls_ports, "http": http_ports}
+    with running_haproxy(tmp_path_factory.mktemp("haproxy"), sections) as found:
         with admin_at(servers, found.ports["http"]) as admin:
             for name in QUEUES:
                 admin.create_queue(name)
@@ -81,6 +92,40 @@ def test_clients_of_one_name_are_spread_over_the_servers_and_reach_every_queue(
         for bus in buses:
             bus.close()
     assert all(int(row["stot"]) > 0 for row in proxy.rows("amqp").values())
+
+
+@pytest.mark.parametrize("section", ["amqps", "http"])
+def test_tls_and_websocket_pass_through_to_the_servers_whose_certificate_clients_verify(
+    servers: Cluster, proxy: HAProxy, certificates: TlsFiles, section: str
+) -> None:
+    # The port of HTTP takes WebSocket, and tells TLS by its first byte.
+    transport = TransportType.AmqpOverWebsocket if section == "http" else TransportType.Amqp
+    address = "Endpoint=sb://localhost;SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=SAS_KEY_VALUE"
+    before = {name: int(row["stot"]) for name, row in proxy.rows(section).items()}
+    buses = [
+        prompt_client(
+            ServiceBusClient.from_connection_string(
+                address,
+                custom_endpoint_address=f"sb://localhost:{proxy.ports[section]}",
+                transport_type=transport,
+                connection_verify=str(certificates.authority),
+            )
+        )
+        for _ in range(3)
+    ]
+    try:
+        for number, bus in enumerate(buses):
+            with bus.get_queue_sender(QUEUES[number]) as sender, bus.get_queue_receiver(QUEUES[number]) as receiver:
+                sender.send_messages(ServiceBusMessage(section))
+                (message,) = receiver.receive_messages(1, max_wait_time=10)
+                assert str(message) == section
+                receiver.complete_message(message)
+    finally:
+        for bus in buses:
+            bus.close()
+    after = {name: int(row["stot"]) for name, row in proxy.rows(section).items()}
+    # Those with the fewest connections get the next one.
+    assert all(after[name] > before[name] for name in after)
 
 
 def test_clients_go_on_when_a_server_behind_the_name_is_killed(servers: Cluster, proxy: HAProxy) -> None:

@@ -232,7 +232,9 @@ def test_a_spread_queue_is_managed_at_every_server(pair: Cluster) -> None:
         with pair.client(1) as bus, bus.get_queue_sender("managed") as sender:
             for index in range(6):
                 sender.send_messages(ServiceBusMessage(str(index)))
-        assert first.get_queue_runtime_properties("managed").active_message_count == 6
+        told = first.get_queue_runtime_properties("managed")
+        assert told.active_message_count == 6
+        assert told.accessed_at_utc >= told.created_at_utc
         about.max_delivery_count = 3
         second.update_queue(about)
         end = time.monotonic() + 60

@@ -12,6 +12,7 @@ from aiohttp.test_utils import make_mocked_request
 from duobus.cluster.http.shards import HttpShardRouter, summed
 from duobus.cluster.shards import SHARDED, ShardedEntityMap, assign_shards
 from duobus.errors import ArgumentInvalid, MessageLockLost, StoreUnavailable
+from duobus.gateway.rest.atom.xml.writer import time_text
 from duobus.gateway.rest.request_target import parse_target
 from duobus.gateway.rest.runtime.routes import call_of
 from duobus.model.address import shard_path
@@ -134,6 +135,14 @@ def test_numbers_of_all_shares_are_added_up() -> None:
         )
 
     assert summed(entry(0, 0), [entry(10, 1), entry(20, 2)]) == entry(30, 3)
+
+
+def test_an_entity_was_used_last_when_its_part_was_that_was_used_last() -> None:
+    parts = [f"<AccessedAt>{time_text(at_ms)}</AccessedAt>" for at_ms in (0, 1_700_000_000_000, 1_700_000_000_007)]
+    assert summed(parts[0], [parts[2], parts[1]]) == parts[2]
+    assert summed(parts[1], [parts[0]]) == parts[1]
+    assert summed(parts[0], []) == parts[0]
+    assert summed("<CreatedAt>x</CreatedAt>", parts) == "<CreatedAt>x</CreatedAt>"
 
 
 @in_loop

@@ -34,6 +34,8 @@ from duobus.gateway.rest.runtime.sends import SEND_BYTES_MAX, is_batch_type
 PAUSE_S: Final = 0.25
 
 _NUMBER: Final = re.compile(r"<(SizeInBytes|(?:d2p1:)?[A-Za-z]*MessageCount)>(\d+)<")
+#: Its times have one form, so that the later one is the greater text.
+_ACCESSED: Final = re.compile(r"<AccessedAt>([^<]*)<")
 
 #: Sends a request on to a path of a shard, by its number; None when it has no server. With a body in place of its own.
 Send = Callable[[int, str, bytes | None], Awaitable[web.StreamResponse | None]]
@@ -146,11 +148,13 @@ def _shard_of(sharded: ShardedEntityMap, about: BrokerProperties) -> int:
 
 
 def summed(text: str, parts: list[str]) -> str:
-    """An entry with the numbers of its parts, added up."""
+    """An entry with the numbers of its parts, added up, and the last time at which any of them was used."""
     totals: dict[str, int] = {}
     for part in parts:
         for name, number in _NUMBER.findall(part):
             totals[name] = totals.get(name, 0) + int(number)
+    last = max((at for one in (text, *parts) for at in _ACCESSED.findall(one)), default="")
+    text = _ACCESSED.sub(f"<AccessedAt>{last}<", text)
     return _NUMBER.sub(lambda found: f"<{found[1]}>{totals.get(found[1], 0)}<", text)
 
 

@@ -339,14 +339,6 @@ class ScaleUnit:
         """Broker time."""
         return self.time.now_ms()
 
-    def clock_ahead_ms(self, time: BrokerTime) -> int:
-        """How far the wall clock is ahead of broker time; negative when it is behind.
-
-        Args:
-            time: The server's.
-        """
-        return time.ahead_ms
-
     def _queues(self) -> Iterator[Queue]:
         for space in self.namespaces.values():
             yield from space.entities()

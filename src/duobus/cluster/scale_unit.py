@@ -44,37 +44,36 @@ _SETTLE_LOOK_S: Final = 0.02
 
 
 class LeasedTime(BrokerTime):
-    """Broker time of one store, which stands still where its lease ends.
+    """Broker time for one store, which stands still where its lease ends.
 
     Whatever a message broker decides begins with a look at the time. A process that was stopped and goes on behind the
     end of its lease meets this first, whichever event comes first: nothing is locked, delivered or released (I55).
 
-    Each store has a time of its own: one that comes from a server whose clock is ahead goes on where that server has
-    left off, and locks in the other stores last for as long as was said.
-
     Args:
-        time: The server's, with which the store's begins. Jumps of the wall clock since the start are not in it.
+        inner: Broker time.
         clock: Whose monotonic time leases are counted on.
         ends_ms: Until when the lease lasts, there.
     """
 
-    __slots__ = ("_ends_ms",)
+    __slots__ = ("_ends_ms", "_inner", "_leased_clock")
 
-    def __init__(self, time: BrokerTime, clock: Clock, ends_ms: Callable[[], int]) -> None:
+    def __init__(self, inner: BrokerTime, clock: Clock, ends_ms: Callable[[], int]) -> None:
         super().__init__(clock)
-        self._now = time.now_ms()
-        # What other servers did meanwhile is known to nobody here, so that a clock that is ahead cannot be told.
-        self.is_begun = True
+        self._inner = inner
+        # What other servers did meanwhile is known to nobody here, so that a clock that is ahead cannot be told; and to
+        # start again with the first store that comes would set back what locks of others were given by.
+        inner.is_begun = True
+        self._leased_clock = clock
         self._ends_ms = ends_ms
 
     @property
     def has_ended(self) -> bool:
         """See BrokerTime."""
-        return self._clock.monotonic_ms() >= self._ends_ms()
+        return self._leased_clock.monotonic_ms() >= self._ends_ms()
 
     def raise_to(self, committed_ms: int) -> None:
-        """See BrokerTime; also behind the end of the lease."""
-        self._now = max(super().now_ms(), committed_ms)
+        """See BrokerTime."""
+        self._inner.raise_to(committed_ms)
 
     def now_ms(self) -> int:
         """See BrokerTime.
@@ -84,7 +83,7 @@ class LeasedTime(BrokerTime):
         """
         if self.has_ended:
             raise StoreUnavailable("The lease of this messaging store has ended; another server has it. Try again.")
-        return super().now_ms()
+        return self._inner.now_ms()
 
 
 class ClusteredScaleUnit(ScaleUnit):
@@ -128,11 +127,6 @@ class ClusteredScaleUnit(ScaleUnit):
     def time(self) -> BrokerTime:
         """What gives broker time, also while no store is here."""
         return self._time
-
-    def clock_ahead_ms(self, time: BrokerTime) -> int:
-        """See ScaleUnit; that of the store which is furthest off."""
-        times = [broker.commit_loop.time for broker in self.brokers.values()]
-        return max((one.ahead_ms for one in (time, *times) if not one.has_ended), key=abs)
 
     def _is_adopted(self, entity_id: int) -> bool:
         return self.directory.store_of_id(entity_id) in self.adopted and entity_id not in self.absent

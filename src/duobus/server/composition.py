@@ -271,7 +271,7 @@ class Server:
         yield from samples(self.unit, self.amqp, started_ms, self._skew.skews, self._numbers_of_cluster())
         yield from samples_of_process(self.rest, self.certificates)
         yield from samples_of_relays(self.relays.hub)
-        yield Sample("duobus_clock_ahead_seconds", (), self.unit.clock_ahead_ms(self._time) / 1000)
+        yield Sample("duobus_clock_ahead_seconds", (), self._time.ahead_ms / 1000)
 
     def _numbers_of_cluster(self) -> Iterable[tuple[str, float]]:
         """Name and value of what a server among others counts beside the rest."""

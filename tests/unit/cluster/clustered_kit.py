@@ -36,7 +36,7 @@ class Owner:
             store = self.hall.disks[number]
             store.close()
             writer = self.writers[number] = HeldWriter(self.hall.loop, store)
-            time = LeasedTime(self.unit.time, self.hall.clock, lambda number=number: self.ends_ms[number])
+            time = LeasedTime(BrokerTime(self.hall.clock), self.hall.clock, lambda number=number: self.ends_ms[number])
             entropy = SeededEntropy(f"{number}-{self.hall.loop.time()}")
             broker = MessageBroker(number, store, writer, time=time, entropy=entropy, watcher=self.unit)
             await self.unit.adopt(broker, self.unit.directory)

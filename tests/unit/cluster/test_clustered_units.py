@@ -8,14 +8,10 @@ from typing import Any
 import pytest
 from clustered_kit import Owner
 
-from duobus.clock import BrokerTime
-from duobus.cluster.scale_unit import SETTLE_S, LeasedTime
+from duobus.cluster.scale_unit import SETTLE_S
 from duobus.errors import StoreUnavailable
 from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
-from duobus.storage.interface import CommitBatch
-from kits.broker import Box, Hall, answers, batch, payloads, receiver, settlement, simulated, simulated_over, turns
-from simulation.world.clock import SimulatedClock
-from simulation.world.loop import SimulationLoop
+from kits.broker import Box, Hall, answers, batch, payloads, receiver, settlement, simulated, turns
 
 
 async def _two(hall: Hall, **properties: Any) -> tuple[Owner, Owner, int]:
@@ -55,45 +51,6 @@ async def test_what_was_taken_is_stored_and_answered_before_a_store_is_left(hall
     assert answers(sent) == [None]
     # First nothing new is taken in, then links are ended.
     assert first.told[-2:] == [(queue, True, False), (queue, True, True)]
-
-
-@simulated_over(2)
-async def test_a_store_that_comes_from_a_server_whose_clock_is_ahead_ends_no_lock_in_another_store(hall: Hall) -> None:
-    first, _, number = await _two(hall, lock_duration_ms=10_000)
-    (other,) = hall.disks.keys() - {number}
-    queue = first.queue()
-    queue.send(batch(b"a"))
-    await turns()
-    _, box = receiver(queue, 5)
-    await turns()
-    assert payloads(box) == [b"a"]
-    left = await first.unit.leave(other, "it moves")
-    assert left is not None
-    await left.close()
-    ahead = CommitBatch(hall.disks[other].open().last_commit_no + 1, hall.clock.now_ms() + 60_000)
-    hall.disks[other].commit(ahead)
-    await first.adopt(other)
-    assert first.unit.brokers[other].now_ms() == hall.clock.now_ms() + 60_000
-    assert first.unit.clock_ahead_ms(first.unit.time) == -60_000
-    await asyncio.sleep(9)
-    assert payloads(box) == [b"a"]
-    reply = Box()
-    queue.settle(settlement(box.ready[0], reply=reply))
-    await turns()
-    assert [(done.error, done.lost) for done in reply.ready] == [(None, [])]
-
-
-def test_the_time_of_a_store_begins_with_that_of_its_server_which_no_jump_of_the_clock_has_moved() -> None:
-    loop = SimulationLoop()
-    clock = SimulatedClock(loop)
-    server = BrokerTime(clock)
-    start_ms = server.now_ms()
-    clock.jump(3_600_000)
-    store = LeasedTime(server, clock, lambda: 1_000_000)
-    assert store.now_ms() == start_ms
-    store.raise_to(start_ms + 60_000)
-    assert (store.now_ms(), server.now_ms()) == (start_ms + 60_000, start_ms)
-    loop.close()
 
 
 @simulated

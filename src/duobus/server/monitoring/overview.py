@@ -76,7 +76,7 @@ class ServerOverview:
             # Rates are of this time, which no change of the clock bends.
             "uptimeMs": self._clock.monotonic_ms() - self._began_ms,
             "nowMs": self._clock.now_ms(),
-            "clockAheadMs": None if self._time is None else self._unit.clock_ahead_ms(self._time),
+            "clockAheadMs": None if self._time is None else self._time.ahead_ms,
             "memoryBytes": memory_in_use(),
             "connections": len(amqp.peers),
             "connectionsOpened": amqp.connections_opened,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import threading
 from pathlib import Path
 from time import gmtime, strftime
@@ -18,6 +19,7 @@ _TRIES: Final = 10
 _TRY_S: Final = 0.02
 #: Bytes of it that are read, for whoever finds it locked; a host name has up to 255.
 _READ_BYTES: Final = 500
+_PROCESS: Final = re.compile(r"with process id (\d+)")
 
 
 class FolderLock:
@@ -92,10 +94,34 @@ def holder_of(data: Path) -> str | None:
         fd = os.open(data / NAME, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
+    pause, text = threading.Event(), ""
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _holder(fd) or "another process"
+        for number in range(_TRIES):
+            if number:
+                pause.wait(_TRY_S)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                text = _holder(fd)
+                # Whoever has just taken it has not said so yet: the file tells of one before, or of nobody.
+                if _may_run(text):
+                    return text
+            else:
+                return None
+        return text or "another process"
     finally:
         os.close(fd)
-    return None
+
+
+def _may_run(holder: str) -> bool:
+    """Whether the process by which a holder describes itself is there, or may be another user's."""
+    found = _PROCESS.search(holder)
+    if found is None:
+        return False
+    try:
+        os.kill(int(found[1]), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True

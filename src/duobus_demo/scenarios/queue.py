@@ -54,11 +54,11 @@ class _Holder:
         self._receiver: ServiceBusReceiver | None = None
         self._held: list[ServiceBusReceivedMessage] = []
 
-    def hold(self, run: RunState) -> None:
-        """Take messages until there are enough."""
+    def hold(self, run: RunState, feed: Feed) -> None:
+        """Take messages until there are enough; more are sent when there are none."""
         self._receiver = self._client.get_queue_receiver(run.queue)
         run.wait_until(
-            lambda: self._has_enough(run), _PHASE_TIMEOUT_S, f"{LOCKS_HELD_MIN} messages to hold the locks of"
+            lambda: self._has_enough(run, feed), _PHASE_TIMEOUT_S, f"{LOCKS_HELD_MIN} messages to hold the locks of"
         )
 
     def count(self, at_ms: int) -> int:
@@ -77,16 +77,20 @@ class _Holder:
         self.drop()
         self._client.close()
 
-    def _has_enough(self, run: RunState) -> bool:
+    def _has_enough(self, run: RunState, feed: Feed) -> bool:
         assert self._receiver is not None
         # Where messages come slowly the first locks have run out before the last are there.
         soon_ms = run.clock.now_ms() + _LASTING_MS
         self._held = [message for message in self._held if _lasts(message, soon_ms)]
         wanted = _HELD_TARGET - len(self._held)
         try:
-            self._held += self._receiver.receive_messages(max_message_count=wanted, max_wait_time=1)
+            found = self._receiver.receive_messages(max_message_count=wanted, max_wait_time=1)
         except UNKNOWN_OUTCOME:
             return False
+        self._held += found
+        if not found:
+            # Receivers that were told to stand by have taken what they had asked for before.
+            feed.allow(feed.taken + wanted)
         return len(self._held) >= LOCKS_HELD_MIN
 
 
@@ -170,7 +174,7 @@ class QueueScenario:
         run, server = self._run, self._server
         holder = _Holder(self._endpoints[0])
         try:
-            holder.hold(run)
+            holder.hold(run, self._feed)
             run.may_receive.set()
             self._feed.allow(None)
             freeze_in_the_middle(run, server, lambda: self._account.in_flight >= UNSETTLED_SENDS_MIN)

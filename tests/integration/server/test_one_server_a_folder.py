@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -49,6 +51,30 @@ def test_whoever_looks_who_has_a_folder_keeps_no_server_out(tmp_path: Path) -> N
     lock.take("a server", Clock())
     timer.join()
     lock.release()
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_the_holder_of_a_folder_is_not_taken_for_one_before_that_was_killed(tmp_path: Path, is_empty: bool) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (tmp_path / "duobus.lock").write_text("" if is_empty else f"a server with process id {ended.pid}, since 2026\n")
+    fd = os.open(tmp_path / "duobus.lock", os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    # It has the lock, and says so a moment later.
+    text = f"a command with process id {os.getpid()}, since 2026"
+    timer = threading.Timer(0.05, os.pwrite, [fd, f"{text}\n".ljust(80).encode(), 0])
+    timer.start()
+    assert holder_of(tmp_path) == text
+    timer.join()
+    os.close(fd)
+
+
+def test_a_holder_that_says_nothing_is_another_process(tmp_path: Path) -> None:
+    fd = os.open(tmp_path / "duobus.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    assert holder_of(tmp_path) == "another process"
+    os.close(fd)
+    assert holder_of(tmp_path) is None
 
 
 def test_joined_servers_need_folders_of_their_own(tmp_path: Path) -> None:

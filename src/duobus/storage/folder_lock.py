@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from time import gmtime, strftime
 from typing import Final
@@ -72,16 +73,22 @@ class FolderLock:
 
 def _locked(fd: int) -> bool:
     """Whether this process has the lock now."""
-    pause = threading.Event()
-    for number in range(_TRIES):
-        if number:
-            pause.wait(_TRY_S)
+    for _ in _tries():
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             continue
         return True
     return False
+
+
+def _tries() -> Iterator[None]:
+    """So many turns, with a pause between two."""
+    pause = threading.Event()
+    for number in range(_TRIES):
+        if number:
+            pause.wait(_TRY_S)
+        yield
 
 
 def _holder(fd: int) -> str:
@@ -94,11 +101,9 @@ def holder_of(data: Path) -> str | None:
         fd = os.open(data / NAME, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    pause, text = threading.Event(), ""
+    text = ""
     try:
-        for number in range(_TRIES):
-            if number:
-                pause.wait(_TRY_S)
+        for _ in _tries():
             try:
                 fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -37,14 +37,15 @@ from duobus.cluster.connection import CONNECT_S, FRAME_SIZE, IDLE_MS, connect
 from duobus.cluster.proxy.link import ProxiedLink
 from duobus.cluster.proxy.upstream import UpstreamConnection
 from duobus.cluster.proxy.via_link import BorrowedViaLink, RemoteViaLink, demand_same
-from duobus.cluster.sharding.link import ShardedEndpoint, demand_direction, demand_ordinary
+from duobus.cluster.sharding.link import ShardedEndpoint, ShardedLink, demand_direction, demand_ordinary
 from duobus.cluster.sharding.management import ShardedManagementNode
 from duobus.cluster.sharding.receiver import ShardedReceiver
 from duobus.cluster.sharding.sender import ShardedSender
 from duobus.cluster.sharding.sessions import SessionSearch, wants_session
+from duobus.cluster.sharding.via_link import ShardedViaLink
 from duobus.errors import DetachForced, ServerBusy, Unauthorized
 from duobus.gateway.amqp.attach import is_via_session
-from duobus.gateway.amqp.links.link import first_of, via_entity
+from duobus.gateway.amqp.links.link import first_of, second_entity, via_entity, via_shard
 from duobus.gateway.tls import untrusted
 from duobus.model.address import Address, not_found
 from duobus.model.descriptions import Right
@@ -97,7 +98,7 @@ class ClusterRouter:
         self._turn = 0
         self._nodes: dict[tuple[str, ...], ShardedManagementNode] = {}
         # Links of the client, and those beside them on which its transactions send.
-        self._vias: dict[Link, RemoteViaLink] = {}
+        self._vias: dict[Link, RemoteViaLink | ShardedViaLink] = {}
         # What a transaction settles of others' deliveries at this moment: the client's range, and their number.
         self._named: dict[tuple[int, int], int] = {}
         # What begins when every owner is ready to do transactions.
@@ -163,10 +164,9 @@ class ClusterRouter:
         if self.is_proxied and link.remote is not None and is_via_session(link.remote):
             # It is not this entity's: see attaching.
             return False
-        beside = self._needs_via(link, address, where, is_sharded=sharded is not None)
+        beside = self._needs_via(link, address, where, sharded)
         if beside is not None:
-            via = self._vias[link] = RemoteViaLink(peer, link, address.path, self._owners, again)
-            beside.attach_beside(via)
+            self._attach_via(beside, link, address.path, again)
             return True
         if where == HERE:
             return False
@@ -200,7 +200,9 @@ class ClusterRouter:
             return UNKNOWN
         return self._owners.where(namespace, address.key)
 
-    def _needs_via(self, link: Link, address: Address, where: str, *, is_sharded: bool) -> ProxiedLink | None:
+    def _needs_via(
+        self, link: Link, address: Address, where: str, sharded: ShardedEntityMap | None
+    ) -> ProxiedLink | None:
         """The link on an entity of another server by way of which transactions send on a link; None when they do not.
 
         It is asked for once: from then on there is a link beside it.
@@ -208,9 +210,23 @@ class ClusterRouter:
         if link.is_sender or address.is_management or self.is_proxied or link in self._vias:
             return None
         first = first_of(self._peer, link.session)
-        if not isinstance(first, ProxiedLink) or (where in (MOVING, UNKNOWN) and not is_sharded):
+        if not isinstance(first, ProxiedLink) or (where in (MOVING, UNKNOWN) and sharded is None):
             return None
-        return first if is_sharded or where == HERE or not first.is_of(self.upstream(where)) else None
+        if isinstance(first, ShardedLink):
+            # Nothing goes by way of itself.
+            return (
+                None if sharded is not None and sharded.row.entity_id == first.sharded_entity.row.entity_id else first
+            )
+        return first if sharded is not None or where == HERE or not first.is_of(self.upstream(where)) else None
+
+    def _attach_via(self, first: ProxiedLink, link: Link, path: str, again: Callable[[], None]) -> None:
+        """Make a link beside a client's own, by way of the first entity of its session."""
+        if isinstance(first, ShardedLink):
+            whole = self._vias[link] = ShardedViaLink(first, link, path, again)
+            whole.start()
+        else:
+            via = self._vias[link] = RemoteViaLink(self._peer, link, path, self._owners, again)
+            first.attach_beside(via)
 
     def send_via(self, link: Link, event: Transfers) -> bool:
         """Have a transaction send something by way of its session's first entity; False when that is the link's own."""
@@ -226,13 +242,9 @@ class ClusterRouter:
         BorrowedViaLink(self._peer, link, queue, proxied.segments, proxied.path).take(event)
         return True
 
-    def demand_first(self, session: Session) -> Queue:
-        """The entity of this server by way of which another server's client sends.
-
-        Raises:
-            DetachForced: The entity is not here, or not any more.
-        """
-        via = via_entity(self._peer, session)
+    def demand_first(self, session: Session, shard: str | None) -> Queue:
+        """See LinkRouter."""
+        via = via_entity(self._peer, session) if shard is None else via_shard(self._peer, session, shard)
         if via is None:
             raise DetachForced(
                 "The session does not begin with a coordinator and an entity of this server. Attach again."
@@ -250,6 +262,9 @@ class ClusterRouter:
             return
         whole: ShardedEndpoint
         demand_direction(link, address, sharded)
+        first = first_of(self._peer, link.session)
+        if link.is_sender and isinstance(first, ShardedLink) and not first.sharded_entity.is_beside(sharded):
+            raise second_entity(first.path, address.path)
         arguments = self._peer, link, address, sharded, self._owners, self.upstream
         if link.is_sender and sharded.about.requires_session and not address.sub_queue and wants_session(link):
             self._turn += 1
@@ -385,12 +400,15 @@ class ClusterRouter:
             upstream.tick(monotonic_ms)
             if upstream.is_gone:
                 del self._upstreams[address]
+        for via in self._vias.values():
+            via.tick(monotonic_ms)
         for link in [link for link, via in self._vias.items() if via.is_over]:
             self._vias.pop(link).end()
 
     def node_links(self) -> list[ProxiedLink]:
         """Links with owners that are no endpoints: of management nodes of sharded queues, and beside others."""
-        return [link for node in self._nodes.values() for link in node.parts()] + list(self._vias.values())
+        wholes = [*self._nodes.values(), *self._vias.values()]
+        return [link for whole in wholes for link in whole.parts()]
 
     def close(self) -> None:
         """The client is gone: its locks are given back by those who gave them."""

@@ -122,6 +122,10 @@ class ShardedEntityMap:
         """The store of a shard."""
         return self.shares[index].slots[0].store_id
 
+    def is_beside(self, other: ShardedEntityMap) -> bool:
+        """Whether both are the same entity, or subscriptions of one topic."""
+        return (self.topic or self).row.entity_id == (other.topic or other).row.entity_id
+
     def subscription(self, row: EntityRow) -> ShardedEntityMap:
         """A subscription of this topic."""
         name = row.path.rpartition("/")[2]

@@ -74,7 +74,8 @@ class ShardedRoom:
 
 
 @asynccontextmanager
-async def sharded_entities(**properties: Any) -> AsyncIterator[ShardedRoom]:
+async def sharded_entities(*, together: bool = False, **properties: Any) -> AsyncIterator[ShardedRoom]:
+    """A queue of two shards; ``together``: one server has both."""
     slots = assign_shards(FRAGMENTS, [1, 2])
     rows = []
     async with (
@@ -82,7 +83,7 @@ async def sharded_entities(**properties: Any) -> AsyncIterator[ShardedRoom]:
         serving(QueueDescription(name="one")) as one,
         serving(QueueDescription(name="two")) as two,
     ):
-        owners = {1: one, 2: two}
+        owners = {1: one, 2: one if together else two}
         for number, server in owners.items():
             (store_id,) = server.unit.brokers
             own = tuple(type(slot)(slot.slot, slot.fragment_no, store_id) for slot in slots[number - 1])

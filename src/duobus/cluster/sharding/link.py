@@ -139,7 +139,7 @@ class ShardLink(ProxiedLink):
         if remote is None or self.uplink is not None or whole.branches.get(self.index) is not self:
             return
         self._upstream, self.session = upstream, session
-        address = whole.address_of(self.index)
+        address = whole.target_of(self.index)
         attach = session.owner.attach_receiver if self.link.is_sender else session.owner.attach_sender
         self.uplink = attach(
             whole.next_name(),
@@ -147,7 +147,7 @@ class ShardLink(ProxiedLink):
             Target(address="front" if self.link.is_sender else address),
             snd_settle_mode=2 if remote.snd_settle_mode is None else remote.snd_settle_mode,
             rcv_settle_mode=remote.rcv_settle_mode or 0,
-            properties={TELLS: True} if self.link.is_sender else whole.asked_properties,
+            properties={TELLS: True} if self.link.is_sender else whole.properties_of(self.index),
         )
         self.uplink.context = self
         if self.link.is_sender:
@@ -303,10 +303,20 @@ class ShardedLink(ShardedEndpoint):
         # Each owner is to send on what the client sends by way of the queue.
         self.asked_properties = {key: value for key, value in asked.items() if str(key) == TRANSFER_DESTINATION}
         self.branches: dict[int, ShardLink] = {}
+        self.is_entity = True
         self._since_ms = -1
         self._size_max: int | None = None
 
     # -- shard links -----------------------------------------------------------------------------------------------
+
+    def target_of(self, index: int) -> str:
+        """What a shard link is attached to at the owner."""
+        return self.address_of(index)
+
+    def properties_of(self, index: int) -> dict[str, Any]:
+        """Properties of the attach of a shard link on which the client sends."""
+        del index
+        return self.asked_properties
 
     def parts(self) -> Sequence[ProxiedLink]:
         """See ProxiedLink."""

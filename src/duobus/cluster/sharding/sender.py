@@ -73,6 +73,11 @@ class ShardedSender(ShardedLink):
         if self.peer.router.send_via(self.link, event):
             self.top_up()
             return
+        self.take(event)
+        self.top_up()
+
+    def take(self, event: Transfers) -> None:
+        """Pass one delivery of a transaction on, to the owner of the fragment of its key."""
         state = event.state
         try:
             share = self._place(event)(self.sharded_entity, event.payloads[0])
@@ -85,7 +90,6 @@ class ShardedSender(ShardedLink):
             self._reject([event.first_delivery_id], event.settled, error)
         else:
             shard_link.take(event)
-        self.top_up()
 
     def _of_transaction(self, state: Any) -> ShardLink | None:
         """Where a message without a key goes: to the owner that does its transaction already, or the next in turn."""

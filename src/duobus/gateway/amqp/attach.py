@@ -172,7 +172,8 @@ def is_via_session(attach: Attach) -> bool:
 
 def _attach_via_session(peer: Peer, link: Link, address: Address) -> None:
     """Another server's client sends in transactions, by way of the entity with which its session began."""
-    via = peer.router.demand_first(link.session)
+    shard = next((value for key, value in (_remote(link).properties or {}).items() if str(key) == VIA_SESSION), True)
+    via = peer.router.demand_first(link.session, shard if isinstance(shard, str) else None)
     endpoint = ViaLink(peer, link, via, address.segments(), _demand_destination(peer, address))
     link.accept(max_message_size=via.description.max_message_size_bytes, properties=about_entity(via.kind))
     peer.add_endpoint(link, endpoint)

@@ -83,8 +83,12 @@ class LinkRouter(Protocol):
     def send_via(self, link: Link, event: Transfers) -> bool:
         """Have a transaction send something by way of its session's first entity; False when that is the link's own."""
 
-    def demand_first(self, session: Session) -> Queue:
+    def demand_first(self, session: Session, shard: str | None) -> Queue:
         """The entity of this server by way of which another server's client sends.
+
+        Args:
+            session: That of the client.
+            shard: The path of the shard that is meant; None when the entity is not sharded.
 
         Raises:
             DetachForced: The entity is not here, or not any more.
@@ -118,7 +122,7 @@ class LocalRouter:
     def send_via(self, link: Link, event: Transfers) -> bool:  # noqa: D102
         return False
 
-    def demand_first(self, session: Session) -> Queue:  # noqa: D102
+    def demand_first(self, session: Session, shard: str | None) -> Queue:  # noqa: D102
         raise DetachForced("This server has no others. Attach again.")
 
     def named(self, first: int, last: int) -> int:  # noqa: D102

@@ -12,6 +12,7 @@ from duobus.amqp import Attach, Source, Target
 from duobus.broker.transaction import ONE_ENTITY
 from duobus.codec import Int
 from duobus.errors import OperationCancelled
+from duobus.model.address import are_shards_of_one, whole_path
 from duobus.model.descriptions import QUEUE, SUBSCRIPTION, TOPIC, Right
 
 if TYPE_CHECKING:
@@ -168,6 +169,14 @@ def via_entity(peer: Peer, session: Session) -> Queue | None:
     return None if first is None else first.queue
 
 
+def via_shard(peer: Peer, session: Session, path: str) -> Queue | None:
+    """A shard of this server of the entity on which the transactions of a session work; None when it has none."""
+    if first_of(peer, session) is None:
+        return None
+    queues = (found.queue for found in peer.endpoints_of(session) if found.is_entity)
+    return next((queue for queue in queues if queue is not None and queue.path.lower() == path.lower()), None)
+
+
 def demand_one_entity(peer: Peer, session: Session, queue: Queue) -> None:
     """Refuse a second entity to receive from on a session for transactions across entities.
 
@@ -180,13 +189,13 @@ def demand_one_entity(peer: Peer, session: Session, queue: Queue) -> None:
     entity = first.queue
     if entity is None:
         raise second_entity(first.path, queue.path)
-    if entity.top is not queue.top:
+    if entity.top is not queue.top and not are_shards_of_one(entity.top.path, queue.top.path):
         raise second_entity(entity.path, queue.path)
 
 
 def second_entity(first: str, second: str) -> OperationCancelled:
     """Why a session for transactions across entities cannot receive from another one."""
     return OperationCancelled(
-        f"{ONE_ENTITY} The session receives from '{first}' and began with a coordinator, so it cannot receive from "
-        f"'{second}'. Use another session."
+        f"{ONE_ENTITY} The session receives from '{whole_path(first)}' and began with a coordinator, so it cannot "
+        f"receive from '{whole_path(second)}'. Use another session."
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from duobus.broker import Queue, address
 from duobus.gateway.amqp.links.incoming_link import IncomingLink
+from duobus.model.address import are_shards_of_one
 from duobus.model.descriptions import Right
 
 if TYPE_CHECKING:
@@ -47,4 +48,10 @@ class ViaLink(IncomingLink):
         return batch
 
     def _send_in(self, txn_id: bytes, batch: SendBatch | None) -> None:
-        self._peer.transactions.send(txn_id, self.queue, batch, is_via=True)
+        queue = self.queue
+        if batch is not None and batch.keys is None:
+            # Without a key of its own it goes where the other work of its transaction is: that may be another shard.
+            chosen = self._peer.transactions.find(txn_id).transaction.queue
+            if chosen is not None and are_shards_of_one(chosen.path, queue.path):
+                queue = chosen
+        self._peer.transactions.send(txn_id, queue, batch, is_via=True)

@@ -65,7 +65,12 @@ class TransactionParticipant(Protocol):
 
 
 def one_entity(path: str | None, other: str) -> NotAllowed:
-    """Why a transaction that works on an entity cannot work on another one."""
+    """Why a transaction that works on an entity cannot work on another one, or on what another server has of it."""
+    if path == other:
+        return NotAllowed(
+            f"The transaction works on what one server has of '{path}' and cannot work on what another one has, too. "
+            "Use a transaction for each session or partition key."
+        )
     where = "an entity of another server" if path is None else f"'{path}'"
     return NotAllowed(
         f"{ONE_ENTITY} The transaction works on {where} and cannot work on '{other}', too. Use a transaction for each, "

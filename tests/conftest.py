@@ -133,6 +133,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let the interpreter's end find everything again: what is left over then, extension modules write about."""
+    gc.unfreeze()
+
+
 def demand_groups(items: list[pytest.Item]) -> None:
     """Raise UsageError unless pytest-xdist keeps the tests of a group together.
 

@@ -38,7 +38,6 @@ def receivers_not_seen() -> Iterator[None]:
         kept = [(scheduler, scheduler.receivers) for scheduler in queue.schedulers.values()]
         for scheduler, receivers in kept:
             scheduler.receivers = type(receivers)()
-            scheduler.was_used = False
         try:
             return original(queue)
         finally:

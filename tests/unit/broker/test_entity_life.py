@@ -306,8 +306,19 @@ async def test_each_use_begins_the_time_anew(hall: Hall) -> None:
         await use()
     await asyncio.sleep(299)
     assert there(hall)
-    # A receiver that has gone counts from the next look on: late, and never early.
-    await asyncio.sleep(400)
+    await asyncio.sleep(2)
+    assert not there(hall)
+
+
+@simulated
+async def test_a_receiver_that_was_open_since_the_last_look_counts_until_it_was_closed(hall: Hall) -> None:
+    await hall.start()
+    queue = await hall.create(auto_delete_on_idle_ms=FIVE_MINUTES_MS)
+    await asyncio.sleep(30)
+    queue.open_receiver(0, Box(), removing=False).close()
+    await asyncio.sleep(299)
+    assert there(hall)
+    await asyncio.sleep(2)
     assert not there(hall)
 
 

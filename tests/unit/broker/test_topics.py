@@ -474,6 +474,19 @@ async def test_an_idle_subscription_is_deleted_and_a_topic_that_is_used_through_
 
 
 @simulated()
+async def test_a_topic_is_idle_from_when_the_last_receiver_of_a_subscription_was_closed(hall: Hall) -> None:
+    await hall.start()
+    await make(hall, "kept", auto_delete_on_idle_ms=5 * MINUTE_MS)
+    await asyncio.sleep(60)
+    sub(hall, "kept").open_receiver(MAIN, Box(), removing=False).close()
+    await asyncio.sleep(5 * 60 - 1)
+    assert "t" in hall.unit.namespace("n").topics
+    await asyncio.sleep(2)
+    assert hall.unit.namespace("n").topics == {}
+    hall.unit.idle_watch.stop()
+
+
+@simulated()
 async def test_use_of_a_subscription_keeps_it_and_its_topic_whatever_idle_times_they_have(hall: Hall) -> None:
     await hall.start()
     await make(hall, auto_delete_on_idle_ms=5 * MINUTE_MS)

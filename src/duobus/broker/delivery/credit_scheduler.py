@@ -103,7 +103,6 @@ class CreditScheduler:
     Attributes:
         receivers: Every open receiver, for whoever counts them.
         is_paused: Nothing is lent any more: the entity is about to be another server's.
-        was_used: A receiver has closed since whoever asks last set this to False.
         clock: Told when a receiver closes, if there is one.
         watchers: Told when there are messages for which nobody waits; in order, for simulations repeat it.
     """
@@ -117,7 +116,6 @@ class CreditScheduler:
         "receivers",
         "source_no",
         "sub_queue",
-        "was_used",
         "watchers",
     )
 
@@ -126,7 +124,6 @@ class CreditScheduler:
         self.sub_queue = sub_queue
         self.receivers: set[Receiver] = set()
         self.is_paused = False
-        self.was_used = False
         self.clock: LastUse | None = None
         self.watchers: dict[AvailabilityWatcher, None] = {}
         # Ordered sets: thousands may wait, and each joins and leaves at constant cost.
@@ -149,7 +146,6 @@ class CreditScheduler:
 
     def leave(self, receiver: Receiver) -> None:
         """Forget a receiver."""
-        self.was_used = True
         if self.clock is not None:
             self.clock.note()
         self.receivers.discard(receiver)

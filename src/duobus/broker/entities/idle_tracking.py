@@ -91,6 +91,8 @@ class IdleDeletion:
                 # Whoever uses a subscription uses its topic.
                 for one in clocks:
                     one.last_ms = now_ms
+            elif queue.top is not queue and queue.idle is not None and queue.top.idle is not None:
+                queue.top.idle.last_ms = max(queue.top.idle.last_ms, queue.idle.accessed_ms)
             clock = queue.idle
             if clock is None or clock.limit_ms is None:
                 continue
@@ -133,12 +135,9 @@ class IdleDeletion:
 
 
 def _is_in_use(queue: Queue) -> bool:
-    """What no call tells: receivers that are there or were since the last look, scheduled messages, absent stores."""
-    was_used = queue.sessions_were_used()
-    for scheduler in queue.schedulers.values():
-        was_used = was_used or scheduler.was_used or bool(scheduler.receivers)
-        scheduler.was_used = False
-    if was_used or not all(handle.online for handle in queue.fragments):
+    """What no call tells: receivers that are there, users of sessions, scheduled messages, absent stores."""
+    is_used = queue.sessions_were_used() or any(scheduler.receivers for scheduler in queue.schedulers.values())
+    if is_used or not all(handle.online for handle in queue.fragments):
         return True
     counts, _ = queue.numbers()
     return counts[-1] > 0

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from types import TracebackType
@@ -36,6 +36,7 @@ from zlib import crc32
 from benchmarks.load import workloads
 from benchmarks.load.exchange import Limits
 from benchmarks.load.link import Target
+from benchmarks.load.sessions import SUFFIX
 from benchmarks.peers import EMULATOR_KEY, EMULATOR_RULE, LOG_SEGMENTS, POSTGRES_SETTINGS, lay_out_log
 from duobus.testing.postgres_server import PostgresServer
 
@@ -51,23 +52,25 @@ START_S: Final = 60.0
 LOOK_S: Final = 0.01
 
 
-def store_of(queue: str) -> int:
+def store_of(queue: str, stores: int = SERVERS) -> int:
     """The store in which a queue is created (``duobus.cluster.directory``)."""
-    return crc32(f"{NAMESPACE}/{queue}".encode()) % SERVERS + 1
+    return crc32(f"{NAMESPACE}/{queue}".encode()) % stores + 1
 
 
-def queue_in(store: int) -> str:
+def queue_in(store: int, stores: int = SERVERS) -> str:
     """A name that belongs into a store."""
-    return next(name for name in (f"passing-{number}" for number in range(100)) if store_of(name) == store)
+    return next(name for name in (f"passing-{number}" for number in range(100)) if store_of(name, stores) == store)
 
 
-class Pair:
-    """Two servers over one PostgreSQL, and a queue in each of two stores.
+class JoinedServers:
+    """Servers over one PostgreSQL, and a queue in each store.
 
     Args:
         folder: For all that they write.
+        servers: How many.
+        stores: How many they share.
         options: More words for each server.
-        partitioned: Names of queues that have several fragments.
+        partitioned: Names of queues that have several fragments; with sessions if they end as ``load.sessions.SUFFIX`` says.
         segments: Of the database's log, laid out before anything is measured.
     """
 
@@ -75,10 +78,14 @@ class Pair:
         self,
         folder: Path,
         *,
+        servers: int = SERVERS,
+        stores: int = SERVERS,
         options: Sequence[str] = (),
         partitioned: Sequence[str] = (),
         segments: int = LOG_SEGMENTS,
     ) -> None:
+        self.servers = range(servers)
+        self._stores = stores
         self._folder = folder
         self._segments = segments
         self._options = options
@@ -87,19 +94,21 @@ class Pair:
         self._postgres = PostgresServer(folder / "postgres", durable=True, settings=POSTGRES_SETTINGS)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._known: dict[int, dict[str, Any]] = {}
-        self.queues = {store: queue_in(store) for store in range(1, SERVERS + 1)}
+        self.queues = {store: queue_in(store, stores) for store in range(1, stores + 1)}
 
-    def __enter__(self) -> Pair:
+    def __enter__(self) -> JoinedServers:
         self._postgres.create()
         self._postgres.start()
         lay_out_log(self._postgres, self._segments)
         names: list[dict[str, Any]] = [{"Name": name} for name in self.queues.values()]
-        names += [{"Name": name, "Properties": {"EnablePartitioning": True}} for name in self._partitioned]
+        for name in self._partitioned:
+            names.append({"Name": name, "Properties": {"EnablePartitioning": True}})
+            names[-1]["Properties"]["RequiresSession"] = name.endswith(SUFFIX)
         for queue in names:
             queue.setdefault("Properties", {})["LockDuration"] = "PT1M"
         config = {"UserConfig": {"Namespaces": [{"Name": NAMESPACE, "Queues": names, "Topics": []}]}}
         (self._folder / "Config.json").write_text(json.dumps(config))
-        for server in range(SERVERS):
+        for server in self.servers:
             self.start(server)
         self.await_shared()
         return self
@@ -119,7 +128,7 @@ class Pair:
         data.mkdir(exist_ok=True)
         ready = data / "ready.json"
         ready.unlink(missing_ok=True)
-        words = ["--join", self._postgres.url(), "--emulator", "--stores", str(SERVERS), "--port", "0"]
+        words = ["--join", self._postgres.url(), "--emulator", "--stores", str(self._stores), "--port", "0"]
         words += ["--http-port", "0", "--data", str(data), "--ready-file", str(ready)]
         words += ["--config", str(self._folder / "Config.json"), *self._options]
         with (data / "log").open("ab") as log:
@@ -143,8 +152,13 @@ class Pair:
         return [int(store) for store, state in found.items() if state == "open"]
 
     def await_shared(self) -> None:
-        """Wait until each server has a store."""
-        self._await(lambda: sorted(len(self.stores(server)) for server in range(SERVERS)) == [1] * SERVERS)
+        """Wait until each server has its share of the stores."""
+
+        def is_shared() -> bool:
+            shares = sorted(len(self.stores(server)) for server in self.servers)
+            return sum(shares) == self._stores and shares[-1] - shares[0] <= 1
+
+        self._await(is_shared)
 
     def _await(self, is_so: Any) -> None:
         end = time.monotonic() + START_S
@@ -159,18 +173,24 @@ class Pair:
 
     def owner_of(self, store: int) -> int:
         """The server that has a store."""
-        return next(server for server in range(SERVERS) if store in self.stores(server))
+        return next(server for server in self.servers if store in self.stores(server))
 
     def cpu_s(self) -> float:
-        """Processor time that both servers have taken, in seconds."""
+        """Processor time that the servers have taken, in seconds."""
         return sum(cpu_time_of(process.pid) for process in self._processes.values())
+
+    def database_cpu_s(self) -> float:
+        """Processor time that the database and those of its processes have taken that live, in seconds."""
+        parent = self._postgres.pid
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        return sum(cpu_time_of(pid) for pid in (parent, *map(int, children)))
 
     def failover(self, victim: int, what: signal.Signals) -> float:
         """Seconds from a signal to one server until the other has opened all stores; both are there afterwards."""
-        other = (victim + 1) % SERVERS
+        other = (victim + 1) % len(self.servers)
         begun = time.monotonic()
         self._processes[victim].send_signal(what)
-        self._await(lambda: len(self.stores(other)) == SERVERS)
+        self._await(lambda: len(self.stores(other)) == self._stores)
         took = time.monotonic() - begun
         self._processes[victim].wait(START_S)
         self.start(victim)
@@ -185,21 +205,21 @@ def cpu_time_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-class _ServersCpu(workloads.Observer):
-    """What the servers took while a workload was measured, in seconds."""
+class ProcessorTime(workloads.Observer):
+    """What processes took while a workload was measured, in seconds, each as one of the functions tells it."""
 
-    def __init__(self, pair: Pair) -> None:
-        self.seconds = 0.0
-        self._pair = pair
+    def __init__(self, *told: Callable[[], float]) -> None:
+        self.seconds = [0.0] * len(told)
+        self._told = told
 
     def begin(self) -> None:
-        self.seconds -= self._pair.cpu_s()
+        self.seconds = [before - tell() for before, tell in zip(self.seconds, self._told, strict=True)]
 
     def end(self) -> None:
-        self.seconds += self._pair.cpu_s()
+        self.seconds = [before + tell() for before, tell in zip(self.seconds, self._told, strict=True)]
 
 
-def costs(pair: Pair, names: Sequence[str], rounds: int, seconds: float) -> dict[str, dict[str, Any]]:
+def costs(pair: JoinedServers, names: Sequence[str], rounds: int, seconds: float) -> dict[str, dict[str, Any]]:
     """Each workload through the owner and through the other server, in turn."""
     store = min(pair.queues)
     queue, owner = pair.queues[store], pair.owner_of(store)
@@ -212,10 +232,10 @@ def costs(pair: Pair, names: Sequence[str], rounds: int, seconds: float) -> dict
         for name in names:
             for way, target in ways.items():
                 limits = Limits(messages=DRAINED) if name == "B" else Limits(seconds=seconds)
-                servers = _ServersCpu(pair)
+                servers = ProcessorTime(pair.cpu_s)
                 result = workloads.run(target, workloads.parse(name, limits), servers)
                 found[name][way].append(result.rate)
-                cpu[name][way].append(servers.seconds / result.messages * 1e6)
+                cpu[name][way].append(servers.seconds[0] / result.messages * 1e6)
     return {
         name: {
             "ratio": median(b / a for a, b in zip(rates["owner"], rates["passed"], strict=True)),
@@ -228,7 +248,7 @@ def costs(pair: Pair, names: Sequence[str], rounds: int, seconds: float) -> dict
     }
 
 
-def failovers(pair: Pair, rounds: int) -> dict[str, list[float]]:
+def failovers(pair: JoinedServers, rounds: int) -> dict[str, list[float]]:
     """Seconds after SIGKILL and on drain."""
     kinds = {"kill_s": signal.SIGKILL, "drain_s": signal.SIGTERM}
     return {name: [pair.failover(number % SERVERS, what) for number in range(rounds)] for name, what in kinds.items()}
@@ -244,7 +264,7 @@ def measure(
     segments: int = LOG_SEGMENTS,
 ) -> dict[str, Any]:
     """All of it."""
-    with Pair(folder, segments=segments) as pair:
+    with JoinedServers(folder, segments=segments) as pair:
         found = costs(pair, names, rounds, seconds)
         return {"passing": found, "failover": failovers(pair, failover_rounds)}
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 from benchmarks.load import workloads
 from benchmarks.load.exchange import Limits
 from benchmarks.peers import LOG_SEGMENTS
-from benchmarks.proxied_links import SERVERS, WORKLOADS, Pair
+from benchmarks.proxied_links import SERVERS, WORKLOADS, JoinedServers
 
 SPREAD: Final = "spread"
 #: Silence of a queue that voids a measurement, in seconds.
@@ -47,7 +47,7 @@ def measure(
     folder: Path, names: Sequence[str], *, rounds: int, seconds: float, segments: int = LOG_SEGMENTS
 ) -> dict[str, dict[str, Any]]:
     """Each workload to the plain queue and to the spread one, in turn."""
-    with Pair(folder, partitioned=(SPREAD,), segments=segments) as pair:
+    with JoinedServers(folder, partitioned=(SPREAD,), segments=segments) as pair:
         store = min(pair.queues)
         ways = {"plain": pair.target(pair.owner_of(store), pair.queues[store])}
         ways |= {f"spread by server {server}": pair.target(server, SPREAD) for server in range(SERVERS)}

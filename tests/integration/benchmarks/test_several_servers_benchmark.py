@@ -1,0 +1,38 @@
+"""The benchmark of one server beside several: what it compares, and one short round."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from benchmarks import several_servers
+from duobus.testing.postgres_server import PostgresError, programs
+
+
+def test_each_number_of_servers_is_compared_with_one_server_round_by_round() -> None:
+    rounds = {1: [(100.0, 10.0, 5.0), (200.0, 20.0, 6.0), (300.0, 30.0, 7.0)]}
+    rounds[3] = [(50.0, 15.0, 5.0), (60.0, 24.0, 6.0), (70.0, 60.0, 7.0)]
+    found = several_servers.compared({"C1x1": rounds})["C1x1"]
+    assert (found["1"]["rate"], found["1"]["cpu_ratio"]) == (200.0, 1.0)
+    assert found["3"]["cpu_ratios"] == [1.5, 1.2, 2.0]
+    assert (found["3"]["servers_cpu_us"], found["3"]["database_cpu_us"], found["3"]["cpu_ratio"]) == (24.0, 6.0, 1.5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_short_round_measures_one_server_and_two_with_sessions_and_without() -> None:
+    try:
+        programs()
+    except PostgresError as error:
+        pytest.skip(str(error))
+    # Not below tmp_path, which PostgreSQL's own user cannot enter.
+    with tempfile.TemporaryDirectory(prefix="duobus-servers-") as folder:
+        Path(folder).chmod(0o755)
+        names = ("A100", "S4x4")
+        found = several_servers.measure(Path(folder), names, (1, 2), rounds=1, seconds=0.2, segments=0)
+    for name in names:
+        for number in (1, 2):
+            ((rate, servers, database),) = found[name][number]
+            assert min(rate, servers, database) > 0

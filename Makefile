@@ -16,7 +16,7 @@ COMPILED_TESTS := $(addprefix tests/unit/,codec amqp model fragment broker clust
 	$(addprefix tests/integration/,gateway durability hostile) $(addprefix tests/acceptance/,conformance durability)
 
 .DEFAULT_GOAL := help
-.PHONY: screenshots console-load dist image help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts http-interfaces neighbours backlog connections fanout paired proxied-links scale bench-spark spark-cluster sim sim-bugs killloop faults cuts claim-kills bench-kafka fulldisk powercut lake spark-kills javascript java go proton python-live rust fuzz mutants docs samples schemathesis twins format clean stores entities
+.PHONY: screenshots console-load dist image help setup check test compile test-compiled demo demo-spark demo-cluster serve bench parts http-interfaces neighbours backlog connections fanout paired proxied-links several-servers scale bench-spark spark-cluster sim sim-bugs killloop faults cuts claim-kills bench-kafka fulldisk powercut lake spark-kills javascript java go proton python-live rust fuzz mutants docs samples schemathesis twins format clean stores entities
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-14s %s\n", $$1, $$2 }'
@@ -123,6 +123,9 @@ paired: $(STAMP) ## Measure what a pair of namespaces costs, and how quick it is
 
 proxied-links: $(STAMP) ## Measure what a server costs that is not the owner, and failovers (ARGS=--quick)
 	$(BIN)/python -m benchmarks.proxied_links $(ARGS)
+
+several-servers: $(STAMP) ## Measure what a message of a partitioned queue costs on one to four servers (ARGS=--quick)
+	$(BIN)/python -m benchmarks.several_servers $(ARGS)
 
 scale: $(STAMP) ## Model more servers and stores than one machine has, beside what was measured
 	$(BIN)/python -m benchmarks.scale $(ARGS)

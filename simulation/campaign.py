@@ -266,6 +266,9 @@ def _campaign(world: str, arguments: argparse.Namespace) -> tuple[int, int]:
             print(f"{world}, seed {seed}: {wrong}", flush=True)
         if sys.stderr.isatty():
             print(f"\r{world}: {done} of {arguments.seeds} seeds, {bad} bad ", end="", file=sys.stderr)
+    if arguments.world == ALL:
+        # A campaign of all worlds takes the better part of an hour: a log says how far it is.
+        print(f"{world}: {done - bad} passed, {bad} failed", flush=True)
     return done - bad, bad
 
 

@@ -225,7 +225,22 @@ def connect(place: PostgresAddress, name: str, *, of_leases: bool = False) -> ps
     return connection
 
 
+def _is_current(connection: psycopg.Connection[tuple[Any, ...]], steps: Sequence[str]) -> bool:
+    """Whether the schema is what this version needs, as it is for all connections but the first of a version."""
+    # Not by to_regclass: the session would remember that there was no table, after it has waited for who makes it, too.
+    found = connection.execute(
+        "SELECT count(*) FROM pg_tables WHERE schemaname = current_schema()"
+        " AND tablename IN ('meta', 'drains', 'sessions')"
+    ).fetchone()
+    if found != (3,):
+        return False
+    row = connection.execute("SELECT value FROM meta WHERE name = 'format_version'").fetchone()
+    return row is not None and len(steps) <= row[0] <= FORMAT_VERSION
+
+
 def _migrate(connection: psycopg.Connection[tuple[Any, ...]], schema: str, steps: Sequence[str]) -> None:
+    if _is_current(connection, steps):
+        return
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK,))
         found = connection.execute("SELECT to_regclass(%s)", (f"{schema}.meta",)).fetchone()
@@ -254,6 +269,7 @@ class PostgresCatalog(SqlCatalog):
     """The catalog in a schema of a PostgreSQL database, which several servers use at the same time."""
 
     title = "The catalog in PostgreSQL"
+    _last_id = "SELECT pg_sequence_last_value(pg_get_serial_sequence('entities', 'entity_id'))"
 
     def __init__(self, place: PostgresAddress) -> None:
         self._place = place
@@ -298,12 +314,15 @@ class PostgresCatalog(SqlCatalog):
             yield
         self.mark.raise_to(int(found[0][0]) if found else 0, self._new_id)
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        with self._transaction():
-            # All of it as it was in one moment, whatever others change meanwhile.
-            self._run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            yield
+    def _read_all(self, statements: Sequence[str]) -> list[list[tuple[Any, ...]]]:
+        # As it was in one moment, whatever others change meanwhile; and asked for at once, since the loop waits for it.
+        asked = ";".join(("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY", *statements))
+        with self._transaction(), self._open().cursor() as cursor:
+            cursor.execute(asked.encode())
+            found = []
+            while cursor.nextset():
+                found.append(cursor.fetchall())
+        return found
 
     def _has(self, table: str) -> bool:
         # What is seen of stores in files: there are none.
@@ -311,10 +330,6 @@ class PostgresCatalog(SqlCatalog):
 
     def _make(self, table: str) -> None:
         """Nothing: every table is in the schema."""
-
-    def _last_id(self) -> int:
-        found = self._run("SELECT pg_sequence_last_value(pg_get_serial_sequence('entities', 'entity_id'))")
-        return int(found[0][0] or 0)
 
     def _touch(self, *touched: Record | int, last_id: int = 0, is_urgent: bool = False) -> None:
         self._new_id = last_id

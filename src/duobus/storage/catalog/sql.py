@@ -8,9 +8,9 @@ underscore and have no body here. The schemas are in ``sqlite.py`` and ``postgre
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, TypeVar
 
 import msgspec
 
@@ -52,6 +52,16 @@ STORES: Final = "stores"
 LOST_STORES: Final = "lost_stores"
 MOVES: Final = "moves"
 SEEN: Final = "seen"
+#: What is read of each table, beside the checksums of its rows.
+_READ: Final = {
+    "namespaces": "name, rules",
+    "slots": "entity_id, slot, fragment_no, store_id",
+    "entities": "entity_id, namespace, kind, path, description, state, partition_count",
+    STORES: "store_id, path",
+    LOST_STORES: "store_id, path",
+    MOVES: "entity_id, fragment_no, from_store, to_store",
+    SEEN: "store_id, generation",
+}
 
 _PUT_SLOT: Final = (
     "INSERT INTO slots (entity_id, slot, fragment_no, store_id, sum) VALUES (?, ?, ?, ?, ?)"
@@ -90,6 +100,8 @@ class SqlCatalog(Catalog):
     """
 
     title: str
+    #: Tells the highest entity id that was given out, so far as the database knows, or null.
+    _last_id: ClassVar[str]
 
     # -- what SQLite and PostgreSQL do each in its own way --------------------------------------------------------
 
@@ -114,8 +126,8 @@ class SqlCatalog(Catalog):
         """The same for what changes the content, which raises the revision: one change comes after the other."""
 
     @abstractmethod
-    def _reading(self) -> AbstractContextManager[object]:
-        """Show all that is read within as it was in one moment."""
+    def _read_all(self, statements: Sequence[str]) -> list[list[tuple[Any, ...]]]:
+        """The rows of each of these statements, all as they were in one moment."""
 
     @abstractmethod
     def _has(self, table: str) -> bool:
@@ -124,10 +136,6 @@ class SqlCatalog(Catalog):
     @abstractmethod
     def _make(self, table: str) -> None:
         """Make one of these tables if it is not there."""
-
-    @abstractmethod
-    def _last_id(self) -> int:
-        """The highest entity id that was given out, so far as the database says."""
 
     @abstractmethod
     def _touch(self, *touched: Record | int, last_id: int = 0, is_urgent: bool = False) -> None:
@@ -166,49 +174,18 @@ class SqlCatalog(Catalog):
     @guarded
     def read(self) -> CatalogContents:
         """Return the whole content; see Catalog."""
-        with self._reading():
-            contents = self._contents()
+        tables = {table: columns for table, columns in _READ.items() if self._has(table)}
+        *found, ((last_id,),), meta = self._read_all(
+            [
+                *(f"SELECT {columns}, sum FROM {table} ORDER BY 1, 2" for table, columns in tables.items()),
+                self._last_id,
+                "SELECT name, value FROM meta",
+            ]
+        )
+        rows = {table: checked(table, those) for table, those in zip(tables, found, strict=True)}
+        contents = _contents(rows, {name: int(value) for name, value in meta}, int(last_id or 0))
         self.mark.see(contents)
         return contents
-
-    def _contents(self) -> CatalogContents:
-        namespaces = [
-            NamespaceRow(name, msgspec.json.decode(rules, type=tuple[AccessRule, ...]))
-            for name, rules in self._checked("namespaces", "name, rules")
-        ]
-        slots: dict[int, list[SlotRow]] = {}
-        for entity_id, *slot in self._checked("slots", "entity_id, slot, fragment_no, store_id"):
-            slots.setdefault(entity_id, []).append(SlotRow(*slot))
-        found = self._checked("entities", "entity_id, namespace, kind, path, description, state, partition_count")
-        entities = tuple(
-            EntityRow(entity_id, namespace, kind, path, text.encode(), state, count, tuple(slots.get(entity_id, ())))
-            for entity_id, namespace, kind, path, text, state, count in found
-        )
-        for entity in entities:
-            if [row.slot for row in entity.slots] != list(range(entity.partition_count)):
-                raise StoreFailed(f"The catalog lacks slots of entity {entity.entity_id}; restore it from a backup.")
-        stores, lost = (
-            tuple(StoreRow(*row) for row in self._checked(table, "store_id, path")) for table in (STORES, LOST_STORES)
-        )
-        numbers = {name: int(value) for name, value in self._run("SELECT name, value FROM meta")}
-        return CatalogContents(
-            # By code point, whatever the collation of a database.
-            tuple(sorted(namespaces, key=lambda row: row.name)),
-            entities,
-            stores,
-            lost,
-            numbers.get(FRAGMENT_GAP, 0),
-            tuple(MoveRow(*row) for row in self._checked(MOVES, "entity_id, fragment_no, from_store, to_store")),
-            numbers.get(IDENTITY, 0),
-            numbers.get(REVISION, 0),
-            max(self._last_id(), max((row.entity_id for row in entities), default=0)),
-            tuple((row[0], row[1]) for row in self._checked(SEEN, "store_id, generation")),
-        )
-
-    def _checked(self, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of a table, in order."""
-        if self._has(table):
-            yield from checked(table, self._run(f"SELECT {columns}, sum FROM {table} ORDER BY 1, 2"))
 
     # -- entities -------------------------------------------------------------------------------------------------
 
@@ -455,3 +432,41 @@ class SqlCatalog(Catalog):
                         "DELETE FROM moves WHERE entity_id = ? AND fragment_no = ?", (move.entity_id, move.fragment_no)
                     )
                     self._touch(Record(move_record(move).key, None))
+
+
+def _contents(
+    rows: Mapping[str, Iterator[tuple[Any, ...]]], numbers: Mapping[str, int], last_id: int
+) -> CatalogContents:
+    """The content that stands in rows by table; tables that are not there yet are missing.
+
+    Raises:
+        StoreFailed: A row is altered or missing.
+    """
+    namespaces = [
+        NamespaceRow(name, msgspec.json.decode(rules, type=tuple[AccessRule, ...]))
+        for name, rules in rows["namespaces"]
+    ]
+    slots: dict[int, list[SlotRow]] = {}
+    for entity_id, *slot in rows["slots"]:
+        slots.setdefault(entity_id, []).append(SlotRow(*slot))
+    entities = tuple(
+        EntityRow(entity_id, namespace, kind, path, text.encode(), state, count, tuple(slots.get(entity_id, ())))
+        for entity_id, namespace, kind, path, text, state, count in rows["entities"]
+    )
+    for entity in entities:
+        if [row.slot for row in entity.slots] != list(range(entity.partition_count)):
+            raise StoreFailed(f"The catalog lacks slots of entity {entity.entity_id}; restore it from a backup.")
+    stores, lost = (tuple(StoreRow(*row) for row in rows.get(table, ())) for table in (STORES, LOST_STORES))
+    return CatalogContents(
+        # By code point, whatever the collation of a database.
+        tuple(sorted(namespaces, key=lambda row: row.name)),
+        entities,
+        stores,
+        lost,
+        numbers.get(FRAGMENT_GAP, 0),
+        tuple(MoveRow(*row) for row in rows.get(MOVES, ())),
+        numbers.get(IDENTITY, 0),
+        numbers.get(REVISION, 0),
+        max(last_id, max((row.entity_id for row in entities), default=0)),
+        tuple((row[0], row[1]) for row in rows.get(SEEN, ())),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -80,6 +80,8 @@ class SqliteCatalog(SqlCatalog):
     The file is held by one process: a second one gets StoreFailed.
     """
 
+    _last_id = "SELECT max(seq) FROM sqlite_sequence WHERE name = 'entities'"
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.title = f"The catalog {path.name}"
@@ -116,9 +118,9 @@ class SqliteCatalog(SqlCatalog):
             )
             self._pending = (int(row.get), self._pending[1])
 
-    def _reading(self) -> AbstractContextManager[object]:
+    def _read_all(self, statements: Sequence[str]) -> list[list[tuple[Any, ...]]]:
         # Nobody else writes.
-        return nullcontext()
+        return [self._run(statement) for statement in statements]
 
     def _has(self, table: str) -> bool:
         return self._open().table_exists(None, table)
@@ -127,10 +129,6 @@ class SqliteCatalog(SqlCatalog):
         self._run(_LATE[table])
         if table == LOST_STORES:
             self._run("UPDATE meta SET value = ? WHERE name = 'format_version'", (FORMAT_VERSION,))
-
-    def _last_id(self) -> int:
-        ((last,),) = self._run("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'entities'")
-        return int(last)
 
     def _touch(self, *touched: Record | int, last_id: int = 0, is_urgent: bool = False) -> None:
         if self.mark.copies is not None:

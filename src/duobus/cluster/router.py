@@ -400,7 +400,7 @@ class ClusterRouter:
             upstream.tick(monotonic_ms)
             if upstream.is_gone:
                 del self._upstreams[address]
-        for via in self._vias.values():
+        for via in list(self._vias.values()):
             via.tick(monotonic_ms)
         for link in [link for link, via in self._vias.items() if via.is_over]:
             self._vias.pop(link).end()

@@ -70,7 +70,7 @@ class JoinedServers:
         servers: How many.
         stores: How many they share.
         options: More words for each server.
-        partitioned: Names of queues that have several fragments; with sessions if they end as ``load.sessions.SUFFIX`` says.
+        partitioned: Names of queues that have several fragments; with sessions if they end with SUFFIX.
         segments: Of the database's log, laid out before anything is measured.
     """
 

@@ -71,6 +71,8 @@ def measure(
     segments: int = LOG_SEGMENTS,
 ) -> Rounds:
     """Each workload with each number of servers, in turn."""
+    # PostgreSQL's own user has to enter it.
+    folder.chmod(0o755)
     found: Rounds = {name: {number: [] for number in numbers} for name in names}
     with ExitStack() as stack:
         joined: dict[int, JoinedServers] = {}
@@ -113,7 +115,6 @@ def main(words: list[str] | None = None) -> int:
     if options.quick:
         options.rounds, options.seconds = 1, 0.3
     with tempfile.TemporaryDirectory(prefix="duobus-servers-", dir=options.data_root) as folder:
-        Path(folder).chmod(0o755)
         found = measure(
             Path(folder),
             options.workloads.split(","),

@@ -42,10 +42,10 @@ from duobus.cluster.sharding.management import ShardedManagementNode
 from duobus.cluster.sharding.receiver import ShardedReceiver
 from duobus.cluster.sharding.sender import ShardedSender
 from duobus.cluster.sharding.sessions import SessionSearch, wants_session
-from duobus.cluster.sharding.via_link import ShardedViaLink
+from duobus.cluster.sharding.via_link import ShardedViaLink, demand_beside
 from duobus.errors import DetachForced, ServerBusy, Unauthorized
 from duobus.gateway.amqp.attach import is_via_session
-from duobus.gateway.amqp.links.link import first_of, second_entity, via_entity, via_shard
+from duobus.gateway.amqp.links.link import first_of, via_entity, via_shard
 from duobus.gateway.tls import untrusted
 from duobus.model.address import Address, not_found
 from duobus.model.descriptions import Right
@@ -213,16 +213,15 @@ class ClusterRouter:
         if not isinstance(first, ProxiedLink) or (where in (MOVING, UNKNOWN) and sharded is None):
             return None
         if isinstance(first, ShardedLink):
-            # Nothing goes by way of itself.
-            return (
-                None if sharded is not None and sharded.row.entity_id == first.sharded_entity.row.entity_id else first
-            )
+            is_itself = sharded is not None and sharded.row.entity_id == first.sharded_entity.row.entity_id
+            return None if is_itself else first
         return first if sharded is not None or where == HERE or not first.is_of(self.upstream(where)) else None
 
     def _attach_via(self, first: ProxiedLink, link: Link, path: str, again: Callable[[], None]) -> None:
         """Make a link beside a client's own, by way of the first entity of its session."""
         if isinstance(first, ShardedLink):
             whole = self._vias[link] = ShardedViaLink(first, link, path, again)
+            self._sharded_links[whole] = None
             whole.start()
         else:
             via = self._vias[link] = RemoteViaLink(self._peer, link, path, self._owners, again)
@@ -262,9 +261,8 @@ class ClusterRouter:
             return
         whole: ShardedEndpoint
         demand_direction(link, address, sharded)
-        first = first_of(self._peer, link.session)
-        if link.is_sender and isinstance(first, ShardedLink) and not first.sharded_entity.is_beside(sharded):
-            raise second_entity(first.path, address.path)
+        if link.is_sender:
+            demand_beside(self._peer, link.session, address.path, sharded)
         arguments = self._peer, link, address, sharded, self._owners, self.upstream
         if link.is_sender and sharded.about.requires_session and not address.sub_queue and wants_session(link):
             self._turn += 1
@@ -400,8 +398,6 @@ class ClusterRouter:
             upstream.tick(monotonic_ms)
             if upstream.is_gone:
                 del self._upstreams[address]
-        for via in list(self._vias.values()):
-            via.tick(monotonic_ms)
         for link in [link for link, via in self._vias.items() if via.is_over]:
             self._vias.pop(link).end()
 

@@ -29,7 +29,6 @@ def test_a_short_round_measures_one_server_and_two_with_sessions_and_without() -
         pytest.skip(str(error))
     # Not below tmp_path, which PostgreSQL's own user cannot enter.
     with tempfile.TemporaryDirectory(prefix="duobus-servers-") as folder:
-        Path(folder).chmod(0o755)
         names = ("A100", "S4x4")
         found = several_servers.measure(Path(folder), names, (1, 2), rounds=1, seconds=0.2, segments=0)
     for name in names:

@@ -73,6 +73,13 @@ class ShardedRoom:
         return Client(await TcpStream.connect(self.front.port("amqp") or 0))
 
 
+def names_in(room: ShardedRoom, index: int, number: int = 3) -> list[str]:
+    """Session ids, or partition keys, that belong in a shard."""
+    sharded = room.about.sharded_entity
+    assert sharded is not None
+    return [name for name in map(str, range(1000)) if sharded.of_key(b"s" + name.encode()) == index][:number]
+
+
 @asynccontextmanager
 async def sharded_entities(*, together: bool = False, **properties: Any) -> AsyncIterator[ShardedRoom]:
     """A queue of two shards; ``together``: one server has both."""

@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
 
 from transaction_kit import (
+    AllRemote,
     Manager,
     bodies,
     condition,
@@ -71,22 +71,6 @@ class Map:
 
     def numbers(self) -> Iterable[tuple[str, float]]:
         return ()
-
-
-class AllRemote:
-    """Says that other servers have what is not here; see ``RemoteEntities``."""
-
-    def find(self, namespace: str, path: str) -> Any:
-        raise AssertionError("nothing is carried in these tests")
-
-    def knows(self, namespace: str, path: str) -> bool:
-        return path in ("own", "q", "near", "p")
-
-    async def refresh(self) -> None:
-        return
-
-    def gone(self, origin: Any, counts: list[int]) -> list[int]:
-        return []
 
 
 class MovedClock(Clock):

@@ -6,7 +6,7 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any
 
-from sharding_kit import ShardedRoom, sharded_entities
+from sharding_kit import ShardedRoom, names_in, sharded_entities
 from test_shard_management import Asking
 from transaction_kit import Manager, condition, coordinator, declare, discharge, keyed, outcome, put, send, settle
 
@@ -26,13 +26,6 @@ from duobus.gateway.amqp.links.session_link import TIMEOUT
 from kits.gateway import Client, in_loop, settled
 
 FILTER = Symbol("com.microsoft:session-filter")
-
-
-def _names(room: ShardedRoom, index: int, number: int = 3) -> list[str]:
-    """Sessions that belong in a shard."""
-    sharded = room.about.sharded_entity
-    assert sharded is not None
-    return [name for name in map(str, range(1000)) if sharded.of_key(b"s" + name.encode()) == index][:number]
 
 
 async def _fill(room: ShardedRoom, *sessions: str, each: int = 1) -> None:
@@ -67,7 +60,7 @@ async def _answer(client: Client, link: Link) -> str:
 @in_loop
 async def test_a_named_session_is_given_by_its_shard_to_one_client_at_a_time() -> None:
     async with sharded_entities(requires_session=True) as room:
-        names = [*_names(room, 0), *_names(room, 1)]
+        names = [*names_in(room, 0), *names_in(room, 1)]
         await _fill(room, *names, each=2)
         other = await room.again()
         for name in names:
@@ -87,7 +80,7 @@ async def test_a_named_session_is_given_by_its_shard_to_one_client_at_a_time() -
 @in_loop
 async def test_the_next_available_session_comes_from_all_shards_and_locks_no_other() -> None:
     async with sharded_entities(requires_session=True) as room:
-        names = [*_names(room, 0, 2), *_names(room, 1, 2)]
+        names = [*names_in(room, 0, 2), *names_in(room, 1, 2)]
         await _fill(room, *names)
         found = [await _answer(room.client, _ask_for(room.client, None)) for _ in range(2)]
         other = await room.again()
@@ -102,7 +95,7 @@ async def test_who_waits_for_a_session_gets_the_first_of_any_shard_and_leaves_th
             link = _ask_for(room.client, None)
             await room.client.flush()
             await settled(lambda: [len(room.share(number).acceptor or ()) for number in room.owners] == [1, 1])
-            (name,) = _names(room, index, 1)
+            (name,) = names_in(room, index, 1)
             await _fill(room, name)
             assert await _answer(room.client, link) == name
             await settled(lambda: [len(room.share(number).acceptor or ()) for number in room.owners] == [0, 0])
@@ -123,7 +116,7 @@ async def test_a_client_that_gives_up_waits_nowhere_and_one_whose_time_is_over_i
 @in_loop
 async def test_shards_without_a_server_are_left_out_of_the_search_for_a_session() -> None:
     async with sharded_entities(requires_session=True) as room:
-        names = [*_names(room, 0, 1), *_names(room, 1, 1)]
+        names = [*names_in(room, 0, 1), *names_in(room, 1, 1)]
         await _fill(room, *names)
         room.about.away = {1}
         other = await room.again()
@@ -151,21 +144,21 @@ async def test_the_state_of_a_session_is_kept_by_its_shard_and_named_by_id_or_li
     async with sharded_entities(requires_session=True) as room:
         node = await Asking(room).begin()
         for index in (0, 1):
-            (name,) = _names(room, index, 1)
+            (name,) = names_in(room, index, 1)
             link = _ask_for(room.client, name)
             assert await _answer(room.client, link) == name
             assert (await node.ask("set-session-state", {"session-id": name, "session-state": b"kept"}))[0] == 200
             assert (await node.ask("get-session-state", {"session-id": name}))[1] == {"session-state": b"kept"}
             by_link = await node.ask("renew-session-lock", {}, **{"associated-link-name": link.name})
             assert by_link[0] == 200
-        assert (await node.ask("get-session-state", {"session-id": _names(room, 0)[2]}))[0] == 410
+        assert (await node.ask("get-session-state", {"session-id": names_in(room, 0)[2]}))[0] == 410
         assert (await node.ask("renew-session-lock", {}))[0] == 410
 
 
 @in_loop
 async def test_sessions_are_listed_over_all_shards_page_by_page() -> None:
     async with sharded_entities(requires_session=True) as room:
-        names = [*_names(room, 0, 4), *_names(room, 1, 4)]
+        names = [*names_in(room, 0, 4), *names_in(room, 1, 4)]
         await _fill(room, *names)
         node = await Asking(room).begin()
         found: list[str] = []
@@ -201,7 +194,7 @@ async def test_a_transaction_on_one_key_is_done_by_the_server_of_its_shard() -> 
         client = room.client
         link, sender = await coordinator(client), await client.sender("q")
         for index in (0, 1):
-            (name,) = _names(room, index, 1)
+            (name,) = names_in(room, index, 1)
             assert await outcome(client, put(sender, keyed(b"input", session=name))) == ACCEPTED
             receiver = _ask_for(client, name)
             assert await _answer(client, receiver) == name
@@ -225,7 +218,7 @@ async def test_a_transaction_on_keys_of_two_shards_is_rolled_back() -> None:
         client = room.client
         link, sender = await coordinator(client), await client.sender("q")
         txn = await declare(client, link)
-        keys = [_names(room, index, 1)[0] for index in (0, 1)]
+        keys = [names_in(room, index, 1)[0] for index in (0, 1)]
         assert await send(client, sender, txn, b"m", key=keys[0]) == TransactionalState(txn, ACCEPTED)
         assert isinstance(await send(client, sender, txn, b"m", key=keys[1]), Rejected)
         assert isinstance(await discharge(client, link, txn), Rejected)
@@ -276,7 +269,7 @@ async def test_what_the_management_node_does_in_a_transaction_is_done_by_the_sha
         client = room.client
         link, sender = await coordinator(client), await client.sender("q")
         manager = await Manager.attach(client)
-        keys = [_names(room, index, 1)[0] for index in (0, 1)]
+        keys = [names_in(room, index, 1)[0] for index in (0, 1)]
         for index, key in enumerate(keys):
             assert await outcome(client, put(sender, keyed(b"input", key=key))) == ACCEPTED
             txn = await declare(client, link)
@@ -302,7 +295,7 @@ async def test_the_management_node_takes_no_two_shards_into_one_transaction() ->
         link, sender = await coordinator(client), await client.sender("q")
         manager = await Manager.attach(client)
         for index in (0, 1):
-            assert await outcome(client, put(sender, keyed(b"m", key=_names(room, index, 1)[0]))) == ACCEPTED
+            assert await outcome(client, put(sender, keyed(b"m", key=names_in(room, index, 1)[0]))) == ACCEPTED
         receiver = await client.receiver("q", credit=2)
         receiver.tags = []
         while len(receiver.tags) < 2:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import pytest
-from sharding_kit import ShardedRoom, sharded_entities
-from test_remote_transactions import AllRemote
-from test_shard_sessions import _names
-from transaction_kit import coordinator, declare, discharge, keyed, outcome, put, settle
+from sharding_kit import ShardedRoom, names_in, sharded_entities
+from transaction_kit import AllRemote, coordinator, declare, discharge, keyed, outcome, put, settle
 
 from duobus.amqp import ACCEPTED, Link, LinkDetached, Rejected, Source, Target, TransactionalState
 from duobus.broker import transfer_message_count
 from duobus.codec import Symbol, build_message
-from kits.gateway import Client, in_loop, settled
+from kits.gateway import in_loop, settled
 
 both = pytest.mark.parametrize("together", [False, True], ids=["of two servers", "of one server"])
 
@@ -33,7 +31,7 @@ class _Worker:
     async def take(self, index: int) -> int:
         """Have a message in a shard and receive it."""
         plain = await self._room.again()
-        (key,) = _names(self._room, index, 1)
+        (key,) = names_in(self._room, index, 1)
         assert await outcome(plain, put(await plain.sender("q"), keyed(b"input", key=key))) == ACCEPTED
         self.receiver.grant(1)
         await self.client.flush()
@@ -51,8 +49,9 @@ class _Worker:
 
 
 @asynccontextmanager
-async def _worker(*, together: bool) -> AsyncIterator[tuple[ShardedRoom, _Worker]]:
+async def _worker(*, together: bool = False, away: Iterable[int] = ()) -> AsyncIterator[tuple[ShardedRoom, _Worker]]:
     async with sharded_entities(together=together) as room:
+        room.about.away = set(away)
         for server in room.owners.values():
             server.unit.namespace("ns").remote_entities = AllRemote()
         client = room.client
@@ -86,7 +85,7 @@ async def test_what_is_sent_before_anything_is_settled_goes_by_way_of_the_shard_
         for index in (0, 1):
             delivery = await worker.take(index)
             txn = await declare(worker.client, worker.controller)
-            (key,) = _names(room, index, 1)
+            (key,) = names_in(room, index, 1)
             assert await worker.send(txn, via=key) == TransactionalState(txn, ACCEPTED)
             assert await settle(worker.client, txn, delivery, ACCEPTED) == TransactionalState(txn, ACCEPTED)
             assert await discharge(worker.client, worker.controller, txn) == ACCEPTED
@@ -101,7 +100,7 @@ async def test_a_key_of_another_shard_than_the_settled_message_has_rolls_everyth
         delivery = await worker.take(0)
         txn = await declare(worker.client, worker.controller)
         await settle(worker.client, txn, delivery, ACCEPTED)
-        (key,) = _names(room, 1, 1)
+        (key,) = names_in(room, 1, 1)
         assert isinstance(await worker.send(txn, via=key), Rejected)
         assert isinstance(await discharge(worker.client, worker.controller, txn), Rejected)
         assert worker.in_transit() == [0, 0]
@@ -122,7 +121,7 @@ async def test_what_is_sent_first_and_without_a_key_is_refused_as_on_one_server(
 
 @in_loop
 async def test_a_session_that_receives_from_all_shards_of_a_queue_receives_from_nothing_else() -> None:
-    async with _worker(together=False) as (_, worker):
+    async with _worker() as (_, worker):
         client = worker.client
         link = client.session.attach_receiver("second", Source(address="own"), Target(address="c"))
         event = await client.wait(LinkDetached, lambda event: event.link is link)
@@ -134,16 +133,10 @@ async def test_a_session_that_receives_from_all_shards_of_a_queue_receives_from_
 
 @in_loop
 async def test_a_shard_that_was_away_when_a_client_attached_is_sent_by_way_of_when_it_is_back() -> None:
-    async with sharded_entities() as room:
-        for server in room.owners.values():
-            server.unit.namespace("ns").remote_entities = AllRemote()
-        room.about.away = {1}
-        client: Client = room.client
-        controller = await coordinator(client)
-        receiver, sender = await client.receiver("q"), await client.sender("own")
-        worker = _Worker(room, controller, receiver, sender)
+    async with _worker(away=[1]) as (room, worker):
+        client, controller = worker.client, worker.controller
         txn = await declare(client, controller)
-        (key,) = _names(room, 0, 1)
+        (key,) = names_in(room, 0, 1)
         refused = await worker.send(txn, via=key)
         assert isinstance(refused, Rejected)
         assert refused.error is not None
@@ -161,7 +154,7 @@ async def test_a_shard_that_was_away_when_a_client_attached_is_sent_by_way_of_wh
 
 @in_loop
 async def test_the_links_beside_one_that_is_gone_are_gone_too() -> None:
-    async with _worker(together=False) as (room, worker):
+    async with _worker() as (room, worker):
         (peer,) = room.front.amqp.peers
         assert len(peer.router.node_links()) == 2
         worker.sender.detach()

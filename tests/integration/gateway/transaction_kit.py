@@ -160,3 +160,19 @@ class Manager:
         start, value, _ = find_section(bare, VALUE)
         self.body = None if start == value else decode(bare, value)[0]
         return int(found["statusCode"]), found.get("errorCondition"), await outcome(self._client, number)
+
+
+class AllRemote:
+    """Says that other servers have what is not here; see ``RemoteEntities``."""
+
+    def find(self, namespace: str, path: str) -> Any:
+        raise AssertionError("nothing is carried in these tests")
+
+    def knows(self, namespace: str, path: str) -> bool:
+        return path in ("own", "q", "near", "p")
+
+    async def refresh(self) -> None:
+        return
+
+    def gone(self, origin: Any, counts: list[int]) -> list[int]:
+        return []

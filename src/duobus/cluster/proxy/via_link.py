@@ -86,9 +86,6 @@ class RemoteViaLink(ProxiedLink):
         super().owner_detached(error, closed=closed)
         self._peer.write_soon()
 
-    def tick(self, monotonic_ms: int) -> None:
-        """Nothing is late: it ends with the link of the session's first entity."""
-
     def take(self, event: Transfers) -> None:
         """Pass one delivery of a transaction on."""
         self._in_state(event)

@@ -70,10 +70,8 @@ class ShardedSender(ShardedLink):
 
     def _in_transaction(self, event: Transfers) -> None:
         """One delivery with a state: part of a transaction, which the owner of the fragment of its key does."""
-        if self.peer.router.send_via(self.link, event):
-            self.top_up()
-            return
-        self.take(event)
+        if not self.peer.router.send_via(self.link, event):
+            self.take(event)
         self.top_up()
 
     def take(self, event: Transfers) -> None:

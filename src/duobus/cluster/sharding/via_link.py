@@ -14,10 +14,13 @@ from duobus.amqp import DETACHED
 from duobus.cluster.sharding.link import ShardedLink, ShardLink
 from duobus.cluster.sharding.sender import ShardedSender
 from duobus.gateway.amqp.attach import VIA_SESSION
+from duobus.gateway.amqp.links.link import first_of, second_entity
 from duobus.model.address import Address
 
 if TYPE_CHECKING:
-    from duobus.amqp import Link
+    from duobus.amqp import Link, Session
+    from duobus.cluster.shards import ShardedEntityMap
+    from duobus.gateway.amqp.peer import Peer
 
 
 class ViaShardLink(ShardLink):
@@ -88,3 +91,14 @@ class ShardedViaLink(ShardedSender):
     def end(self) -> None:
         """The client's own link is gone."""
         self._close()
+
+
+def demand_beside(peer: Peer, session: Session, path: str, sharded: ShardedEntityMap) -> None:
+    """Refuse to receive from a sharded entity when the session's first one is another sharded entity.
+
+    Raises:
+        OperationCancelled: It is neither the same one nor a subscription of the same topic.
+    """
+    first = first_of(peer, session)
+    if isinstance(first, ShardedLink) and not first.sharded_entity.is_beside(sharded):
+        raise second_entity(first.path, path)

@@ -165,6 +165,11 @@ def _attach_sender(peer: Peer, link: Link, address: Address) -> None:
     endpoint.start()
 
 
+def _property(link: Link, name: str) -> Any:
+    """A property of the client's attach; None when it has none of this name."""
+    return next((value for key, value in (_remote(link).properties or {}).items() if str(key) == name), None)
+
+
 def is_via_session(attach: Attach) -> bool:
     """Whether another server asks for a link on which its client's transactions send by way of another entity."""
     return any(str(key) == VIA_SESSION for key in attach.properties or {})
@@ -172,7 +177,7 @@ def is_via_session(attach: Attach) -> bool:
 
 def _attach_via_session(peer: Peer, link: Link, address: Address) -> None:
     """Another server's client sends in transactions, by way of the entity with which its session began."""
-    shard = next((value for key, value in (_remote(link).properties or {}).items() if str(key) == VIA_SESSION), True)
+    shard = _property(link, VIA_SESSION)
     via = peer.router.demand_first(link.session, shard if isinstance(shard, str) else None)
     endpoint = ViaLink(peer, link, via, address.segments(), _demand_destination(peer, address))
     link.accept(max_message_size=via.description.max_message_size_bytes, properties=about_entity(via.kind))
@@ -186,8 +191,7 @@ def _destination_of(peer: Peer, link: Link) -> str | None:
     Raises:
         ServiceBusError: There is no such entity, or the client may not send to it.
     """
-    properties = _remote(link).properties or {}
-    text = next((value for key, value in properties.items() if str(key) == TRANSFER_DESTINATION), None)
+    text = _property(link, TRANSFER_DESTINATION)
     if text is None:
         return None
     if not is_short(text):

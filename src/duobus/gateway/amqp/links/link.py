@@ -171,7 +171,8 @@ def via_entity(peer: Peer, session: Session) -> Queue | None:
 
 def via_shard(peer: Peer, session: Session, path: str) -> Queue | None:
     """A shard of this server of the entity on which the transactions of a session work; None when it has none."""
-    if first_of(peer, session) is None:
+    first = via_entity(peer, session)
+    if first is None or not are_shards_of_one(first.path, path):
         return None
     queues = (found.queue for found in peer.endpoints_of(session) if found.is_entity)
     return next((queue for queue in queues if queue is not None and queue.path.lower() == path.lower()), None)

@@ -16,7 +16,6 @@ machines would carry. The processor time does, as far as nothing else runs short
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -26,11 +25,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from benchmarks.joined_servers import JoinedServers, ProcessorTime, options_of, parsed
 from benchmarks.load import workloads
 from benchmarks.load.exchange import Limits
 from benchmarks.load.sessions import SUFFIX
 from benchmarks.peers import LOG_SEGMENTS
-from benchmarks.proxied_links import JoinedServers, ProcessorTime
 
 WORKLOADS: Final = ("A100", "C1x1", "C4x4", "S4x4")
 SERVERS: Final = (1, 2, 3, 4)
@@ -102,26 +101,17 @@ def _round(joined: JoinedServers, name: str, seconds: float) -> tuple[float, flo
 
 def main(words: list[str] | None = None) -> int:
     """Measure, and print the result."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.several_servers", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = options_of("several_servers", __doc__ or "", WORKLOADS, rounds=5, seconds=2.0)
     parser.add_argument("--servers", default=",".join(map(str, SERVERS)), help="numbers with commas between (1,2,3,4)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each workload (5)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="time that each sends for (2)")
-    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="names with commas between")
-    parser.add_argument("--data-root", default=tempfile.gettempdir(), help="folder on the disk that counts")
-    parser.add_argument("--quick", action="store_true", help="one short round, for a smoke test")
-    options = parser.parse_args(words)
-    if options.quick:
-        options.rounds, options.seconds = 1, 0.3
+    options = parsed(parser, words)
     with tempfile.TemporaryDirectory(prefix="duobus-servers-", dir=options.data_root) as folder:
         found = measure(
             Path(folder),
-            options.workloads.split(","),
+            options.workloads,
             sorted(map(int, options.servers.split(","))),
             rounds=options.rounds,
             seconds=options.seconds,
-            segments=0 if options.quick else LOG_SEGMENTS,
+            segments=options.segments,
         )
     print(json.dumps(compared(found), indent=1))
     return 0

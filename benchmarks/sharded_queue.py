@@ -13,7 +13,6 @@ the first has, it takes from the others here. So a ratio below 1 tells what spre
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -22,10 +21,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from benchmarks.joined_servers import SERVERS, JoinedServers, options_of, parsed
 from benchmarks.load import workloads
 from benchmarks.load.exchange import Limits
 from benchmarks.peers import LOG_SEGMENTS
-from benchmarks.proxied_links import SERVERS, WORKLOADS, JoinedServers
+from benchmarks.proxied_links import WORKLOADS
 
 SPREAD: Final = "spread"
 #: Silence of a queue that voids a measurement, in seconds.
@@ -64,24 +64,15 @@ def measure(
 
 def main(words: list[str] | None = None) -> int:
     """Measure, and print the result."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.sharded_queue", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of each workload (3)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="time that each sends for (3)")
-    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="names with commas between")
-    parser.add_argument("--data-root", default=tempfile.gettempdir(), help="folder on the disk that counts")
-    parser.add_argument("--quick", action="store_true", help="one short round, for a smoke test")
-    options = parser.parse_args(words)
-    if options.quick:
-        options.rounds, options.seconds = 1, 0.3
+    parser = options_of("sharded_queue", __doc__ or "", WORKLOADS, rounds=3, seconds=3.0)
+    options = parsed(parser, words)
     with tempfile.TemporaryDirectory(prefix="duobus-spread-", dir=options.data_root) as folder:
         found = measure(
             Path(folder),
-            options.workloads.split(","),
+            options.workloads,
             rounds=options.rounds,
             seconds=options.seconds,
-            segments=0 if options.quick else LOG_SEGMENTS,
+            segments=options.segments,
         )
     print(json.dumps(found, indent=1))
     return 0

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import proxied_links
+from benchmarks import joined_servers, proxied_links
 from duobus.testing.postgres_server import PostgresError, programs
 
 
 def test_the_names_of_its_queues_belong_into_the_stores_that_it_says() -> None:
-    assert [proxied_links.store_of(proxied_links.queue_in(store)) for store in (1, 2)] == [1, 2]
+    assert [joined_servers.store_of(joined_servers.queue_in(store)) for store in (1, 2)] == [1, 2]
 
 
 def test_a_bound_that_is_missed_is_named() -> None:

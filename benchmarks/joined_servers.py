@@ -51,6 +51,7 @@ class JoinedServers:
         options: More words for each server.
         partitioned: Names of queues that have several fragments; with sessions if they end with SUFFIX.
         segments: Of the database's log, laid out before anything is measured.
+        has_standby: The database acknowledges nothing that a second PostgreSQL does not have on disk.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class JoinedServers:
         options: Sequence[str] = (),
         partitioned: Sequence[str] = (),
         segments: int = LOG_SEGMENTS,
+        has_standby: bool = False,
     ) -> None:
         self.servers = range(servers)
         self._stores = stores
@@ -71,6 +73,9 @@ class JoinedServers:
         self._partitioned = partitioned
         folder.chmod(0o755)
         self._postgres = PostgresServer(folder / "postgres", durable=True, settings=POSTGRES_SETTINGS)
+        self._standby: PostgresServer | None = None
+        if has_standby:
+            self._standby = PostgresServer(folder / "standby", durable=True, settings=POSTGRES_SETTINGS)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._known: dict[int, dict[str, Any]] = {}
         self.queues = {store: queue_in(store, stores) for store in range(1, stores + 1)}
@@ -79,6 +84,8 @@ class JoinedServers:
         self._postgres.create()
         self._postgres.start()
         lay_out_log(self._postgres, self._segments)
+        if self._standby is not None:
+            self._standby.become_standby(self._postgres)
         names: list[dict[str, Any]] = [{"Name": name} for name in self.queues.values()]
         for name in self._partitioned:
             names.append({"Name": name, "Properties": {"EnablePartitioning": True}})
@@ -99,6 +106,8 @@ class JoinedServers:
             if process.poll() is None:
                 process.kill()
             process.wait()
+        if self._standby is not None:
+            self._standby.remove()
         self._postgres.remove()
 
     def start(self, server: int) -> None:
@@ -159,10 +168,8 @@ class JoinedServers:
         return sum(cpu_time_of(process.pid) for process in self._processes.values())
 
     def database_cpu_s(self) -> float:
-        """Processor time that the database and those of its processes have taken that live, in seconds."""
-        parent = self._postgres.pid
-        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-        return sum(cpu_time_of(pid) for pid in (parent, *map(int, children)))
+        """Processor time that the database and its standby have taken, with their processes that live, in seconds."""
+        return sum(_tree_cpu_s(one.pid) for one in (self._postgres, self._standby) if one is not None)
 
     def failover(self, victim: int, what: signal.Signals) -> float:
         """Seconds from a signal to one server until the other has opened all stores; both are there afterwards."""
@@ -175,6 +182,11 @@ class JoinedServers:
         self.start(victim)
         self.await_shared()
         return took
+
+
+def _tree_cpu_s(parent: int) -> float:
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return sum(cpu_time_of(pid) for pid in (parent, *map(int, children)))
 
 
 def cpu_time_of(pid: int) -> float:

@@ -2,6 +2,7 @@
 
 Private means: a node name, data, configuration, cookie, plugin list and port mapper (epmd) of its own in a temporary
 folder, ports that were free, everything on 127.0.0.1. A RabbitMQ that the machine runs is neither used nor disturbed.
+Several nodes are a cluster, in which each has a copy of the queue.
 """
 
 import os
@@ -12,10 +13,11 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter, sleep
+from typing import BinaryIO
 
 from benchmarks.load.link import Target
 from benchmarks.load.workloads import queue_name
@@ -40,6 +42,10 @@ log.file = false
 _DECLARE = (
     'rabbit_amqqueue:declare(rabbit_misc:r(<<"/">>, queue, <<"{name}">>), true, false, '
     '[{{<<"x-queue-type">>, longstr, <<"quorum">>}}], none, <<"bench">>).'
+)
+_MEMBERS = (
+    '{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{name}">>)), '
+    "length(maps:get(nodes, amqqueue:get_type_state(Q)))."
 )
 _RESOURCE = 'rabbit_misc:r(<<"/">>, queue, list_to_binary(io_lib:format("{name}-~4..0B", [N])))'
 _DECLARE_MANY = (
@@ -125,75 +131,32 @@ def _apt(command: list[str], environment: dict[str, str]) -> None:
         raise PeerError(f"{' '.join(command)} failed:\n{(done.stdout + done.stderr)[-LOG_TAIL:]}")
 
 
-class RabbitPeer(Peer):
-    """A private RabbitMQ node with a durable quorum queue, which syncs before it accepts.
+class _Node:
+    """One node: an Erlang machine, with the folder and the ports that are its own.
 
     Args:
-        data_root: the folder in which data folders are made; it should lie on the disk that counts.
-        root: where the package keeps its programs.
-        timeout: seconds that start and stop may take.
-
-    Raises:
-        NotInstalled: see `installation`.
+        programs: the folder of the package's programs.
+        folder: for all that the node writes; it is made.
+        shared: the folder that all nodes of a cluster have as their home, with the cookie in it.
+        ports: for clients, for the other nodes and rabbitmqctl, and that of the port mapper.
     """
 
-    def __init__(self, *, data_root: Path, root: Path = INSTALL_ROOT, timeout: float = 90.0) -> None:
-        super().__init__(NAME)
-        self._programs, self.version = installation(root)
-        self._data_root = data_root
-        self._timeout = timeout
-        self._folder: Path | None = None
-        self._node: subprocess.Popen[bytes] | None = None
-        self._mapper: subprocess.Popen[bytes] | None = None
-        self._environment: dict[str, str] = {}
-        self._port = 0
-        self._pid = 0
-
-    def start(self) -> float:
-        """Start the node and declare the queue; see `Peer.start`."""
-        self.stop()
-        self._folder = folder = Path(tempfile.mkdtemp(prefix="duobus-bench-rabbit-", dir=self._data_root))
-        self._port, mapper_port, node_port = _free_ports(3)
-        self._environment = self._prepare(folder, mapper_port, node_port)
-        with (folder / "log").open("wb") as log:
-            started = perf_counter()
-            # as a child, since the one that the node would start is a daemon and would outlive the run
-            self._mapper = subprocess.Popen(
-                [_epmd(), "-port", str(mapper_port), "-address", "127.0.0.1"],
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-            self._await_port(mapper_port, started)
-            # a session of its own, so that nothing of it is left when the group is ended
-            self._node = subprocess.Popen(
-                [str(self._programs / "rabbitmq-server")],
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        # RabbitMQ opens its listeners at the end of its start
-        self._await_port(self._port, started)
-        self._pid = int((folder / "pid").read_text())
-        self._control("eval", _DECLARE.format(name=QUEUE))
-        return perf_counter() - started
-
-    def _prepare(self, folder: Path, mapper_port: int, node_port: int) -> dict[str, str]:
-        """Write the configuration and return the environment that makes node and tools keep to `folder`."""
-        (folder / "rabbitmq.conf").write_text(_CONFIG.format(port=self._port))
+    def __init__(self, programs: Path, folder: Path, shared: Path, ports: tuple[int, int, int]) -> None:
+        self.port, node_port, mapper_port = ports
+        self.name = f"duobus-bench-{shared.name[-8:]}-{folder.name}@localhost"
+        self.pid = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        self._programs = programs
+        self._folder = folder
+        folder.mkdir()
+        (folder / "rabbitmq.conf").write_text(_CONFIG.format(port=self.port))
         (folder / "enabled_plugins").write_text("[rabbitmq_amqp1_0].\n")
         (folder / "environment").write_text("")
-        cookie = folder / ".erlang.cookie"
-        cookie.touch(0o600)
-        cookie.write_text(secrets.token_hex(16))
         own = {name: value for name, value in os.environ.items() if not name.startswith(("RABBITMQ_", "ERL_"))}
-        return {
+        self.environment = {
             **own,
-            "HOME": str(folder),
-            "RABBITMQ_NODENAME": f"duobus-bench-{folder.name[-8:]}@localhost",
+            "HOME": str(shared),
+            "RABBITMQ_NODENAME": self.name,
             "RABBITMQ_CONF_ENV_FILE": str(folder / "environment"),
             "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
             "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
@@ -209,9 +172,103 @@ class RabbitPeer(Peer):
             "ERL_CRASH_DUMP_SECONDS": "0",
         }
 
+    def start(self, log: BinaryIO) -> None:
+        # a session of its own, so that nothing of it is left when the group is ended
+        self.process = subprocess.Popen(
+            [str(self._programs / "rabbitmq-server")],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+    def note_pid(self) -> None:
+        """Keep the process id of the Erlang machine, which the node writes before it opens its listeners."""
+        self.pid = int((self._folder / "pid").read_text())
+
+    def stop(self, timeout: float) -> None:
+        if self.process is None:
+            return
+        if self.pid:
+            # the Erlang machine ends in good order at SIGTERM, and the script that started it with it
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout)
+        # also its helpers, which do not end at once; the group is gone when all have
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+class RabbitPeer(Peer):
+    """Private RabbitMQ nodes with a durable quorum queue, which syncs before it accepts.
+
+    Args:
+        data_root: the folder in which data folders are made; it should lie on the disk that counts.
+        root: where the package keeps its programs.
+        timeout: seconds that start and stop of a node may take.
+        nodes: how many. Several are a cluster with a copy of the queue on each; its leader is on the first, to which
+            the load goes.
+
+    Raises:
+        NotInstalled: see `installation`.
+    """
+
+    def __init__(self, *, data_root: Path, root: Path = INSTALL_ROOT, timeout: float = 90.0, nodes: int = 1) -> None:
+        super().__init__(NAME)
+        self._programs, self.version = installation(root)
+        self._data_root = data_root
+        self._timeout = timeout
+        self._count = nodes
+        self._folder: Path | None = None
+        self._nodes: list[_Node] = []
+        self._mapper: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> float:
+        """Start the nodes and declare the queue; see `Peer.start`."""
+        self.stop()
+        self._folder = folder = Path(tempfile.mkdtemp(prefix="duobus-bench-rabbit-", dir=self._data_root))
+        cookie = folder / ".erlang.cookie"
+        cookie.touch(0o600)
+        cookie.write_text(secrets.token_hex(16))
+        mapper_port, *ports = _free_ports(1 + 2 * self._count)
+        with (folder / "log").open("wb") as log:
+            started = perf_counter()
+            for number in range(self._count):
+                own = (ports[2 * number], ports[2 * number + 1], mapper_port)
+                node = _Node(self._programs, folder / f"node-{number}", folder, own)
+                self._nodes.append(node)
+                if self._mapper is None:
+                    # as a child, since the one that the node would start is a daemon and would outlive the run
+                    self._mapper = subprocess.Popen(
+                        [_epmd(), "-port", str(mapper_port), "-address", "127.0.0.1"],
+                        env=node.environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                    )
+                    self._await_port(mapper_port, started)
+                begun = perf_counter()
+                node.start(log)
+                # RabbitMQ opens its listeners at the end of its start
+                self._await_port(node.port, begun)
+                node.note_pid()
+        for node in self._nodes[1:]:
+            self._control("stop_app", node=node)
+            self._control("join_cluster", self._nodes[0].name, node=node)
+            self._control("start_app", node=node)
+        self._control("eval", _DECLARE.format(name=QUEUE))
+        if self._count > 1 and (found := self._control("eval", _MEMBERS.format(name=QUEUE)).strip()) != str(
+            self._count
+        ):
+            raise PeerError(f"the queue of {self.name} is on {found} nodes, not on {self._count}")
+        return perf_counter() - started
+
     def _await_port(self, port: int, started: float) -> None:
         while perf_counter() - started < self._timeout:
-            for process in (self._mapper, self._node):
+            for process in (self._mapper, *(node.process for node in self._nodes)):
                 if process is not None and process.poll() is not None:
                     raise PeerError(f"{self.name} ended while it started:\n{self.log_tail()}")
             if _listens(port):
@@ -219,10 +276,12 @@ class RabbitPeer(Peer):
             sleep(0.02)
         raise PeerError(f"{self.name} was not ready within {self._timeout:g} s:\n{self.log_tail()}")
 
-    def _control(self, *words: str) -> str:
+    def _control(self, *words: str, node: _Node | None = None) -> str:
+        """Run rabbitmqctl at a node, the first unless another is named."""
         command = [str(self._programs / "rabbitmqctl"), "--quiet", *words]
+        environment = (node or self._nodes[0]).environment
         done = subprocess.run(
-            command, env=self._environment, capture_output=True, text=True, check=False, timeout=self._timeout
+            command, env=environment, capture_output=True, text=True, check=False, timeout=self._timeout
         )
         # an expression that fails inside the node leaves the exit status at 0
         if done.returncode != 0 or re.match(r"\{error|\{protocol_error", done.stdout.strip()):
@@ -230,54 +289,51 @@ class RabbitPeer(Peer):
         return done.stdout
 
     def stop(self) -> None:
-        """Ask the node to end, make it end if it does not, end the port mapper, and delete the folder."""
-        node, self._node = self._node, None
+        """Ask the nodes to end, make them end if they do not, end the port mapper, and delete the folder."""
+        nodes, self._nodes = self._nodes, []
         mapper, self._mapper = self._mapper, None
-        if node is not None:
-            self._stop_node(node)
+        for node in reversed(nodes):
+            node.stop(self._timeout)
         if mapper is not None:
             mapper.terminate()
             mapper.wait()
-        self._pid = 0
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
-
-    def _stop_node(self, node: subprocess.Popen[bytes]) -> None:
-        if self._pid:
-            # the Erlang machine ends in good order at SIGTERM, and the script that started it with it
-            with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                node.wait(self._timeout)
-        # also its helpers, which do not end at once; the group is gone when all have
-        with suppress(ProcessLookupError):
-            os.killpg(node.pid, signal.SIGKILL)
-        node.wait()
 
     @property
     def target(self) -> Target:
         """The queue, as RabbitMQ's user for this machine; the plugin refuses the receiver settle mode second."""
         address = f"/amq/queue/{QUEUE}"
+        port = self._running()[0].port
         return Target(
-            "127.0.0.1", self._port, address, "guest", "guest", "localhost", settles_second=False, wants_durable=True
+            "127.0.0.1", port, address, "guest", "guest", "localhost", settles_second=False, wants_durable=True
         )
 
     @property
     def pid(self) -> int:
-        """The process id of the Erlang machine, in which all of RabbitMQ runs.
+        """The process id of the first node's Erlang machine, in which all of the node runs.
 
         Raises:
             PeerError: it does not run.
         """
-        if not self._pid:
+        return self.pids[0]
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """The process ids of all nodes; see `pid`."""
+        return [node.pid for node in self._running()]
+
+    def _running(self) -> Sequence[_Node]:
+        if not self._nodes or not all(node.pid for node in self._nodes):
             raise PeerError(f"{self.name} does not run")
-        return self._pid
+        return self._nodes
 
     @property
     def settings(self) -> Mapping[str, str]:
         """What differs from the package's defaults."""
-        return {"queue": "quorum, one node", "plugins": "rabbitmq_amqp1_0", "listeners": "127.0.0.1"}
+        nodes = "one node" if self._count == 1 else f"{self._count} nodes, leader on the first"
+        return {"queue": f"quorum, {nodes}", "plugins": "rabbitmq_amqp1_0", "listeners": "127.0.0.1"}
 
     @contextmanager
     def queues(self, count: int) -> Iterator[None]:

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -88,14 +87,7 @@ def synchronous_standby(postgres: PostgresServer) -> Iterator[PostgresServer]:
         Path(folder).chmod(0o755)
         standby = PostgresServer(Path(folder) / "standby", durable=True)
         try:
-            standby.copy_of(postgres)
-            standby.start()
-            postgres.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
-            postgres.execute("SELECT pg_reload_conf()")
-            for _ in range(1000):
-                if postgres.execute("SELECT sync_state FROM pg_stat_replication") == [("sync",)]:
-                    break
-                time.sleep(0.02)
+            standby.become_standby(postgres)
             yield standby
         finally:
             standby.remove()

@@ -704,10 +704,10 @@ class Server:
         if self.settings.tls_cert is not None:
             assert self.settings.tls_key is not None
             return Certificates(self.settings.tls_cert, self.settings.tls_key, self._clock, Log("tls"))
-        folder = self.settings.data
+        folder, names = self.settings.data, (socket.gethostname(), *self.settings.tls_names)
         # Settings without one are refused before a server is made of them.
         assert folder is not None
-        files = SelfSigned(folder / "tls", self._clock, self._entropy).ensure([socket.gethostname()])
+        files = SelfSigned(folder / "tls", self._clock, self._entropy).ensure(names)
         self.authority = files.authority
         return Certificates(files.certificate, files.key, self._clock, Log("tls"))
 

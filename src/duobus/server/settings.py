@@ -58,6 +58,11 @@ ADD = "add"
 APPLY = "apply"
 CONFIG_MODES = (ADD, APPLY)
 
+#: A DNS name (RFC 1123, section 2.1, and the underscore that container engines allow), perhaps with * as its first
+#: part, and one of its parts.
+_PART = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST = re.compile(rf"(?=.{{1,253}}\Z)(\*\.)?{_PART}(\.{_PART})*")
+
 #: A label of a server.
 _LABEL = re.compile(r"[A-Za-z0-9._-]{1,60}=[A-Za-z0-9._-]{1,60}")
 
@@ -81,6 +86,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         stores: Number of messaging stores in files of the data folder.
         places: Where those in PostgreSQL are.
         tls_self_signed: Make and use a self-signed authority.
+        tls_names: Host names and addresses that its certificate is for, beside the machine's own.
         tls_cert: Certificate chain to use, PEM, with ``tls_key``.
         tls_key: Its private key, PEM.
         emulator: Behave as the emulator: its key, its namespace.
@@ -128,6 +134,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stores: int = 4
     places: tuple[PostgresAddress, ...] = ()
     tls_self_signed: bool = False
+    tls_names: tuple[str, ...] = ()
     tls_cert: Path | None = None
     tls_key: Path | None = None
     emulator: bool = False
@@ -398,6 +405,15 @@ def _check_ports(options: Settings) -> None:
         taken[port] = option
 
 
+def _is_host(name: str) -> bool:
+    """Whether a certificate can be for it: an address, or a DNS name, perhaps with * as its first part."""
+    try:
+        ip_address(name)
+    except ValueError:
+        return _HOST.fullmatch(name) is not None
+    return True
+
+
 def _check_tls(options: Settings) -> None:
     if (options.tls_cert is None) != (options.tls_key is None):
         raise ConfigurationError("--tls-cert and --tls-key belong together; give both or neither.")
@@ -405,6 +421,17 @@ def _check_tls(options: Settings) -> None:
         raise ConfigurationError("--tls-self-signed and --tls-cert exclude each other; give one of them.")
     if options.tls_self_signed and options.data is None:
         raise ConfigurationError("--tls-self-signed keeps its authority in the data folder. Give --data.")
+    if options.tls_names and not options.tls_self_signed:
+        raise ConfigurationError(
+            "--tls-name is for the certificate that --tls-self-signed makes. Give that, too; a certificate of your own "
+            "has its names already."
+        )
+    for name in options.tls_names:
+        if not _is_host(name):
+            raise ConfigurationError(
+                f"--tls-name {name!r} is no host name or address. Give it without scheme and port, as clients have it "
+                "in their connection strings; other letters than a to z in their ASCII form (xn--)."
+            )
     if options.https_port is not None and not options.offers_tls:
         raise ConfigurationError("--https-port needs --tls-self-signed, or --tls-cert and --tls-key.")
 

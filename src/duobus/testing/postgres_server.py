@@ -102,6 +102,23 @@ class PostgresServer:
         source = primary.url("postgres", application_name="standby")
         self._run("pg_basebackup", "--no-sync", "-D", ".", "-R", "-X", "stream", "-c", "fast", "-d", source)
 
+    def become_standby(self, primary: PostgresServer) -> None:
+        """Become a synchronous standby of a running server, which from now on acknowledges nothing without it.
+
+        Raises:
+            PostgresError: The primary does not take it for one in time.
+        """
+        self.copy_of(primary)
+        self.start()
+        primary.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+        primary.execute("SELECT pg_reload_conf()")
+        clock, pause = Clock(), threading.Event()
+        end_ms = clock.monotonic_ms() + int(1000 * _START_S)
+        while primary.execute("SELECT sync_state FROM pg_stat_replication") != [("sync",)]:
+            if clock.monotonic_ms() > end_ms:
+                raise PostgresError(f"The primary does not wait for its standby:\n{self.log_tail()}")
+            pause.wait(0.02)
+
     def start(self) -> None:
         """Start it and wait until it answers.
 

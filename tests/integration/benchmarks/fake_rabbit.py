@@ -21,9 +21,15 @@ if program == "epmd":
     with StubPeer(port=int(sys.argv[4])):
         signal.sigwait([signal.SIGTERM])
 elif program == "rabbitmqctl":
-    if trouble.exists():
+    if trouble.exists() and trouble.read_text() != "member":
         print("{error,\n  it_is_so}")
-    (home / "declared").write_text(" ".join(sys.argv[3:]))
+    asks_for_members = "get_type_state" in sys.argv[-1]
+    if asks_for_members:
+        print(2 if trouble.exists() and trouble.read_text() == "member" else 3)
+    else:
+        (home / "declared").write_text(" ".join(sys.argv[3:]))
+    with (home / "controlled").open("a") as told:
+        told.write(" ".join([os.environ["RABBITMQ_NODENAME"], *sys.argv[4:]]) + "\n")
 else:
     if trouble.exists() and trouble.read_text() == "node":
         sys.exit("no room for another node")

@@ -65,6 +65,42 @@ def test_a_node_keeps_everything_of_its_own_in_its_folder(root: Path, monkeypatc
         rabbit.stop()
 
 
+def test_nodes_of_a_cluster_share_a_cookie_and_a_port_mapper_and_join_the_first(root: Path) -> None:
+    rabbit = rabbitmq.RabbitPeer(data_root=root / "data", root=root, timeout=20.0, nodes=3)
+    (root / "data").mkdir()
+    try:
+        rabbit.start()
+        (folder,) = (root / "data").iterdir()
+        known = [node.environment for node in rabbit._nodes]
+        assert len(set(rabbit.pids)) == len({one["RABBITMQ_MNESIA_BASE"] for one in known}) == 3
+        assert (
+            len({one["RABBITMQ_NODENAME"] for one in known}) == len({one["RABBITMQ_DIST_PORT"] for one in known}) == 3
+        )
+        assert {(one["HOME"], one["ERL_EPMD_PORT"]) for one in known} == {(str(folder), known[0]["ERL_EPMD_PORT"])}
+        first, *others = [one["RABBITMQ_NODENAME"] for one in known]
+        joined = [(other, word) for other in others for word in ("stop_app", f"join_cluster {first}", "start_app")]
+        told = [tuple(line.split(" ", 1)) for line in (folder / "controlled").read_text().splitlines()]
+        assert told[: len(joined)] == joined
+        assert [(node, words.split()[0]) for node, words in told[len(joined) :]] == [(first, "eval")] * 2
+        assert rabbit.target.port == rabbit._nodes[0].port
+        assert rabbit.settings["queue"] == "quorum, 3 nodes, leader on the first"
+        pids = rabbit.pids
+    finally:
+        rabbit.stop()
+    assert not any(is_alive(pid) for pid in pids)
+
+
+def test_a_cluster_whose_queue_is_not_on_all_nodes_is_not_measured(root: Path) -> None:
+    (root / "data").mkdir()
+    (root / "trouble").write_text("member")
+    rabbit = rabbitmq.RabbitPeer(data_root=root / "data", root=root, timeout=20.0, nodes=3)
+    try:
+        with pytest.raises(PeerError, match="is on 2 nodes, not on 3"):
+            rabbit.start()
+    finally:
+        rabbit.stop()
+
+
 def test_a_stopped_node_leaves_no_process_and_no_folder(root: Path) -> None:
     rabbit = peer(root)
     rabbit.start()

@@ -20,6 +20,23 @@ def test_each_number_of_servers_is_compared_with_one_server_round_by_round() -> 
     assert (found["3"]["servers_cpu_us"], found["3"]["database_cpu_us"], found["3"]["cpu_ratio"]) == (24.0, 6.0, 1.5)
 
 
+def test_rates_are_compared_with_those_of_the_peer_and_their_mean_leaves_out_what_it_cannot_do() -> None:
+    own = {1: [(100.0, 10.0, 5.0), (400.0, 20.0, 6.0)], 3: [(200.0, 15.0, 5.0), (600.0, 24.0, 6.0)]}
+    peer = [(50.0, 90.0, 0.0), (100.0, 80.0, 0.0)]
+    found = several_servers.compared(
+        {
+            "A100": {**own, several_servers.RABBITMQ: peer},
+            "B": {1: own[1], 3: [(50.0, 1.0, 1.0), (100.0, 1.0, 1.0)], several_servers.RABBITMQ: peer},
+            "S4x4": {1: own[1], 3: own[3]},
+        }
+    )
+    assert found["A100"]["3"]["peer_ratios"] == [4.0, 6.0]
+    assert found["A100"][several_servers.RABBITMQ] == {"rate": 75.0, "servers_cpu_us": 85.0, "database_cpu_us": 0.0}
+    assert "peer_ratio" not in found["S4x4"]["3"]
+    assert found["mean"]["1"]["peer_ratio"] == pytest.approx(3.0)
+    assert found["mean"]["3"]["peer_ratio"] == pytest.approx(5.0**0.5)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_short_round_measures_one_server_and_two_with_sessions_and_without() -> None:

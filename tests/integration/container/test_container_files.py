@@ -9,6 +9,8 @@ import json
 import os
 import re
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -152,6 +154,18 @@ class Container:
         self.process.send_signal(getattr(signal, one("STOPSIGNAL")))
         return self.process.wait(60)
 
+    def names_over_tls(self) -> list[str]:
+        """Names that the server's certificate is for, as a client finds them that trusts its authority."""
+        context = ssl.create_default_context(cafile=self.data / "tls" / "ca.pem")
+        address = ("127.0.0.1", self.ports["--tls-port"].number)
+        with (
+            socket.create_connection(address, timeout=10) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as connection,
+        ):
+            certificate = connection.getpeercert()
+        assert certificate is not None
+        return [str(pair[1]) for pair in certificate["subjectAltName"]]
+
     def client(self, key: str = EMULATORS_KEY) -> ServiceBusClient:
         return ServiceBusClient.from_connection_string(
             f"Endpoint=sb://localhost:{self.ports['--port'].number};SharedAccessKeyName=RootManageSharedAccessKey;"
@@ -224,11 +238,13 @@ def test_with_what_a_compose_file_says_messages_outlive_a_restart_and_the_change
     # A mount of a file.
     container.config.symlink_to(mounts(service)[CONFIG])
     given = environment_of(service)
-    container.start(**given)
+    more = service.get("command", [])
+    container.start(*more, **given)
     container.send("orders", "two chairs")
+    assert ("sb-emulator" in container.names_over_tls()) is (text == COMPOSE.read_text())
     assert container.stop() == 0
     mine.write_text(config({"Name": "orders", "Properties": {"MaxDeliveryCount": 9}}, {"Name": "new"}))
-    container.start(**given)
+    container.start(*more, **given)
     said = container.log.read_text()
     assert (
         "configuration: update namespace=sbemulatorns kind=queue entity=orders changes=maxDeliveryCount: 3 -> 9" in said

@@ -102,6 +102,14 @@ def _memory(memory: int | None, incoming: int | None) -> tuple[int, int]:
     " Repeatable.",
 )
 @click.option("--tls-self-signed", is_flag=True, help="Make a certificate authority in the data folder and use it.")
+@click.option(
+    "--tls-name",
+    "tls_names",
+    multiple=True,
+    metavar="NAME",
+    help="Host name or address that the certificate of --tls-self-signed is for, too, as that of a service in Compose."
+    " Repeatable.",
+)
 @click.option("--tls-cert", type=_FILE, help="Certificate chain, PEM.")
 @click.option("--tls-key", type=_FILE, help="Its private key, PEM.")
 @click.option("--emulator", is_flag=True, help="Take the emulator's well-known key. For this machine only.")
@@ -256,6 +264,7 @@ def command(
     stores: int,
     places: tuple[str, ...],
     tls_self_signed: bool,
+    tls_names: tuple[str, ...],
     tls_cert: Path | None,
     tls_key: Path | None,
     emulator: bool,
@@ -311,6 +320,7 @@ def command(
         stores=stores,
         places=given.read("store", lambda: tuple(map(parse, places)), ()),
         tls_self_signed=tls_self_signed,
+        tls_names=tls_names,
         tls_cert=tls_cert,
         tls_key=tls_key,
         emulator=emulator,
@@ -392,6 +402,7 @@ _INSTRUCTIONS: Final = {
     "python": (
         ("ServiceBusClient, and the administration client", "connection_verify={literal}"),
         ("instead, for the synchronous administration client", "export REQUESTS_CA_BUNDLE={ca}"),
+        ("instead, for a program that takes no certificate, such as Celery", 'cat {ca} >> "$(python -m certifi)"'),
     ),
     "javascript": (("before Node.js starts", "export NODE_EXTRA_CA_CERTS={ca}"),),
     "dotnet": (

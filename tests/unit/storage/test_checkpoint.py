@@ -169,6 +169,8 @@ class RefusingConnection:
 class ScriptedStore:
     """Reports given lengths of the log and counts what it is asked."""
 
+    any_thread = False
+
     def __init__(self, looks: list[tuple[int, int] | StoreFailed]) -> None:
         self.commits = 0
         self.finished = 0
@@ -214,6 +216,31 @@ def test_a_long_log_is_finished_by_the_writer_once() -> None:
     store = ScriptedStore([(5_000_000, 3_000_000), (5_100_000, 100_000), (6_000_000, 9)])
     looks_of(store, rounds=2)
     assert (store.finished, store.looks) == (1, [])
+
+
+class SharedStore(ScriptedStore):
+    """One whose log any thread may see to: what has its turn before may take long."""
+
+    any_thread = True
+
+
+def test_the_log_of_a_store_with_a_journal_is_seen_to_without_the_thread_that_commits() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        writer = StoreWriter(loop)
+        store = SharedStore([(5_000_000, 3_000_000), (5_100_000, 100_000), (900, 0), StoreFailed("no")])
+        thread = CheckpointThread(store, writer, loop, log_limit_bytes=1000)
+        for _ in range(3):
+            store.commits += 1
+            thread.look()
+        # All is done by now, and nothing was asked of the writer, whose thread has never begun.
+        assert store.finished == 1
+        assert store.lengths == [log_room.wanted(5_000_000)] * 3
+        assert not writer._is_started
+        assert thread.stop()
+        assert writer.stop()
+
+    asyncio.run(run())
 
 
 def test_passes_end_although_commits_outrun_them() -> None:

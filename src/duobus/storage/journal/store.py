@@ -71,6 +71,8 @@ class JournalStore(MessagingStore):
     """
 
     columns_least = SqliteStore.columns_least
+    #: Whoever uses SQLite's connection has ``_turn``; a commit that the journal takes does not need it.
+    any_thread = True
 
     def __init__(
         self,

@@ -76,6 +76,8 @@ class PostgresStore(MessagingStore):
     """
 
     columns_least = 1024
+    #: See ``sqlite.checkpoint.Checkpointed``.
+    any_thread = False
 
     def __init__(
         self, place: PostgresAddress, store_id: int, *, must_exist: bool = False, take_over: bool = False

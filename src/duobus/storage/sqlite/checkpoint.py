@@ -16,6 +16,9 @@ Passes have to sync for themselves: SQLite does so only when a pass reaches the 
 commits go on. Without that the writer's step synced all of the 32 MiB that the passes had copied: up to 45 ms, for
 which every client of the store waited (decision 0060).
 
+Where a store has a journal, its commits do not wait for SQLite, and what brings them over to SQLite may take a tenth of
+a second. Whoever waits for that must not be the thread that commits, so there this thread takes the second step itself.
+
 Each pass syncs, which delays the commits of all stores of a disk. So the thread looks less often where little is
 written: four stores that share a load are then copied as often as one that has all of it. It also sees to it that the
 log is laid out ahead (``log_space.py``).
@@ -42,11 +45,19 @@ LOG_LIMIT_BYTES = 32 * 1024 * 1024
 #: The rest that the writer should be asked to copy at most, so that a commit waits for little.
 _REST_BYTES = 1024 * 1024
 _PASSES_MAX = 4
+#: A lock that is given back and taken again at once is seldom had by another thread.
+_BETWEEN_PIECES_S = 0.001
 _STOP_TIMEOUT_S = 10.0
 
 
 class Checkpointed(Protocol):
-    """A store with a log, as far as it matters here; see SqliteStore."""
+    """A store with a log, as far as it matters here; see SqliteStore.
+
+    Attributes:
+        any_thread: Whether ``checkpoint`` and ``make_room`` may be called by any thread, or by the writer's alone.
+    """
+
+    any_thread: bool
 
     @property
     def commits(self) -> int:
@@ -56,17 +67,17 @@ class Checkpointed(Protocol):
         """Copy what can be copied; return bytes in the log and bytes left to copy."""
 
     def checkpoint(self) -> None:
-        """Copy the rest, on the writer's thread."""
+        """Copy the rest."""
 
     def make_room(self, length: int) -> bool:
-        """Lay a piece of the log out, on the writer's thread; return whether there is more to do."""
+        """Lay a piece of the log out; return whether there is more to do."""
 
 
 class CheckpointThread:
     """A thread that keeps the log of one store short.
 
     Args:
-        store: Its ``checkpoint_aside`` is called here, its ``checkpoint`` through ``writer``.
+        store: Its ``checkpoint_aside`` is called here, its ``checkpoint`` through ``writer`` unless any thread may.
         writer: The owner of the store.
         loop: Where ``writer`` is to be called.
         interval_s: Seconds between looks while much is written.
@@ -129,6 +140,9 @@ class CheckpointThread:
             while left > _REST_BYTES and passes < _PASSES_MAX:
                 in_log, left = self._store.checkpoint_aside()
                 passes += 1
+            if self._store.any_thread:
+                self._store.checkpoint()
+                return
         except StoreFailed:
             # The store remembers, and says so to its writer with the next call; that is where it is handled.
             return
@@ -147,8 +161,14 @@ class CheckpointThread:
         self.wait_s = min(max(slower, self._interval_s), self._interval_s * _SLOWER_MAX)
         length = log_room.wanted(in_log)
         if length > self._length and not self._is_extending:
-            self._length, self._is_extending = length, True
-            self._loop.call_soon_threadsafe(self._extend)
+            self._length = length
+            if self._store.any_thread:
+                # A piece at a time, so that others may use the store between two.
+                while self._store.make_room(length) and not self._stopped.wait(_BETWEEN_PIECES_S):
+                    pass
+            else:
+                self._is_extending = True
+                self._loop.call_soon_threadsafe(self._extend)
 
     def _extend(self) -> None:
         self._writer.submit(lambda: self._store.make_room(self._length), self._extended)

@@ -43,7 +43,7 @@ from duobus.storage.sqlite import schema
 #: Removed ranges up to this length join the list of single ids: one statement for many beats a call for each.
 _SHORT_RANGE = 8
 _LOWEST_ID = -(1 << 63)
-#: Above what a commit of many small messages holds, so that only large ones are prepared anew.
+#: Above what a statement of small messages holds, so that only those of large ones are prepared anew.
 _KEPT_BYTES_MAX = 2 << 20
 
 
@@ -199,28 +199,51 @@ def source_values(sources: Sequence[tuple[int, int, int, bytes]], known: Mapping
     return flat
 
 
-def are_many_bytes(puts: Sequence[Put]) -> bool:
-    """Whether new messages are too large for a statement that is kept: it keeps a copy of what was bound last."""
-    size = 0
+def rows_at_once(puts: Sequence[Put]) -> tuple[int, bool]:
+    """Return of how many new messages a statement should be at the most, and whether it should be kept prepared.
+
+    Each statement hands the interpreter over twice, for which its thread has to wait while the event loop computes. But
+    a statement that is kept keeps a copy of what was bound last, so that large messages come in smaller ones.
+    """
+    size = number = 0
     for put in puts:
         size += sum(map(len, put.payloads))
-    return size > _KEPT_BYTES_MAX
+        number += len(put.payloads)
+    for rows in (schema.MANY_ROWS, schema.ROWS_PER_STATEMENT):
+        if size * min(number, rows) <= _KEPT_BYTES_MAX * number:
+            return rows, True
+    return schema.ROWS_PER_STATEMENT, False
 
 
-def run(db: apsw.Connection, statement: schema.Rows, values: list[Any], *, is_kept: bool = True) -> int:
+def run(
+    db: apsw.Connection,
+    statement: schema.Rows,
+    values: list[Any],
+    *,
+    rows: int = schema.ROWS_PER_STATEMENT,
+    is_kept: bool = True,
+) -> int:
     """Run a statement over all rows of ``values``, as many at a time as it takes; return the rows changed.
 
     Args:
         db: The connection.
         statement: What to run.
         values: Flat.
+        rows: Of one statement at the most: ``ROWS_PER_STATEMENT`` or ``MANY_ROWS``.
         is_kept: Keep the statement prepared, and with it SQLite's copy of the values.
     """
     width = statement.width
+    changed = start = 0
+    if rows == schema.MANY_ROWS:
+        # Nothing between the two lengths, so that few texts stand in the driver's cache of statements.
+        step = width * rows
+        while len(values) - start >= step:
+            db.execute(statement.many, values[start : start + step], can_cache=is_kept)
+            changed += db.changes()
+            start += step
     step = width * schema.ROWS_PER_STATEMENT
-    changed = 0
-    for start in range(0, len(values), step):
-        part = values[start : start + step]
+    for first in range(start, len(values), step):
+        part = values[first : first + step]
         db.execute(statement.texts[len(part) // width], part, can_cache=is_kept)
         changed += db.changes()
     return changed

@@ -12,6 +12,8 @@ APPLICATION_ID = 0x64756F62
 #: Rows per statement. More gain next to nothing (100 measured 4 % slower at commits of 100, 250 measured 2 %
 #: faster at commits of 500), fewer meet the interpreter lock more often.
 ROWS_PER_STATEMENT = 50
+#: Rows of one where a commit has hundreds (decision 0072).
+MANY_ROWS = 200
 
 #: Blocks of message ids, appended at a source's end and deleted from its beginning: no index of random ids is on the
 #: way of a message. Its own text, for files that were made before there was one.
@@ -172,13 +174,15 @@ class Rows:
 
     Attributes:
         texts: The statement for so many rows, 1 to ROWS_PER_STATEMENT.
+        many: The one for MANY_ROWS rows.
         width: Values of a row.
     """
 
-    __slots__ = ("texts", "width")
+    __slots__ = ("many", "texts", "width")
 
     def __init__(self, head: str, row: str, tail: str = "") -> None:
         self.texts = tuple(head + ",".join([row] * n) + tail for n in range(ROWS_PER_STATEMENT + 1))
+        self.many = head + ",".join([row] * MANY_ROWS) + tail
         self.width = row.count("?")
 
 

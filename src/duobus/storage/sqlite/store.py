@@ -104,6 +104,8 @@ class SqliteStore(MessagingStore):
     """
 
     columns_least = schema.STRETCH
+    #: See ``checkpoint.Checkpointed``.
+    any_thread = False
 
     def __init__(
         self,
@@ -301,7 +303,7 @@ class SqliteStore(MessagingStore):
         puts = batch.puts if copies is None else copies.framed(batch.puts)
         removed, of_copies = bodies.parted(batch.removed, self._homes) if self._homes else (batch.removed, [])
         inserts = table_rows.put_values(puts) if puts else []
-        is_kept = not puts or not table_rows.are_many_bytes(puts)
+        at_once, is_kept = table_rows.rows_at_once(puts) if puts else (schema.ROWS_PER_STATEMENT, True)
         changes = table_rows.change_values(batch.changes) if batch.changes else []
         ranges, singles = table_rows.removals(removed) if removed else ([], [])
         sources = table_rows.source_values(batch.sources, self._sources)
@@ -310,7 +312,7 @@ class SqliteStore(MessagingStore):
             inserts.append((schema.INSERT_ORDINARY, copies.pack(batch.changes)))
         rows = self._meta.rows
         for statement, values in inserts:
-            rows += table_rows.run(db, statement, values, is_kept=is_kept)
+            rows += table_rows.run(db, statement, values, rows=at_once, is_kept=is_kept)
         if changes:
             table_rows.run(db, schema.UPDATE_STATES, changes)
         for bounds in ranges:

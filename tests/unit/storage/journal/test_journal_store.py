@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -648,3 +649,34 @@ def test_the_thread_brings_over_by_itself_and_ends_with_the_store(data: Path) ->
     plain.open()
     assert payloads_of(plain.load(source.source_key, 1, 10)) == [b"a"]
     plain.close()
+
+
+def test_a_commit_waits_neither_for_what_is_brought_over_nor_for_whoever_sees_to_the_log(broker: Broker) -> None:
+    store = broker.store
+    assert isinstance(store, JournalStore)
+    (source,) = broker.add()
+    broker.send(source, [b"first"])
+    begun, may_end, order = threading.Event(), threading.Event(), []
+
+    def bring_over() -> None:
+        with store._turn:
+            begun.set()
+            may_end.wait(60)
+            store.bring_over()
+            order.append("brought over")
+
+    def see_to_the_log() -> None:
+        store.checkpoint()
+        order.append("copied home")
+
+    threads = [threading.Thread(target=call) for call in (bring_over, see_to_the_log)]
+    threads[0].start()
+    assert begun.wait(60)
+    threads[1].start()
+    broker.send(source, [b"second"])
+    order.append("committed")
+    may_end.set()
+    for thread in threads:
+        thread.join()
+    assert order == ["committed", "brought over", "copied home"]
+    assert payloads_of(store.load(source.source_key, 1, 9)) == [b"first", b"second"]

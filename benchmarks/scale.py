@@ -3,8 +3,9 @@
     python -m benchmarks.scale            the model against the measured configurations, then extrapolated
 
 A pure simulation from one seed (``Plant``): messages circulate as in the workloads of ``benchmarks.run``. A server is
-one interpreter, which takes what has arrived in a turn, and works for its stores. A store has one commit in flight,
-which takes everything that waits; its end is a sync on a disk (or in a PostgreSQL server) that does one at a time.
+one interpreter. A turn of its loop reads what has arrived, lays it evenly into its stores, and begins a commit of each
+store that has none under way, with everything that waits there. The end of a commit is a sync on a disk (or in a
+PostgreSQL server) that does one at a time.
 Inputs are processor time per message and per commit and the rate of D, as ``make bench`` measures them (``Measured``);
 for a database also the rate of A1000. The rates of the other workloads validate the model.
 
@@ -25,6 +26,8 @@ SEED: Final = 1
 #: Of virtual time, in microseconds: before anything is counted, and counted.
 WARM_US: Final = 300_000
 COUNTED_US: Final = 1_500_000
+#: In so many pieces the first messages arrive.
+PIECES: Final = 8
 #: How much the time of a sync varies, as a share of it.
 SPREAD: Final = 0.3
 
@@ -33,7 +36,8 @@ class Costs(NamedTuple):
     """What one kind of store costs, in microseconds.
 
     Attributes:
-        turn: A turn of the interpreter, whatever it has to do; the hand-over to the store's thread included.
+        turn: A turn of the interpreter, whatever it has to do.
+        commit: One commit that a turn begins, whatever is in it: work of the store's thread in the same interpreter.
         message: One message in a turn: reading, deciding, storing, answering.
         sync: One commit on the disk, whatever is in it; nothing else happens on that disk meanwhile.
         row: One message in a commit, on the disk or in the database.
@@ -42,6 +46,7 @@ class Costs(NamedTuple):
     """
 
     turn: float
+    commit: float
     message: float
     sync: float
     row: float
@@ -77,60 +82,70 @@ class Plant:
         self._events: list[tuple[float, int, int, int, int]] = []
         self._serial = 0
         stores = layout.servers * layout.stores
+        # What has come to a server and was not read yet, and whether a turn is to come.
+        self._unread = [0] * layout.servers
+        self._has_turn = [False] * layout.servers
         # Messages that wait for the next commit of a store, and whether one is under way.
-        self._waiting = [layout.window] * stores
+        self._waiting = [0] * stores
         self._is_busy = [False] * stores
         # Until when an interpreter and a disk are taken.
         self._server_free = [0.0] * layout.servers
         self._disk_free = [0.0] * layout.disks
-        self._turns = [0] * layout.servers
+        # Which store of a server gets the next message that is one too many for all.
+        self._next = [0] * layout.servers
         self.commits = 0
         self.done = 0
 
     def rate(self) -> float:
         """Messages a second."""
-        for store, number in enumerate(self._waiting):
-            # Not all at once: half of them come while the first commit is under way.
-            self._waiting[store] = 0
-            self._at(0.0, _ARRIVED, store, number - number // 2)
-            self._at(1.0, _ARRIVED, store, number // 2)
+        number = self._layout.window * self._layout.stores
+        for server in range(self._layout.servers):
+            # Not all at once: some come while the first commits are under way.
+            for at in range(PIECES):
+                self._at(at * self._costs.turn, _ARRIVED, server, (number + at) // PIECES)
         end = WARM_US + COUNTED_US
         while self._events:
-            now, _, kind, store, number = heapq.heappop(self._events)
+            now, _, kind, place, number = heapq.heappop(self._events)
             if now > end:
                 break
-            _STEPS[kind](self, store, number, now)
+            _STEPS[kind](self, place, number, now)
         return self.done / COUNTED_US * 1e6
 
-    def arrived(self, store: int, number: int, now: float) -> None:
-        """Clients have sent; what has no key goes to a store of the server's in turn."""
-        store = self._next_of(store)
-        self._waiting[store] += number
-        if not self._is_busy[store]:
-            self._begin(store, now)
+    def arrived(self, server: int, number: int, now: float) -> None:
+        """Clients have sent."""
+        self._unread[server] += number
+        self._ask_turn(server, now)
 
-    def _next_of(self, store: int) -> int:
-        """The store of the same server whose turn it is."""
-        servers = self._layout.servers
-        server, count = store % servers, self._layout.stores
-        self._turns[server] = (self._turns[server] + 1) % count
-        return server + servers * self._turns[server]
+    def _ask_turn(self, server: int, now: float) -> None:
+        if not self._has_turn[server]:
+            self._has_turn[server] = True
+            self._at(max(now, self._server_free[server]), _TURNED, server, 1)
 
-    def _begin(self, store: int, now: float) -> None:
-        """A turn decides everything that waits, and hands it to the store."""
-        number, self._waiting[store] = self._waiting[store], 0
-        self._is_busy[store] = number > 0
-        if not number:
-            return
+    def turned(self, server: int, _number: int, now: float) -> None:
+        """A turn reads what has come, and begins what commits it can."""
         costs, layout = self._costs, self._layout
-        server = store % layout.servers
-        start = max(now, self._server_free[server])
-        self._server_free[server] = start + costs.turn + number * costs.message
+        if self._server_free[server] > now:
+            # A neighbour has given it work meanwhile.
+            self._at(self._server_free[server], _TURNED, server, 1)
+            return
+        self._has_turn[server] = False
+        number, self._unread[server] = self._unread[server], 0
+        stores = [server + layout.servers * at for at in range(layout.stores)]
+        for at, store in enumerate(stores):
+            behind = (at - self._next[server]) % layout.stores
+            self._waiting[store] += number // layout.stores + (behind < number % layout.stores)
+        self._next[server] = (self._next[server] + number) % layout.stores
+        begun = [store for store in stores if self._waiting[store] and not self._is_busy[store]]
+        free = now + costs.turn + number * costs.message + len(begun) * costs.commit
+        self._server_free[server] = free
         if layout.passed:
             # Its neighbour has its own work with them, before and after: both ways are counted here.
             other = (server + 1) % layout.servers
             self._server_free[other] = max(self._server_free[other], now) + number * layout.passed * costs.passed
-        self._at(self._server_free[server], _PREPARED, store, number)
+        for store in begun:
+            waiting, self._waiting[store] = self._waiting[store], 0
+            self._is_busy[store] = True
+            self._at(free, _PREPARED, store, waiting)
 
     def prepared(self, store: int, number: int, now: float) -> None:
         """The commit goes to the disk."""
@@ -145,19 +160,23 @@ class Plant:
         if now > WARM_US:
             self.commits += 1
             self.done += number
-        self._at(now + self._costs.client, _ARRIVED, store, number)
-        self._begin(store, now)
+        server = store % self._layout.servers
+        self._at(now + self._costs.client, _ARRIVED, server, number)
+        self._is_busy[store] = False
+        if self._waiting[store]:
+            self._ask_turn(server, now)
 
-    def _at(self, when: float, kind: int, store: int, number: int) -> None:
+    def _at(self, when: float, kind: int, place: int, number: int) -> None:
         if number:
             self._serial += 1
-            heapq.heappush(self._events, (when, self._serial, kind, store, number))
+            heapq.heappush(self._events, (when, self._serial, kind, place, number))
 
 
 _ARRIVED: Final = 0
-_PREPARED: Final = 1
-_COMMITTED: Final = 2
-_STEPS: Final = (Plant.arrived, Plant.prepared, Plant.committed)
+_TURNED: Final = 1
+_PREPARED: Final = 2
+_COMMITTED: Final = 3
+_STEPS: Final = (Plant.arrived, Plant.turned, Plant.prepared, Plant.committed)
 
 
 def rate(layout: Layout, costs: Costs) -> float:
@@ -175,6 +194,7 @@ class Measured(NamedTuple):
         stores: Of the server.
         rates: Workload to messages a second.
         cpu: Workload to processor time of the server per message, in microseconds.
+        loop_cpu: That of its event loop alone in D and A1000.
         client: The generator's time for one message in D, for one of two turns.
         is_fitted: Whether the rate of A1000 is an input, too: what a message costs in the database is not seen else.
     """
@@ -182,34 +202,40 @@ class Measured(NamedTuple):
     stores: int
     rates: Mapping[str, float]
     cpu: Mapping[str, float]
+    loop_cpu: Mapping[str, float]
     client: float
     is_fitted: bool = False
 
 
-#: benchmarks/results/69b114e-rabbitmq.json (plain, partitioned), bbec94f-rabbitmq.json (PostgreSQL).
+#: benchmarks/results/619299e4-rabbitmq-artemis.json.
 MEASURED: Final[Mapping[str, Measured]] = {
     "file": Measured(
         1,
-        {"A100": 102_040, "A1000": 192_150, "C1x1": 145_487, "C4x4": 150_530, "D": 1_525},
-        {"A100": 7.98, "A1000": 4.85, "C1x1": 6.58, "C4x4": 7.42, "D": 448.2},
-        38.1,
+        {"A100": 53_458, "A1000": 98_506, "C1x1": 107_275, "C4x4": 126_456, "D": 1_071},
+        {"A100": 17.46, "A1000": 10.16, "C1x1": 9.57, "C4x4": 8.64, "D": 659.71},
+        {"A1000": 4.39, "D": 404.48},
+        59.3,
     ),
     "partitioned": Measured(
         4,
-        {"A100": 85_089, "A1000": 151_472, "C1x1": 110_058, "C4x4": 133_225, "D": 1_536},
-        {"A100": 9.52, "A1000": 7.57, "C1x1": 9.92, "C4x4": 9.49, "D": 533.7},
-        34.3,
+        {"A100": 49_640, "A1000": 87_034, "C1x1": 79_727, "C4x4": 101_856, "D": 983},
+        {"A100": 19.87, "A1000": 12.05, "C1x1": 13.64, "C4x4": 11.1, "D": 767.15},
+        {"A1000": 4.79, "D": 466.37},
+        61.5,
     ),
     "postgres": Measured(
         1,
-        {"A100": 65_485, "A1000": 125_938, "C1x1": 83_667, "C4x4": 90_804, "D": 872},
-        {"A100": 8.05, "A1000": 4.47, "C1x1": 7.82, "C4x4": 7.12, "D": 610.4},
-        53.9,
+        {"A100": 34_807, "A1000": 73_616, "C1x1": 62_346, "C4x4": 57_612, "D": 630},
+        {"A100": 14.75, "A1000": 6.8, "C1x1": 10.04, "C4x4": 9.67, "D": 708.25},
+        {"A1000": 4.41, "D": 421.0},
+        80.7,
         is_fitted=True,
     ),
 }
 #: Messages under way in each workload, over all clients.
 WINDOWS: Final = {"A100": 100, "A1000": 1_000, "C1x1": 1_000, "C4x4": 4_000}
+#: Where turns are fullest when messages are received, too.
+FULL: Final = "C4x4"
 #: Work of a server that passes a message on, in microseconds.
 PASSED_US: Final = 6.0
 #: Bytes of a connection that a server holds (``make connections``); an owner has one more for each that is passed.
@@ -220,18 +246,20 @@ def costs_of(measured: Measured, workload: str = "A1000") -> Costs:
     """The costs of a configuration; a message costs what it does in ``workload``."""
     message = measured.cpu[workload]
     # D has two commits for a message, its sending and its settling, with nothing else in them.
-    turn = measured.cpu["D"] / 2 - measured.cpu["A1000"]
+    turn = measured.loop_cpu["D"] / 2 - measured.loop_cpu["A1000"]
+    commit = measured.cpu["D"] / 2 - measured.cpu["A1000"] - turn
     sync = max(0.0, 1e6 / measured.rates["D"] / 2 - measured.client - measured.cpu["D"] / 2)
-    return Costs(turn, message, sync, row_of(measured, turn, sync), measured.client, PASSED_US)
+    costs = Costs(turn, commit, message, sync, 0.0, measured.client, PASSED_US)
+    return costs._replace(row=row_of(measured, costs))
 
 
-def row_of(measured: Measured, turn: float, sync: float) -> float:
+def row_of(measured: Measured, costs: Costs) -> float:
     """What a message costs in the database, so that A1000 comes out as it was measured; 0 for a file."""
     low, high = 0.0, 200.0
     for _ in range(20 if measured.is_fitted else 0):
         middle = (low + high) / 2
-        costs = Costs(turn, measured.cpu["A1000"], sync, middle, measured.client)
-        is_faster = rate(Layout(1, 1, 1, WINDOWS["A1000"]), costs) > measured.rates["A1000"]
+        tried = costs._replace(message=measured.cpu["A1000"], row=middle)
+        is_faster = rate(Layout(1, 1, 1, WINDOWS["A1000"]), tried) > measured.rates["A1000"]
         low, high = (middle, high) if is_faster else (low, middle)
     return low
 
@@ -243,7 +271,7 @@ def validation() -> Iterator[tuple[str, str, float, float]]:
             if not (measured.is_fitted and workload == "A1000"):
                 layout = Layout(1, measured.stores, 1, max(1, window // measured.stores))
                 # What a turn costs is counted by itself: a message costs what it does where turns are full.
-                full = "A1000" if workload.startswith("A") else "C1x1"
+                full = "A1000" if workload.startswith("A") else FULL
                 yield kind, workload, measured.rates[workload], rate(layout, costs_of(measured, full))
 
 
@@ -264,7 +292,7 @@ class Plan(NamedTuple):
 
 def extrapolated() -> Iterator[Plan]:
     """Messages that are sent and received (C1x1), with stores in PostgreSQL."""
-    costs = costs_of(MEASURED["postgres"], "C1x1")
+    costs = costs_of(MEASURED["postgres"], FULL)
     for servers, databases in PLANTS:
         plant = Plant(Layout(servers, 1, databases, WINDOW), costs)
         owned = plant.rate()

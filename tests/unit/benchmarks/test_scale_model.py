@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.scale import MEASURED, Costs, Layout, costs_of, extrapolated, main, rate, table, validation
+from benchmarks.scale import FULL, MEASURED, Costs, Layout, costs_of, extrapolated, main, rate, table, validation
 
 PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "scale.md"
-COSTS = Costs(turn=100, message=5, sync=200, row=1, client=50)
+COSTS = Costs(turn=60, commit=40, message=5, sync=200, row=1, client=50)
 
 
 def test_one_message_at_a_time_takes_what_its_parts_take() -> None:
@@ -38,10 +38,26 @@ def test_the_same_seed_gives_the_same_rate() -> None:
     assert rate(Layout(3, 2, 2, 77), COSTS) == rate(Layout(3, 2, 2, 77), COSTS)
 
 
-def test_the_model_is_near_what_was_measured_of_one_store_in_a_file() -> None:
-    off = [modelled / measured for kind, _, measured, modelled in validation() if kind == "file"]
-    assert len(off) >= 3
-    assert all(0.9 < each < 1.1 for each in off)
+@pytest.mark.parametrize(("kind", "bound"), [("file", 0.1), ("partitioned", 0.2)])
+def test_the_model_is_near_what_was_measured_where_turns_are_full(kind: str, bound: float) -> None:
+    # A100 waits for half of its time for what the model does not know; the page says so.
+    off = [
+        modelled / measured - 1
+        for found, workload, measured, modelled in validation()
+        if found == kind and workload != "A100"
+    ]
+    assert len(off) == 3
+    assert all(abs(each) < bound for each in off)
+
+
+def test_the_stores_of_a_server_with_disks_of_their_own_add_up() -> None:
+    slow = Costs(turn=1, commit=1, message=0, sync=10_000, row=0, client=1)
+    assert rate(Layout(1, 4, 4, 100), slow) > 3.8 * rate(Layout(1, 1, 1, 100), slow)
+
+
+def test_the_stores_of_a_server_share_its_turns() -> None:
+    busy = Costs(turn=1_000, commit=0, message=0, sync=1, row=0, client=1)
+    assert rate(Layout(1, 4, 4, 100), busy) > 1.5 * rate(Layout(1, 1, 1, 100), busy)
 
 
 def test_what_a_message_costs_in_the_database_makes_its_input_come_out() -> None:
@@ -51,7 +67,7 @@ def test_what_a_message_costs_in_the_database_makes_its_input_come_out() -> None
 
 
 def test_no_database_is_asked_for_more_than_it_carries() -> None:
-    row = costs_of(MEASURED["postgres"], "C1x1").row
+    row = costs_of(MEASURED["postgres"], FULL).row
     for plan in extrapolated():
         assert plan.rate < 1e6 / row * plan.databases
         assert plan.passed <= plan.rate * 1.01

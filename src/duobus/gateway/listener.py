@@ -205,7 +205,11 @@ class Listener:
         """Start TLS on a connection; the protocol behind it is made when the handshake is done."""
         transport = TlsTransport(context, self._buffers, self._make())
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: transport, sock)
+            loop = asyncio.get_running_loop()
+            if watches(loop):
+                SocketTransport(loop, sock, transport)
+            else:
+                await loop.connect_accepted_socket(lambda: transport, sock)
             async with asyncio.timeout(TLS_HANDSHAKE_TIMEOUT_S):
                 await transport.opened
         except BaseException:

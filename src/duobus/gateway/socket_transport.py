@@ -1,4 +1,6 @@
-"""SocketTransport: the transport of a plain connection, which the event loop of a server calls when bytes are there.
+"""SocketTransport: the transport of a connection, which the event loop of a server calls when bytes are there.
+
+What lies above is a protocol that takes bytes, or one with a buffer of its own: a ``TlsTransport``.
 
 asyncio's own transports do the same. For each read there are an entry in a list of what is ready, a handle in a line of
 handles, and a context in which it is run; the loop of a server calls what watches a socket at once
@@ -54,13 +56,14 @@ class SocketTransport(asyncio.Transport):
         "_low",
         "_number",
         "_protocol",
+        "_reads_into",
         "_sock",
         "_unsent",
         "_unsent_bytes",
         "_watching",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, protocol: asyncio.Protocol) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, protocol: asyncio.BaseProtocol) -> None:
         extra: dict[str, Any] = {"socket": sock}
         for name, ask in (("sockname", sock.getsockname), ("peername", sock.getpeername)):
             try:
@@ -73,7 +76,7 @@ class SocketTransport(asyncio.Transport):
         self._watching = cast("WatchingLoop", loop)
         self._sock = sock
         self._number = sock.fileno()
-        self._protocol = protocol
+        self.set_protocol(protocol)
         self._high, self._low = HIGH_BYTES, HIGH_BYTES // 4
         # What the socket has not taken, and whether the protocol was told that this is much.
         self._unsent: deque[memoryview] = deque()
@@ -115,6 +118,9 @@ class SocketTransport(asyncio.Transport):
                 self._read()
 
     def _read(self) -> None:
+        if self._reads_into is not None:
+            self._read_into(self._reads_into)
+            return
         try:
             data = self._sock.recv(READ_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -128,6 +134,22 @@ class SocketTransport(asyncio.Transport):
             else:
                 self._on_eof()
         except Exception as error:  # noqa: BLE001 - as asyncio does: a fault in one connection ends that connection
+            self._fail(error)
+
+    def _read_into(self, protocol: asyncio.BufferedProtocol) -> None:
+        try:
+            number = self._sock.recv_into(protocol.get_buffer(-1))
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._end(error)
+            return
+        try:
+            if number:
+                protocol.buffer_updated(number)
+            else:
+                self._on_eof()
+        except Exception as error:  # noqa: BLE001 - as above
             self._fail(error)
 
     def _on_eof(self) -> None:
@@ -182,7 +204,8 @@ class SocketTransport(asyncio.Transport):
 
     def _tell(self, error: Exception | None) -> None:
         # The protocol holds this object: without the way back, neither waits for the collector.
-        protocol, self._protocol = self._protocol, _NOBODY
+        protocol = self._protocol
+        self.set_protocol(_NOBODY)
         try:
             protocol.connection_lost(error)
         finally:
@@ -245,6 +268,7 @@ class SocketTransport(asyncio.Transport):
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """See asyncio.BaseTransport."""
         self._protocol = cast("asyncio.Protocol", protocol)
+        self._reads_into = protocol if isinstance(protocol, asyncio.BufferedProtocol) else None
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         """See asyncio.BaseTransport."""

@@ -1,4 +1,6 @@
-"""TlsTransport: what a protocol sees of its TLS connection, on top of a plain transport of asyncio.
+"""TlsTransport: what a protocol sees of its TLS connection, on top of a plain transport.
+
+That is a ``SocketTransport`` in a server's loop, and asyncio's own in any other.
 
 asyncio has such a transport itself, which reads 16 KiB at a time (its buffer belongs to one connection, so it cannot be
 large), writes what it encrypts in more copies, and hands short pieces on. This one reads as much at once as a plain

@@ -21,6 +21,7 @@ from duobus.gateway.listener import Listener
 from duobus.gateway.tls import SelfSigned, server_context
 from duobus.gateway.tls_engine import PIECE_BYTES, READ_BYTES, TlsBuffers
 from duobus.gateway.tls_transport import TlsTransport
+from duobus.server.turn_selector import TurnLoop
 from duobus.telemetry.logs import Log
 
 Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
@@ -73,7 +74,7 @@ class Recorder(asyncio.Protocol):
 
 
 def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run a test on real sockets, for at most ten seconds."""
+    """Run a test on real sockets, for at most ten seconds each: in asyncio's loop, and in that of a server."""
 
     @wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -84,8 +85,10 @@ def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
                 await test(*args, **kwargs)
             assert problems == []
 
-        Recorder.made = []
-        asyncio.run(limited())
+        for loop in (asyncio.SelectorEventLoop, TurnLoop):
+            Recorder.made = []
+            with asyncio.Runner(loop_factory=loop) as runner:
+                runner.run(limited())
 
     return run
 

@@ -121,6 +121,11 @@ class JournalStore(MessagingStore):
         """Open SQLite's file, bring over what the journal has and the file lacks, and begin the journal anew."""
         if self._journal is not None and self._failure is not None:
             self.close()
+        # Whoever sees to the log may look at any time, and has to find the store open or not.
+        with self._turn:
+            return self._open()
+
+    def _open(self) -> StoreContents:
         contents = self._sqlite.open()
         try:
             contents = self._replayed(contents)

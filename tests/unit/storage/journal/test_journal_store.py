@@ -680,3 +680,26 @@ def test_a_commit_waits_neither_for_what_is_brought_over_nor_for_whoever_sees_to
         thread.join()
     assert order == ["committed", "brought over", "copied home"]
     assert payloads_of(store.load(source.source_key, 1, 9)) == [b"first", b"second"]
+
+
+def test_whoever_sees_to_the_log_waits_until_a_store_is_open(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, seen = made(data), []
+    say = SqliteStore.say_journal
+
+    def say_slowly(sqlite: SqliteStore, *, is_there: bool) -> None:
+        # The journal is there by now, and SQLite's connection is in use.
+        if is_there:
+            looking = threading.Thread(target=lambda: seen.append(store.checkpoint()))
+            looking.start()
+            looking.join(0.05)
+            assert seen == []
+            threads.append(looking)
+        say(sqlite, is_there=is_there)
+
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(SqliteStore, "say_journal", say_slowly)
+    store.open()
+    for thread in threads:
+        thread.join()
+    assert (len(threads), seen) == (1, [None])
+    store.close()

@@ -118,38 +118,26 @@ class SocketTransport(asyncio.Transport):
                 self._read()
 
     def _read(self) -> None:
-        if self._reads_into is not None:
-            self._read_into(self._reads_into)
-            return
+        buffered, data = self._reads_into, b""
         try:
-            data = self._sock.recv(READ_BYTES)
+            if buffered is None:
+                data = self._sock.recv(READ_BYTES)
+                number = len(data)
+            else:
+                number = self._sock.recv_into(buffered.get_buffer(-1))
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._end(error)
             return
         try:
-            if data:
+            if not number:
+                self._on_eof()
+            elif buffered is None:
                 self._protocol.data_received(data)
             else:
-                self._on_eof()
+                buffered.buffer_updated(number)
         except Exception as error:  # noqa: BLE001 - as asyncio does: a fault in one connection ends that connection
-            self._fail(error)
-
-    def _read_into(self, protocol: asyncio.BufferedProtocol) -> None:
-        try:
-            number = self._sock.recv_into(protocol.get_buffer(-1))
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._end(error)
-            return
-        try:
-            if number:
-                protocol.buffer_updated(number)
-            else:
-                self._on_eof()
-        except Exception as error:  # noqa: BLE001 - as above
             self._fail(error)
 
     def _on_eof(self) -> None:

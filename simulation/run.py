@@ -31,8 +31,8 @@ from simulation.world.world import World
 
 LOCK_MS = 3_000
 PHASE_S = (6.0, 14.0)
-#: Virtual seconds, four times what the drains of three hundred seeds took at the most: a broker that never comes to rest
-#: is found so late.
+#: Virtual seconds, four times what the drains of three hundred seeds took at the most. A broker that never comes to
+#: rest is found so late.
 DRAIN_LIMIT_S = 130.0
 #: Share of the seeds that have a queue with sessions, too.
 SESSIONS_SHARE = 0.4

@@ -173,20 +173,23 @@ def main(words: list[str] | None = None) -> int:
     options = parsed(parser, words)
     try:
         peer = rabbitmq.RabbitPeer(data_root=Path(options.data_root), nodes=NODES) if options.peer else None
+        with tempfile.TemporaryDirectory(prefix="duobus-servers-", dir=options.data_root) as folder:
+            found = measure(
+                Path(folder),
+                options.workloads,
+                sorted(map(int, options.servers.split(","))),
+                rounds=options.rounds,
+                seconds=options.seconds,
+                segments=options.segments,
+                has_standby=options.standby,
+                peer=peer,
+            )
+    except rabbitmq.NotInstalled:
+        print("RabbitMQ 3 is not here. As root: make bench ARGS='--peer rabbitmq --install-peer --quick'", file=sys.stderr)
+        return 1
     except PeerError as error:
         print(error, file=sys.stderr)
         return 1
-    with tempfile.TemporaryDirectory(prefix="duobus-servers-", dir=options.data_root) as folder:
-        found = measure(
-            Path(folder),
-            options.workloads,
-            sorted(map(int, options.servers.split(","))),
-            rounds=options.rounds,
-            seconds=options.seconds,
-            segments=options.segments,
-            has_standby=options.standby,
-            peer=peer,
-        )
     if peer is not None:
         told = ", ".join(f"{name}={value}" for name, value in peer.settings.items())
         print(f"{peer.name} {peer.version}: {told}", file=sys.stderr)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import several_servers
+from benchmarks import rabbitmq, several_servers
 from duobus.testing.postgres_server import PostgresError, programs
 
 
@@ -52,3 +52,14 @@ def test_a_short_round_measures_one_server_and_two_with_sessions_and_without() -
         for number in (1, 2):
             ((rate, servers, database),) = found[name][number]
             assert min(rate, servers, database) > 0
+
+
+def test_without_rabbitmq_the_benchmark_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(_root: Path) -> tuple[Path, str]:
+        raise rabbitmq.NotInstalled("not here")
+
+    monkeypatch.setattr(rabbitmq, "installation", missing)
+    assert several_servers.main(["--peer", "rabbitmq"]) == 1
+    assert "--install-peer" in capsys.readouterr().err

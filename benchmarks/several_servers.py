@@ -185,7 +185,8 @@ def main(words: list[str] | None = None) -> int:
                 peer=peer,
             )
     except rabbitmq.NotInstalled:
-        print("RabbitMQ 3 is not here. As root: make bench ARGS='--peer rabbitmq --install-peer --quick'", file=sys.stderr)
+        how = "make bench ARGS='--peer rabbitmq --install-peer --quick'"
+        print(f"RabbitMQ 3 is not here; as root, this installs it: {how}", file=sys.stderr)
         return 1
     except PeerError as error:
         print(error, file=sys.stderr)

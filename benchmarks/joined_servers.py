@@ -26,6 +26,7 @@ from duobus.testing.postgres_server import PostgresServer
 SERVERS: Final = 2
 NAMESPACE: Final = "sbemulatorns"
 START_S: Final = 60.0
+#: Between two looks: a process that starts, or takes stores over, tells nobody of it.
 LOOK_S: Final = 0.01
 #: What a smoke run has in place of the rounds and seconds that are asked for.
 QUICK_ROUNDS, QUICK_S = 1, 0.3

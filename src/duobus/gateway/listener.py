@@ -185,14 +185,11 @@ class Listener:
             if first is None or (first == TLS_HANDSHAKE and self._tls is None):
                 sock.close()
                 return
-            loop = asyncio.get_running_loop()
             if first == TLS_HANDSHAKE:
                 assert self._tls is not None
                 await self._shake_hands(sock, self._tls())
-            elif watches(loop):
-                SocketTransport(loop, sock, self._make())
             else:
-                await loop.connect_accepted_socket(self._make, sock)
+                await _feed(sock, self._make())
         except (OSError, TimeoutError) as error:
             # ssl.SSLError is an OSError. The other side's fault, and its loss.
             self._log.debug("connection dropped", listener=self.name, error=str(error))
@@ -205,11 +202,7 @@ class Listener:
         """Start TLS on a connection; the protocol behind it is made when the handshake is done."""
         transport = TlsTransport(context, self._buffers, self._make())
         try:
-            loop = asyncio.get_running_loop()
-            if watches(loop):
-                SocketTransport(loop, sock, transport)
-            else:
-                await loop.connect_accepted_socket(lambda: transport, sock)
+            await _feed(sock, transport)
             async with asyncio.timeout(TLS_HANDSHAKE_TIMEOUT_S):
                 await transport.opened
         except BaseException:
@@ -221,6 +214,15 @@ class Listener:
         if self._http is None:
             return self._protocol()
         return ProtocolSwitch(self._protocol, self._http, self._undetermined)
+
+
+async def _feed(sock: socket.socket, protocol: asyncio.BaseProtocol) -> None:
+    """Have a protocol fed from a connection, by the quickest transport that the loop has."""
+    loop = asyncio.get_running_loop()
+    if watches(loop):
+        SocketTransport(loop, sock, protocol)
+    else:
+        await loop.connect_accepted_socket(lambda: protocol, sock)
 
 
 def _peek(sock: socket.socket) -> int | None:

@@ -233,19 +233,16 @@ def run(
         is_kept: Keep the statement prepared, and with it SQLite's copy of the values.
     """
     width = statement.width
+    left = len(values) // width
     changed = start = 0
-    if rows == schema.MANY_ROWS:
+    while left:
         # Nothing between the two lengths, so that few texts stand in the driver's cache of statements.
-        step = width * rows
-        while len(values) - start >= step:
-            db.execute(statement.many, values[start : start + step], can_cache=is_kept)
-            changed += db.changes()
-            start += step
-    step = width * schema.ROWS_PER_STATEMENT
-    for first in range(start, len(values), step):
-        part = values[first : first + step]
-        db.execute(statement.texts[len(part) // width], part, can_cache=is_kept)
+        number = rows if left >= rows else min(left, schema.ROWS_PER_STATEMENT)
+        text = statement.many if number == schema.MANY_ROWS else statement.texts[number]
+        end = start + width * number
+        db.execute(text, values[start:end], can_cache=is_kept)
         changed += db.changes()
+        left, start = left - number, end
     return changed
 
 

@@ -30,6 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "Making $(VENV) ..." >&2; $(PYTHON) -m venv $(VENV); }
 	@echo "Installing duobus and its tools into $(VENV) ..." >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev]'
+	@$(BIN)/python tools/python_build.py
 	@touch $@
 
 setup: $(STAMP) ## Make .venv with the package and all tools
@@ -236,7 +237,7 @@ docs: $(STAMP) ## Write the walk of a send; check links, that every option and m
 	$(BIN)/python tools/check_docs.py
 
 dist: $(STAMP) ## Wheel and source archive of the commit into dist/, checked, and installed with each extra
-	$(BIN)/python tools/dist.py $(ARGS)
+	$(BIN)/python -m tools.dist $(ARGS)
 	DUOBUS_REQUIRE_DIST=1 $(BIN)/python -m pytest -q tests/integration/tools/test_dist.py
 
 image: $(STAMP) ## Build the container image and run it; as root on Debian or Ubuntu: apt-get install buildah debootstrap

@@ -413,6 +413,7 @@ def main(arguments: list[str] | None = None) -> int:
         if found:
             print(f"{peer_name} startup {found['median']:.3f} s [{found['min']:.3f}..{found['max']:.3f}]")
     print(f"{where['filesystem']}, fdatasync of 4 KiB {where['fdatasync_ms']:.2f} ms, {where['processors']} processors")
+    print(f"Python {where['python']}, a fixed piece of work in {where['python_ms']:.1f} ms")
     for failure in runner.failures:
         print(f"VOID: {failure}")
     return 1 if runner.failures else 0

@@ -1,7 +1,7 @@
 """Build the source archive and the wheel of a commit, the same bytes each time, and check them.
 
-    python tools/dist.py                 into dist/, from the commit that is checked out
-    python tools/dist.py --output DIR
+    python -m tools.dist                 into dist/, from the commit that is checked out
+    python -m tools.dist --output DIR
 
 What is built is the commit and not the folder: what is not committed is left out, and said. The wheel is built from the
 source archive, so that an archive that lacks something shows here. Times in both are that of the commit, or what
@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Final
 
 import click
+
+from tools.archives import unpack
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 #: Another version of the backend may write other bytes.
@@ -68,7 +70,7 @@ def build(output: Path, commit: str = "HEAD") -> list[Path]:
         archive = _run_build(python, "--sdist", place / "tree", place / "sdist", epoch)
         same = _repack_tar(archive.read_bytes(), epoch)
         with tarfile.open(fileobj=io.BytesIO(same)) as tar:
-            tar.extractall(place / "unpacked", filter="data")
+            unpack(tar, place / "unpacked")
         (unpacked,) = (place / "unpacked").iterdir()
         wheel = _run_build(python, "--wheel", unpacked, place / "wheel", epoch)
         output.mkdir(parents=True, exist_ok=True)
@@ -80,7 +82,7 @@ def build(output: Path, commit: str = "HEAD") -> list[Path]:
 def _export(commit: str, folder: Path) -> None:
     data = subprocess.run(["git", "-C", str(ROOT), "archive", commit], check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        tar.extractall(folder, filter="data")
+        unpack(tar, folder)
 
 
 def _run_build(python: Path, kind: str, source: Path, output: Path, epoch: int) -> Path:

@@ -1,6 +1,6 @@
 """Writes what a commit's own code keeps on disk, with every feature in use, for tests to open with later code.
 
-    python tools/make_formats.py e97fde9 HEAD
+    python -m tools.make_formats e97fde9 HEAD
 
 For each commit: ``tests/integration/durability/formats/COMMIT.tar.xz`` with a data folder of SQLite stores, a backup,
 an outbox and a file of seen ids, and ``COMMIT-postgres.tar.xz`` with a dump of a database that holds a catalog and
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from duobus.testing.postgres_server import PostgresServer, programs
+from tools.archives import unpack
 
 ROOT: Final = Path(__file__).parent.parent
 FORMATS: Final = ROOT / "tests" / "integration" / "durability" / "formats"
@@ -27,11 +28,11 @@ PROGRAM: Final = ROOT / "tests" / "integration" / "durability" / "program_format
 LIMIT_S: Final = 300
 
 
-def unpack(commit: str, folder: Path) -> Path:
+def package_of(commit: str, folder: Path) -> Path:
     """Put the package of a commit into a folder; where to import it from."""
     archive = subprocess.run(["git", "archive", commit, "src"], cwd=ROOT, check=True, capture_output=True).stdout
     with tarfile.open(fileobj=BytesIO(archive)) as tar:
-        tar.extractall(folder, filter="data")
+        unpack(tar, folder)
     return folder / "src"
 
 
@@ -69,7 +70,7 @@ def make(commit: str) -> None:
         work = Path(name)
         # PostgreSQL's processes are another user's, if we are root.
         work.chmod(0o755)
-        source = unpack(commit, work / "package")
+        source = package_of(commit, work / "package")
         write(source, work / "files")
         pack(work / "files", FORMATS / f"{commit}.tar.xz", "data", "backups", "found.json", "outbox.db", "seen.db")
         server = PostgresServer(work / "server", durable=True)

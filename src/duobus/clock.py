@@ -17,6 +17,10 @@ from typing import Final, NamedTuple
 # A 5 minute lock (the longest the service allows) may be off by at most 1 s while broker time is
 # slewed towards the wall clock (I58): 300 s / 400 = 0.75 s.
 SLEW_DIVISOR = 400
+#: A wall clock that is so near to broker time is not followed. Both come from clocks that are rounded by themselves and
+#: read one after the other, so they seem some milliseconds apart, now this way and now the other. Whoever moves time by
+#: 30 s, as tests do, could find a lock of 30 s still held.
+NEAR_MS: Final = 5
 
 
 class Clock:
@@ -99,8 +103,8 @@ AHEAD_UNCOUNTED_MAX_MS: Final = 60 * 86_400_000
 class BrokerTime:
     """Time as the broker counts it: never back, deaf to jumps of the wall clock (I58).
 
-    It starts at the later of the last committed broker time and the wall clock, advances with the
-    monotonic clock, and is slewed towards the wall clock by at most one part in SLEW_DIVISOR.
+    It starts at the later of the last committed broker time and the wall clock, advances with the monotonic clock, and
+    is slewed towards the wall clock by at most one part in SLEW_DIVISOR until the two are within NEAR_MS.
 
     A wall clock that is far ahead at a start would expire every message at once, and what is written then never goes
     back. So it is *doubted* (decision 0042): broker time goes on from what is known, and is not slewed, until the wall
@@ -193,7 +197,7 @@ class BrokerTime:
         ahead = now - self._clock.now_ms()
         if self.is_doubted:
             self.is_doubted = -ahead > AHEAD_MAX_MS
-        if ahead and not self.is_doubted:
+        if not (-NEAR_MS <= ahead <= NEAR_MS or self.is_doubted):
             # Whole milliseconds of slew are paid out as the elapsed time earns them.
             self._fraction += elapsed
             budget, self._fraction = divmod(self._fraction, SLEW_DIVISOR)

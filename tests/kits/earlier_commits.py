@@ -17,6 +17,7 @@ from typing import Any, Final
 import pytest
 
 from duobus.testing.server import ServerProcess
+from tools.archives import unpack
 
 ROOT: Final = Path(__file__).parents[2]
 #: The first commit whose formats are read for ever.
@@ -38,7 +39,7 @@ def unpack_commit(commit: str, folder: Path) -> Path:
         # There is no Git, or no history.
         pytest.skip(f"this clone does not hold {commit}")
     with tarfile.open(fileobj=BytesIO(archive.stdout)) as tar:
-        tar.extractall(folder, filter="data")
+        unpack(tar, folder)
     return folder / "src"
 
 

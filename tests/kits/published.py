@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from kits.programs import built, do_without
+from tools.archives import unpack
 
 SDK = "azure-servicebus"
 IDENTITY = "azure-identity==1.27.0"
@@ -50,7 +51,7 @@ def _obtain_into(folder: Path, required: str) -> None:
             do_without(f"the source package of the SDK cannot be had: {problem}", required)
     (archive,) = partial.glob("*.tar.gz")
     with tarfile.open(archive) as tar:
-        tar.extractall(partial / "source", filter="data")
+        unpack(tar, partial / "source")
     (samples,) = (partial / "source").glob("*/samples")
     samples.rename(partial / "samples")
     partial.rename(folder)

@@ -66,9 +66,10 @@ class PairScenario:
         self._messages = messages
         self._total = len(messages)
         fifth = self._total // FIFTHS
-        for number in range(FIFTHS):
-            # The partitioned queue shows what a lost store leaves. Of a dead server it would show what the others do.
-            divide(messages[number * fifth : (number + 1) * fifth], with_carts=number == DRILL)
+        # What no fifth has, because the number of messages is no multiple of five, is sent behind the last one.
+        divide(messages, with_carts=False)
+        # The partitioned queue shows what a lost store leaves. Of a dead server it would show what the others do.
+        divide(messages[DRILL * fifth : (DRILL + 1) * fifth], with_carts=True)
         self._watcher = watcher
         self._clock = clock
         self._account = MessageAccount(clock)

@@ -26,11 +26,14 @@ from duobus_demo.expectations.pairs import (
     message_of,
     queue_of,
 )
-from duobus_demo.scenarios.paired import failures_of
+from duobus_demo.scenarios.paired import PairScenario, failures_of
 from kits.manual_clock import ManualClock
 
 OUTGOING = [Outgoing(f"pack/{index}.py", body=b"x = %d" % index) for index in range(200)]
 divide(OUTGOING[100:], with_carts=True)
+#: Of a scenario that is not played.
+NO_SERVER: Any = None
+NO_WATCHER: Any = None
 
 
 def received(message: Any) -> ServiceBusReceivedMessage:
@@ -56,6 +59,19 @@ def test_every_second_message_of_the_drill_is_for_the_partitioned_queue_and_abou
     assert all(message_of(outgoing).partition_key == key_of(outgoing) for outgoing in drilled)
     divide(drilled_copy := [Outgoing(one.message_id, body=b"") for one in drilled], with_carts=False)
     assert {queue_of(outgoing) for outgoing in drilled_copy} == {ORDERS, VISITS}
+
+
+@pytest.mark.parametrize("number", [100, 102, 104])
+def test_messages_behind_the_last_fifth_are_none_of_the_partitioned_queue_and_come_out_as_they_were_sent(
+    number: int,
+) -> None:
+    # As they come from the corpus: every second one has the name of its package as its key.
+    messages = [Outgoing(f"pack/{index}.py", body=b"x", partition_key="pack" * (index & 1)) for index in range(number)]
+    clock = ManualClock()
+    PairScenario(NO_SERVER, NO_SERVER, messages, NO_WATCHER, clock, limit_s=1.0)
+    assert [index for index, one in enumerate(messages) if queue_of(one) == CARTS] == list(range(60, 80, 2))
+    for one in messages:
+        assert differences(received(message_of(one)), queue_of(one)) == []
 
 
 def test_a_message_that_comes_out_as_it_was_sent_differs_in_nothing_over_the_backlog_too() -> None:

@@ -45,6 +45,7 @@ from duobus.telemetry.metering_log import MeteringLog
 from duobus.testing.postgres_server import PostgresServer
 from kits.postgres import running_postgres
 from kits.server_contents import QUEUE_RULE, SENDS, SESSION_QUEUES, AdminEndpoint, client_of, one, survey, text
+from tools.archives import unpack
 
 FORMATS: Final = Path(__file__).parent / "formats"
 FILES: Final = sorted(path.name.partition(".")[0] for path in FORMATS.glob("*.tar.xz"))
@@ -174,7 +175,7 @@ def running(clock: PastClock, **options: Any) -> Iterator[Running]:
 def unpacked(name: str, folder: Path) -> dict[str, Any]:
     """Unpack a file; what its maker found."""
     with tarfile.open(FORMATS / f"{name}.tar.xz") as tar:
-        tar.extractall(folder, filter="data")
+        unpack(tar, folder)
     found: dict[str, Any] = json.loads((folder / "found.json").read_text("utf-8"))
     # The message that was locked when the server was killed, or the backup made, is back from a second delivery.
     locked = found["messages"]["plain"][2]

@@ -130,7 +130,9 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 async def shut(writer: asyncio.StreamWriter, listener: Listener) -> None:
     """Close both sides."""
-    writer.transport.abort()
+    # Before 3.11.5 a transport that was closed twice cannot be aborted any more.
+    if not writer.transport.is_closing():
+        writer.transport.abort()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
     for recorder in Recorder.made:

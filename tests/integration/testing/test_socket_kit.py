@@ -35,4 +35,6 @@ def test_a_stream_that_is_collected_after_its_loop_is_forgiven_where_sockets_are
         loop.close()
         left.clear()
         gc.collect()
-    assert ("loop is closed" in found) is not is_forgiven, found
+    # Since 3.11.5 the stream tells of the loop; in Python before it tells of nothing, and its socket does.
+    told = "loop is closed" if hasattr(asyncio.StreamWriter, "__del__") else "unclosed"
+    assert any(told in text for text in found) is not is_forgiven, found

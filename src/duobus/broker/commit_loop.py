@@ -55,6 +55,8 @@ Fill = Callable[[CommitBatch], None]
 
 #: Beyond this the time of an fsync grows with the data.
 COMMIT_BYTES_MAX = 1 << 20
+#: From so many bytes on a commit keeps its thread busy for some time before it comes to the disk.
+LARGE_BYTES: Final = 32 << 10
 COMMIT_MESSAGES_MAX = 2000
 #: Delivery counts that ride in one commit. A receiver that takes thousands of messages and goes, again and again, would
 #: make the commits of everybody in this store as long as it likes; what is left goes with the next ones.
@@ -232,6 +234,7 @@ class CommitLoop:
                 self._note_idle()
             return
         commit = CommitBatch(self.commit_no + 1, now_ms)
+        taken_in = self._taken_in
         work = self._decide_all(now_ms, commit) if self.pending or self.lines.number else []
         if lifecycle.state != "open":
             return
@@ -248,7 +251,8 @@ class CommitLoop:
         self.started_s = self._loop.time()
         life = lifecycle.life
         done = partial(self._committed, life, commit)
-        self._watchdog.submit(partial(self._store.commit, commit), done, is_commit=True)
+        is_large = self._taken_in - taken_in >= LARGE_BYTES
+        self._watchdog.submit(partial(self._store.commit, commit), done, is_commit=True, is_large=is_large)
 
     def _decide_all(self, now_ms: int, commit: CommitBatch) -> list[Command]:
         """Check and apply what waits, up to the size of a good commit."""

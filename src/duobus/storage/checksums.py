@@ -3,6 +3,9 @@
 All are CRC-32: any flipped bit, and any burst of up to 32 bits, changes it for certain. Key and numbers of
 a row enter as the *starting value* of the CRC over its bytes, so that a plain message costs one C call
 and no packing (0.28 us for 1 KiB, against 0.45 us when a second call packs and sums the numbers; measured).
+
+zlib-ng computes the same CRC as zlib in a sixth of the time: 0.05 us for 1 KiB instead of 0.26. Python lets no other
+thread run meanwhile, so that the event loop waits for the checksums of a large commit.
 """
 
 from __future__ import annotations
@@ -10,9 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import repeat
 from struct import Struct, pack
-from zlib import crc32
 
 from duobus.storage.interface import COUNT_BITS
+
+try:
+    from zlib_ng.zlib_ng import crc32 as crc32
+except ImportError:
+    # Its wheels are for CPython, on the usual machines.
+    from zlib import crc32 as crc32
 
 LOW_BITS = 32
 LOW_MASK = (1 << LOW_BITS) - 1

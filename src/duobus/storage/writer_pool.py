@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from selectors import EVENT_READ
 from typing import Any, Final, TypeVar
 
@@ -39,15 +39,21 @@ _Done = Callable[[Any, BaseException | None], None]
 SLOW_S: Final = 0.02
 #: For so long after a slow call a store is apart.
 APART_S: Final = 10.0
+#: How long the loop waits at most until a thread that it has woken has begun. Where a processor is free that thread is
+#: there in 0.05 ms.
+BEGIN_S: Final = 0.0005
 
 
 class PooledWriter(StoppableWriter):
     """The writer of one store; made by ``WriterPool.writer``."""
 
-    __slots__ = ("_pool", "apart_until_s", "drained", "is_stopped", "is_taken", "jobs")
+    __slots__ = ("_pool", "apart_until_s", "begun", "drained", "is_awaited", "is_stopped", "is_taken", "jobs")
 
     def __init__(self, pool: WriterPool) -> None:
         self._pool = pool
+        #: Whether the loop waits until a thread has taken the next call, and by what that thread says so.
+        self.is_awaited = False
+        self.begun: SimpleQueue[None] = SimpleQueue()
         self.jobs: deque[tuple[Callable[[], Any], _Done]] = deque()
         # A thread is at it, or it stands in the line of those that wait for one.
         self.is_taken = False
@@ -66,12 +72,33 @@ class PooledWriter(StoppableWriter):
             pool.listen()
         with pool.lock:
             self.jobs.append((call, done))
+            pool.dispatched = None
             if not self.is_taken:
                 self.is_taken = True
                 pool.line.append(self)
                 pool.dispatch()
         if pool.line and pool.timer is None:
             pool.watch()
+
+    def let_begin(self) -> None:
+        """Leave the interpreter to the thread that ``submit`` has just woken until it runs the call; BEGIN_S at most.
+
+        The loop has answers to write then, and would keep the interpreter until it next asks the system for something,
+        while the thread could have its part of the call behind it that needs the interpreter. No disk is waited for:
+        where another call is under way nothing was woken, and this returns at once.
+        """
+        pool = self._pool
+        if pool.dispatched is not self:
+            return
+        pool.dispatched = None
+        while not self.begun.empty():
+            # Of a time when this had given up.
+            self.begun.get_nowait()
+        self.is_awaited = True
+        if self.jobs:
+            with suppress(Empty):
+                self.begun.get(timeout=BEGIN_S)
+        self.is_awaited = False
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         """See ``Writer.stop``; blocks for at most ``timeout_s`` seconds."""
@@ -133,6 +160,7 @@ class WriterPool:
         lock: Held for a few steps each time, never while a call runs.
         line: Stores with calls that no thread is at.
         timer: Set while a store stands in line: when the pool looks whether that store waits for a slow call.
+        dispatched: The store whose last call got a thread at once; None where that call waits for another.
         counter: By which the threads report to the loop; None while no store has calls, and where there is none.
         has_counter: Whether there can be one.
     """
@@ -142,6 +170,7 @@ class WriterPool:
         self.lock = threading.Lock()
         self.line: deque[PooledWriter] = deque()
         self.timer: asyncio.TimerHandle | None = None
+        self.dispatched: PooledWriter | None = None
         self._name = name
         self._slow_s = slow_s
         self._writers: list[PooledWriter] = []
@@ -221,6 +250,7 @@ class WriterPool:
             worker = self._idle.pop() if self._idle else self._new_worker()
             worker.began_s = now_s
             self._leader = None if now_s < writer.apart_until_s else worker
+            self.dispatched = writer
             worker.bell.put(writer)
 
     def _new_worker(self) -> _Worker:
@@ -256,6 +286,9 @@ class WriterPool:
             while next_writer is not None:
                 writer = next_writer
                 call, done = writer.jobs.popleft()
+                if writer.is_awaited:
+                    writer.is_awaited = False
+                    writer.begun.put(None)
                 try:
                     self._outcomes.append((done, call(), None))
                 except BaseException as error:  # noqa: BLE001 - not swallowed: it is what the submitter gets
@@ -423,6 +456,7 @@ class StoreWatchdog:
         timeout_s: float | None = None,
         *,
         is_commit: bool = False,
+        is_large: bool = False,
     ) -> None:
         """See ``Writer.submit``; ``done`` gets StoreFailed when the call is given up.
 
@@ -431,6 +465,7 @@ class StoreWatchdog:
             done: As there.
             timeout_s: Of this call; None for that of the writer.
             is_commit: It is the one commit under way: it is given up COMMIT_TIMEOUTS time-outs after this, too.
+            is_large: It needs the interpreter for a while before it comes to its disk: a thread is let begin with it.
         """
         pending_call = PendingCall(call, done, self.timeout_s if timeout_s is None else timeout_s)
         now_s = self._loop.time()
@@ -445,6 +480,8 @@ class StoreWatchdog:
         waiting.append(pending_call)
         self._watch()
         self._writer.submit(pending_call.run, partial(self._answered, pending_call))
+        if is_large and isinstance(self._writer, PooledWriter):
+            self._writer.let_begin()
 
     def end(self) -> None:
         """Give nothing up any more."""

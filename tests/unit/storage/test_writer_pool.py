@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from duobus.errors import StoreFailed
+from duobus.storage import writer_pool
 from duobus.storage.writer_pool import PooledWriter, WriterPool
 
 WAIT_S = 10
@@ -316,3 +317,72 @@ def test_where_the_loop_cannot_listen_to_an_event_counter_it_is_called_as_from_a
         await stopped(writer)
 
     asyncio.run(run())
+
+
+def test_a_thread_that_is_let_begin_is_at_the_call_before_the_loop_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_pool, "BEGIN_S", WAIT_S)
+
+    async def run() -> None:
+        writer = WriterPool(asyncio.get_running_loop()).writer()
+        for _ in range(20):
+            gate = Gate()
+            outcome = submitted(writer, gate)
+            writer.let_begin()
+            # It has taken the call, which was the only one.
+            assert not writer.jobs
+            gate.open()
+            await outcome
+        assert await stopped(writer) == [True]
+
+    asyncio.run(run())
+
+
+def test_nothing_is_waited_for_behind_another_call_or_before_anything_was_submitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Longer than the test may take.
+    monkeypatch.setattr(writer_pool, "BEGIN_S", 600)
+
+    async def run() -> None:
+        pool = WriterPool(asyncio.get_running_loop(), slow_s=WAIT_S)
+        writer, other = pool.writer(), pool.writer()
+        writer.let_begin()
+        gate = Gate()
+        outcomes = [submitted(writer, gate)]
+        await asyncio.to_thread(gate.is_reached.wait, WAIT_S)
+        for one in (writer, other):
+            outcomes.append(submitted(one, threading.get_ident))
+            one.let_begin()
+        gate.open()
+        await asyncio.gather(*outcomes)
+        assert await stopped(writer, other) == [True, True]
+
+    asyncio.run(run())
+
+
+def test_the_loop_goes_on_although_a_thread_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        writer = WriterPool(asyncio.get_running_loop()).writer()
+        # The thread that is dispatched is there, and gets no processor.
+        held: list[PooledWriter | None] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(writer_pool._Worker, "__init__", lambda worker: worker.__setattr__("bell", Bell(held)))
+            patch.setattr(WriterPool, "_run", lambda _pool, _worker: None)
+            outcome = submitted(writer, threading.get_ident)
+        writer.let_begin()
+        assert held == [writer]
+        assert len(writer.jobs) == 1
+        assert not writer.is_awaited
+        outcome.cancel()
+
+    asyncio.run(run())
+
+
+class Bell:
+    """Takes what a thread would get."""
+
+    def __init__(self, held: list[PooledWriter | None]) -> None:
+        self._held = held
+
+    def put(self, writer: PooledWriter | None) -> None:
+        self._held.append(writer)

@@ -50,11 +50,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from msgspec import DecodeError, ValidationError
 from msgspec.msgpack import Decoder, Encoder
 
+from duobus.storage.checksums import crc32
 from duobus.storage.interface import CommitBatch, IdBlock, Put, Tombstone
 
 SEGMENT_MAGIC: Final = b"duobusJ1"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from struct import Struct
 from typing import Final
-from zlib import crc32
 
+from duobus.storage.checksums import crc32
 from duobus.storage.journal.files import SYSTEM_FILES, JournalFiles, suppress_no_room
 
 #: Behind the name of the database.

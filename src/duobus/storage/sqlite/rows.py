@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import apsw
 
@@ -20,6 +19,7 @@ from duobus.storage.checksums import (
     body_base,
     body_sum,
     body_sums,
+    crc32,
     message_row_fault,
     metadata_sums,
     numbers_sum,

@@ -47,10 +47,22 @@ BEGIN_S: Final = 0.0005
 class PooledWriter(StoppableWriter):
     """The writer of one store; made by ``WriterPool.writer``."""
 
-    __slots__ = ("_pool", "apart_until_s", "begun", "drained", "is_awaited", "is_stopped", "is_taken", "jobs")
+    __slots__ = (
+        "_pool",
+        "apart_until_s",
+        "begun",
+        "drained",
+        "is_awaited",
+        "is_running",
+        "is_stopped",
+        "is_taken",
+        "jobs",
+    )
 
     def __init__(self, pool: WriterPool) -> None:
         self._pool = pool
+        # A thread runs a call.
+        self.is_running = False
         #: Whether the loop waits until a thread has taken the next call, and by what that thread says so.
         self.is_awaited = False
         self.begun: SimpleQueue[None] = SimpleQueue()
@@ -72,7 +84,6 @@ class PooledWriter(StoppableWriter):
             pool.listen()
         with pool.lock:
             self.jobs.append((call, done))
-            pool.dispatched = None
             if not self.is_taken:
                 self.is_taken = True
                 pool.line.append(self)
@@ -81,16 +92,14 @@ class PooledWriter(StoppableWriter):
             pool.watch()
 
     def let_begin(self) -> None:
-        """Leave the interpreter to the thread that ``submit`` has just woken until it runs the call; BEGIN_S at most.
+        """Leave the interpreter to the thread of what was just submitted, until it runs the call; BEGIN_S at most.
 
         The loop has answers to write then, and would keep the interpreter until it next asks the system for something,
         while the thread could have its part of the call behind it that needs the interpreter. No disk is waited for:
-        where another call is under way nothing was woken, and this returns at once.
+        where a call is under way, or another store waits for a thread, this returns at once.
         """
-        pool = self._pool
-        if pool.dispatched is not self:
+        if not self.jobs or self.is_running or self._pool.line:
             return
-        pool.dispatched = None
         while not self.begun.empty():
             # Of a time when this had given up.
             self.begun.get_nowait()
@@ -160,7 +169,6 @@ class WriterPool:
         lock: Held for a few steps each time, never while a call runs.
         line: Stores with calls that no thread is at.
         timer: Set while a store stands in line: when the pool looks whether that store waits for a slow call.
-        dispatched: The store whose last call got a thread at once; None where that call waits for another.
         counter: By which the threads report to the loop; None while no store has calls, and where there is none.
         has_counter: Whether there can be one.
     """
@@ -170,7 +178,6 @@ class WriterPool:
         self.lock = threading.Lock()
         self.line: deque[PooledWriter] = deque()
         self.timer: asyncio.TimerHandle | None = None
-        self.dispatched: PooledWriter | None = None
         self._name = name
         self._slow_s = slow_s
         self._writers: list[PooledWriter] = []
@@ -250,7 +257,6 @@ class WriterPool:
             worker = self._idle.pop() if self._idle else self._new_worker()
             worker.began_s = now_s
             self._leader = None if now_s < writer.apart_until_s else worker
-            self.dispatched = writer
             worker.bell.put(writer)
 
     def _new_worker(self) -> _Worker:
@@ -285,6 +291,7 @@ class WriterPool:
             next_writer: PooledWriter | None = writer
             while next_writer is not None:
                 writer = next_writer
+                writer.is_running = True
                 call, done = writer.jobs.popleft()
                 if writer.is_awaited:
                     writer.is_awaited = False
@@ -293,6 +300,7 @@ class WriterPool:
                     self._outcomes.append((done, call(), None))
                 except BaseException as error:  # noqa: BLE001 - not swallowed: it is what the submitter gets
                     self._outcomes.append((done, None, error))
+                writer.is_running = False
                 # While it waits for the next call, this thread must not hold what the last one wrote or read.
                 del call, done
                 if not self._is_told:

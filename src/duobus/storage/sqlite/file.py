@@ -21,14 +21,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
 import apsw
 
 from duobus.errors import StoreFailed, StoreTooNew
-from duobus.file_sync import SQLITE_SETTINGS, sync_data, sync_folder
+from duobus.file_sync import SQLITE_SETTINGS, begun_ahead, sync_data, sync_folder
 from duobus.storage.interface import FORMAT_VERSION, FORMAT_VERSION_MIN, JOURNAL_VERSION
 from duobus.storage.sqlite.free_pages import forget
 from duobus.storage.sqlite.schema import APPLICATION_ID
@@ -158,6 +158,10 @@ class StoreFile:
         """See ``freed.forget``; called by the thread of the checkpoints."""
         if self._file is not None:
             forget(self._file)
+
+    def sync_begun_ahead(self) -> AbstractContextManager[None]:
+        """See ``file_sync.begun_ahead``; around a pass that copies the log home."""
+        return nullcontext() if self._file is None else begun_ahead(self._file)
 
     def sync_copied(self) -> None:
         """Make the database durable as it is now; called by the thread of the checkpoints.

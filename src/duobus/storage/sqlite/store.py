@@ -426,7 +426,8 @@ class SqliteStore(MessagingStore):
                 steps = self._meta.steps
                 if self._log is not None:
                     self._log.demand_whole(steps)
-                _, in_log, copied = next(self._aside.execute("PRAGMA wal_checkpoint(PASSIVE)"))
+                with self._file.sync_begun_ahead():
+                    _, in_log, copied = next(self._aside.execute("PRAGMA wal_checkpoint(PASSIVE)"))
                 page_size = int(self._aside.pragma("page_size"))
                 if self._log is not None:
                     self._log.copied(in_log, steps)

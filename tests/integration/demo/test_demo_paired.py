@@ -13,7 +13,7 @@ from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from test_demo_command import RUN_LIMIT_S, rows_of, run_demo
 
 from duobus.ha.transfer import from_backlog, to_backlog
-from duobus_demo.corpus import Outgoing
+from duobus_demo.corpus import Outgoing, standard_library
 from duobus_demo.expectations.pairs import (
     CARTS,
     ORDERS,
@@ -26,7 +26,7 @@ from duobus_demo.expectations.pairs import (
     message_of,
     queue_of,
 )
-from duobus_demo.scenarios.paired import PairScenario, failures_of
+from duobus_demo.scenarios.paired import MESSAGE_BYTES_MAX, MESSAGES, PairScenario, failures_of
 from kits.manual_clock import ManualClock
 
 OUTGOING = [Outgoing(f"pack/{index}.py", body=b"x = %d" % index) for index in range(200)]
@@ -174,7 +174,9 @@ def test_a_pair_survives_the_kill_of_its_primary_and_the_loss_of_a_store_and_res
     counts = json.loads(line)
     assert counts["part"] == "paired"
     assert counts["lost"] == counts["altered"] == counts["properties_lost"] == counts["left"] == 0
-    assert counts["received"] == counts["acknowledged"] == counts["sent"] == 900
+    # A distribution may leave the tests out of the standard library, more than half of it.
+    small = sum(len(outgoing.read()) <= MESSAGE_BYTES_MAX for outgoing in standard_library())
+    assert counts["received"] == counts["acknowledged"] == counts["sent"] == min(MESSAGES, small) > 500
     assert counts["restored"] == counts["diverted_ids"] >= 180
     assert counts["syphoned"] >= counts["diverted"]
     steps = [step["what"] for step in counts["timeline"]]

@@ -228,7 +228,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if len(records) == 1:
             self._below.write(records[0])
         else:
-            self._below.writelines(records)
+            # No ``writelines``: see CVE-2024-12254 for asyncio's. Ours joins, too.
+            self._below.write(b"".join(records))
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         """See asyncio.WriteTransport."""

@@ -118,7 +118,7 @@ def test_what_is_wrong_is_told_at_its_field(field: str, given: dict[str, Any]) -
 
 def test_a_mistake_in_json_has_its_line_and_column() -> None:
     with pytest.raises(DraftFault, match="line 2, column 1"):
-        made(kind="json", body='{"a": 1,\n}')
+        made(kind="json", body='{"a": 1,\n?}')
 
 
 def test_checked_json_gets_its_content_type_and_may_hold_the_counter() -> None:

@@ -231,10 +231,9 @@ class WebSocketEnd:
         if not self.is_open:
             return
         self.sent_bytes += len(first) + len(second)
-        if second:
-            self._transport.writelines((first, second))
-        else:
-            self._transport.write(first)
+        # No ``writelines``: with it asyncio forgets to say that its buffer is full in Python 3.12.0 to 3.12.8, 3.13.0
+        # and 3.13.1 (CVE-2024-12254).
+        self._transport.write(first + second if second else first)
 
     def close(self, code: int, reason: str = "") -> None:
         """Close with a code, and drop the connection if the peer does not answer in time; it is told nothing more."""

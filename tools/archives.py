@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import tarfile
+from io import BytesIO
 from pathlib import Path
 
 
@@ -15,3 +17,15 @@ def unpack(archive: tarfile.TarFile, folder: Path) -> None:
         archive.extractall(folder, filter="data")
     else:
         archive.extractall(folder)
+
+
+def unpack_commit(root: Path, commit: str, folder: Path, *paths: str) -> None:
+    """Put what a commit of a repository has at some paths, or all that it has, into a folder.
+
+    Raises:
+        FileNotFoundError: There is no Git.
+        subprocess.CalledProcessError: Git knows no such commit, or the commit has no such path.
+    """
+    done = subprocess.run(["git", "-C", str(root), "archive", commit, *paths], capture_output=True, check=True)
+    with tarfile.open(fileobj=BytesIO(done.stdout)) as tar:
+        unpack(tar, folder)

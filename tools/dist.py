@@ -26,7 +26,7 @@ from typing import Final
 
 import click
 
-from tools.archives import unpack
+from tools.archives import unpack, unpack_commit
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 #: Another version of the backend may write other bytes.
@@ -66,7 +66,7 @@ def build(output: Path, commit: str = "HEAD") -> list[Path]:
     epoch = max(commit_time(commit), _ZIP_BEGIN)
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        _export(commit, place / "tree")
+        unpack_commit(ROOT, commit, place / "tree")
         archive = _run_build(python, "--sdist", place / "tree", place / "sdist", epoch)
         same = _repack_tar(archive.read_bytes(), epoch)
         with tarfile.open(fileobj=io.BytesIO(same)) as tar:
@@ -77,12 +77,6 @@ def build(output: Path, commit: str = "HEAD") -> list[Path]:
         for path, data in ((archive, same), (wheel, _repack_zip(wheel.read_bytes(), epoch))):
             (output / path.name).write_bytes(data)
     return [output / archive.name, output / wheel.name]
-
-
-def _export(commit: str, folder: Path) -> None:
-    data = subprocess.run(["git", "-C", str(ROOT), "archive", commit], check=True, capture_output=True).stdout
-    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        unpack(tar, folder)
 
 
 def _run_build(python: Path, kind: str, source: Path, output: Path, epoch: int) -> Path:

@@ -15,12 +15,11 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from io import BytesIO
 from pathlib import Path
 from typing import Final
 
 from duobus.testing.postgres_server import PostgresServer, programs
-from tools.archives import unpack
+from tools.archives import unpack_commit
 
 ROOT: Final = Path(__file__).parent.parent
 FORMATS: Final = ROOT / "tests" / "integration" / "durability" / "formats"
@@ -30,9 +29,7 @@ LIMIT_S: Final = 300
 
 def package_of(commit: str, folder: Path) -> Path:
     """Put the package of a commit into a folder; where to import it from."""
-    archive = subprocess.run(["git", "archive", commit, "src"], cwd=ROOT, check=True, capture_output=True).stdout
-    with tarfile.open(fileobj=BytesIO(archive)) as tar:
-        unpack(tar, folder)
+    unpack_commit(ROOT, commit, folder, "src")
     return folder / "src"
 
 

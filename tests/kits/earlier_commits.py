@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tarfile
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from duobus.testing.server import ServerProcess
-from tools.archives import unpack
+from tools import archives
 
 ROOT: Final = Path(__file__).parents[2]
 #: The first commit whose formats are read for ever.
@@ -34,12 +32,10 @@ COMMITS: Final = (FIRST, MARKS, ROOMS) if IS_LONG else (FIRST, MARKS)
 def unpack_commit(commit: str, folder: Path) -> Path:
     """Put the package of a commit into a folder; return where to import the package from."""
     try:
-        archive = subprocess.run(["git", "archive", commit, "src"], cwd=ROOT, capture_output=True, check=True)
+        archives.unpack_commit(ROOT, commit, folder, "src")
     except (FileNotFoundError, subprocess.CalledProcessError):
         # There is no Git, or no history.
         pytest.skip(f"this clone does not hold {commit}")
-    with tarfile.open(fileobj=BytesIO(archive.stdout)) as tar:
-        unpack(tar, folder)
     return folder / "src"
 
 

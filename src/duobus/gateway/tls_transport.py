@@ -224,12 +224,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """See asyncio.WriteTransport: encrypt at once, and send all of it with one call."""
         if self._is_closing or self._below is None or not data:
             return
-        records = self._engine.encrypt(data)
-        if len(records) == 1:
-            self._below.write(records[0])
-        else:
-            # No ``writelines``: see CVE-2024-12254 for asyncio's. Ours joins, too.
-            self._below.write(b"".join(records))
+        # No ``writelines``: see CVE-2024-12254 for asyncio's. Ours joins, too; a single record is not copied by that.
+        self._below.write(b"".join(self._engine.encrypt(data)))
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         """See asyncio.WriteTransport."""

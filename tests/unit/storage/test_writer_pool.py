@@ -362,27 +362,15 @@ def test_nothing_is_waited_for_behind_another_call_or_before_anything_was_submit
 
 def test_the_loop_goes_on_although_a_thread_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
+        workers: list[Any] = []
+        # The thread that is dispatched is there, and takes nothing.
+        monkeypatch.setattr(WriterPool, "_run", lambda _pool, worker: workers.append(worker))
         writer = WriterPool(asyncio.get_running_loop()).writer()
-        # The thread that is dispatched is there, and gets no processor.
-        held: list[PooledWriter | None] = []
-        with monkeypatch.context() as patch:
-            patch.setattr(writer_pool._Worker, "__init__", lambda worker: worker.__setattr__("bell", Bell(held)))
-            patch.setattr(WriterPool, "_run", lambda _pool, _worker: None)
-            outcome = submitted(writer, threading.get_ident)
+        outcome = submitted(writer, threading.get_ident)
         writer.let_begin()
-        assert held == [writer]
+        assert [worker.bell.get(timeout=WAIT_S) for worker in workers] == [writer]
         assert len(writer.jobs) == 1
         assert not writer.is_awaited
         outcome.cancel()
 
     asyncio.run(run())
-
-
-class Bell:
-    """Takes what a thread would get."""
-
-    def __init__(self, held: list[PooledWriter | None]) -> None:
-        self._held = held
-
-    def put(self, writer: PooledWriter | None) -> None:
-        self._held.append(writer)

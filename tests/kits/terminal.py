@@ -76,6 +76,8 @@ class Terminal:
         self._read_to = 0
         #: All that was shown.
         self.shown = ""
+        # The prompt that waits for a line, if one does.
+        self._prompt = ""
         self._is_closing = False
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -95,14 +97,20 @@ class Terminal:
                 self._grown.notify_all()
 
     def _until(self, *endings: str, limit_s: float = 120.0) -> str:
-        """Wait until one of ``endings`` stands last; returns what came since the last call."""
+        """Wait until a line begins with one of ``endings``; returns what came since the last call.
+
+        Such a prompt does not have to stand last: a JVM may log behind it, and that belongs to the next call.
+        """
+        prompt = re.compile(rf"^(?:\(\S+\) )?({'|'.join(map(re.escape, endings))})", re.MULTILINE)
         end_s = time.monotonic() + limit_s
         with self._grown:
-            while not self.shown[self._read_to :].endswith(endings):
+            # Searched in what is new: there, what follows a prompt begins a line.
+            while not (seen := prompt.search(self.shown[self._read_to :])):
                 if not self._grown.wait(end_s - time.monotonic()):
                     raise AssertionError(f"no {endings!r} within {limit_s:g} s after:\n{self.shown[-3000:]}")
-            found = self.shown[self._read_to :]
-            self._read_to = len(self.shown)
+            found = self.shown[self._read_to : self._read_to + seen.end()]
+            self._read_to += seen.end()
+            self._prompt = seen[1]
         return found
 
     def wait_for(self, text: str, *, count: int = 1, limit_s: float = 60.0) -> None:
@@ -114,6 +122,7 @@ class Terminal:
                     raise AssertionError(f"no {text!r} within {limit_s:g} s after:\n{self.shown[-3000:]}")
 
     def _type(self, line: str) -> None:
+        self._prompt = ""
         os.write(self._side, line.encode() + b"\n")
 
     def shell(self, block: str, *, starts: str = "") -> str:
@@ -154,12 +163,11 @@ class Terminal:
     def close(self) -> None:
         """Stop what was left running, and hang up. A broker that only loses its terminal would go on."""
         try:
-            at = self.shown
-            if not at.endswith(PYTHON_PROMPTS):
-                os.write(self._side, b"\x03")
-                at = self._until(SHELL_PROMPT, *PYTHON_PROMPTS, limit_s=60)
             # At its prompt, Python does not hear Ctrl-C where the tests run in the background of a shell.
-            if at.endswith(PYTHON_PROMPTS):
+            if self._prompt not in PYTHON_PROMPTS:
+                os.write(self._side, b"\x03")
+                self._until(SHELL_PROMPT, *PYTHON_PROMPTS, limit_s=60)
+            if self._prompt in PYTHON_PROMPTS:
                 self.leave_python()
             self.shell("kill $(jobs -p) 2>/dev/null; wait")
         except (AssertionError, OSError):

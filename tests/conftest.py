@@ -19,7 +19,7 @@ from kits.loggers import loggers_as_before
 from kits.order import place_of
 from kits.prompt_sdk import prompt_sdk
 from kits.prompt_start import PromptStarter, start_promptly
-from kits.schedule import ALL, UNIT, UNIT_NICE, Places, Schedule, parts_of, read_durations, write_durations
+from kits.schedule import ALL, REST, UNIT, UNIT_NICE, Places, Schedule, parts_of, read_durations, write_durations
 from kits.sockets import collect_sockets, sockets_forgiven
 
 #: Fixtures for tests with a browser, wherever they are: two folders that import them have two browsers in one process.
@@ -87,11 +87,8 @@ class HandingOut:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A process of unit tests imports nothing else, and the others no unit tests."""
-    part = part_of(config)
-    if part == ALL or not collection_path.is_relative_to(TESTS) or collection_path == TESTS:
-        return None
-    return True if (part == UNIT) is not collection_path.is_relative_to(UNIT_TESTS) else None
+    """A process that runs no unit tests imports none."""
+    return True if part_of(config) == REST and collection_path.is_relative_to(UNIT_TESTS) else None
 
 
 # Before xdist looks at the groups.

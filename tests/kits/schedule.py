@@ -5,9 +5,9 @@ nothing, or some quick tests of one file. Long pieces come first, by the times i
 nothing long is left for the end, when the other processes have nothing to do any more. A run of all tests writes the
 times that it took into ``.build/durations.tsv``, to be copied there when the order has become bad.
 
-Where all tests run, some processes run the unit tests alone and the others run the rest. Unit tests compute and wait
-for nothing, so their processes yield the processor to the others (``UNIT_NICE``) and fill what those leave while they
-wait for servers, disks and timers. No process then imports a test that it does not run.
+Where all tests run, some processes begin with the unit tests and the others run the rest alone. Unit tests compute and
+wait for nothing, so their processes yield the processor to the others (``UNIT_NICE``) and fill what those leave while
+they wait for servers, disks and timers. When no unit test is left, they help with the rest.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
-#: A process that runs tests of all folders, those of ``tests/unit`` alone, or those of the other folders.
+#: A process that runs tests of all folders, those of ``tests/unit`` before the others, or no unit tests.
 ALL, UNIT, REST = "all", "unit", "rest"
-#: Of so many processes one runs the unit tests; fewer are not parted.
+#: Of so many processes one begins with the unit tests; fewer are not parted.
 UNIT_EVERY: Final = 4
-#: How far the processes of unit tests yield. They keep two thirds of what a process of the others gets: with a third, a
+#: How far the processes of unit tests yield. They keep half of what a process of the others gets: with a third, a
 #: test of eight seconds has taken 120 on a small machine, and was ended.
-UNIT_NICE: Final = 2
+UNIT_NICE: Final = 3
 #: Pieces that take longer, in seconds, are handed out first, the longest of them before the others.
 LONG_S: Final = 2.0
 #: A piece of quick tests has at most so many.
@@ -210,11 +210,14 @@ class Schedule:
         """Hand out what can be handed out."""
         if self._left is None:
             by_part = {self._part(node): tests for node, tests in self._collected.items()}
+            self._tell_total(max(map(len, by_part.values())))
+            if REST in by_part:
+                rest = set(by_part[REST])
+                by_part[UNIT] = [test for test in by_part[UNIT] if test not in rest]
             self._left = {}
             for part, tests in by_part.items():
                 pieces = pieces_of(tests, self._durations)
                 self._left[part] = [deque(piece for piece in pieces if piece.is_long is long) for long in (True, False)]
-            self._tell_total(sum(map(len, by_part.values())))
         self._feed_all()
 
     def mark_test_pending(self, item: str) -> None:
@@ -252,11 +255,12 @@ class Schedule:
     def _next(self, node: Node) -> Piece | None:
         """A long piece, as long as there are any; but not behind another one, where it would wait for its end."""
         assert self._left is not None
-        long, quick = self._left[self._part(node)]
         is_behind = any(piece.is_long for _, piece in self._pending[node].values())
-        for kind in (quick, long) if is_behind else (long, quick):
-            if kind:
-                return kind.popleft()
+        for part in (UNIT, REST) if self._part(node) == UNIT else (self._part(node),):
+            long, quick = self._left[part]
+            for kind in (quick, long) if is_behind else (long, quick):
+                if kind:
+                    return kind.popleft()
         return None
 
     @staticmethod

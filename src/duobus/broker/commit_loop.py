@@ -7,6 +7,10 @@
 Everything that waits when a commit starts goes into that one commit; what arrives meanwhile joins the next. No
 timer and no minimum batch: under load the commits grow by themselves. One commit at most is under way.
 
+A commit of nothing but completions that are not answered (``Command.may_wait``) is decided like any other, and then
+held: the store is told to write it with the next command that does not wait, or ``HOLD_S`` later. So a receiver that
+settles for itself, as that of the Python SDK up to 7.14 does, shares the commits of what is sent meanwhile.
+
 What goes with a commit beside the decisions of its fragments:
 
 - Changed delivery counts. A connection that is lost, or a lock that ends, gives back messages whose counts have grown.
@@ -63,6 +67,8 @@ COMMIT_MESSAGES_MAX = 2000
 COMMIT_TOUCHED_MAX = 500
 #: How long delivery counts wait for company.
 COUNTS_WAIT_S: Final = 5.0
+#: How long a commit of completions that are not answered is held.
+HOLD_S: Final = 0.005
 
 #: Commits between two looks at the memory that messages take: a look goes over every fragment.
 LOOK_EVERY = 64
@@ -123,7 +129,7 @@ class CommitLoop:
         watches: Called with each commit when the store is told to write it; those of moves.
         pending: Commands that wait for the next commit.
         lines: Messages that wait behind those, a line for each entity.
-        work: The commands of the commit under way; None while there is none.
+        work: The commands of the commit under way, or held; None while there is none.
         changed: By key, the fragments with delivery counts to write.
         committing: By handle, the fragments of the commit under way.
     """
@@ -154,6 +160,12 @@ class CommitLoop:
         self.committing: dict[object, Fragment] = {}
         self._counts = DeliveryCountTimer(self._loop, self.schedule)
         self._is_scheduled = False
+        # The commit that is held: decided, and the store was not told. Until when, and whether a timer runs.
+        self._held: CommitBatch | None = None
+        self._held_until_s = 0.0
+        self._is_timed = False
+        # Whether the next commit is not to be held.
+        self._is_awaited = False
         # Piggyback writes that wait for a commit; then who waits for those of the commit under way.
         self._writes: list[tuple[Fill, asyncio.Future[CommitBatch]]] = []
         self._written: list[asyncio.Future[CommitBatch]] = []
@@ -183,7 +195,7 @@ class CommitLoop:
                 return
         else:
             self.pending.append(command)
-        self.schedule()
+        self.schedule(is_awaited=command.reply is not None or not command.may_wait())
 
     def add_writes(self, fill: Fill) -> asyncio.Future[CommitBatch]:
         """Have ``fill`` put something into the next commit; the future gets it when it is durable.
@@ -212,9 +224,15 @@ class CommitLoop:
         """Delivery counts of a fragment have changed: the next commit writes them."""
         self.changed[fragment.fragment_key] = fragment
 
-    def schedule(self) -> None:
-        """Begin a commit at the end of this turn of the loop, so that all that this turn reads joins it."""
-        if self.work is None and not self._is_scheduled and self._lifecycle.state == "open":
+    def schedule(self, *, is_awaited: bool = True) -> None:
+        """Decide at the end of this turn of the loop, so that all that this turn reads joins it.
+
+        ``is_awaited``: the commit begins then, too; otherwise it may be held.
+        """
+        if is_awaited:
+            self._is_awaited = True
+        is_free = self.work is None or self._held is not None
+        if is_free and not self._is_scheduled and self._lifecycle.state == "open":
             self._is_scheduled = True
             self._at_turn_end(self._start)
 
@@ -223,19 +241,24 @@ class CommitLoop:
     def _start(self) -> None:
         self._is_scheduled = False
         lifecycle = self._lifecycle
-        if self.work is not None or lifecycle.state != "open":
+        held = self._held
+        if (self.work is not None and held is None) or lifecycle.state != "open":
             return
         now_ms = self.time.now_ms()
         if self.timers.earliest_ms <= now_ms:
             self._tick_due(now_ms)
         others = self._tombstones or self._forgotten or self._writes
-        if not (self.pending or self.lines.number or self.changed or others):
+        if not (held or self.pending or self.lines.number or self.changed or others):
             if self._idle is not None:
                 self._note_idle()
             return
-        commit = CommitBatch(self.commit_no + 1, now_ms)
+        if held is None:
+            commit, work = CommitBatch(self.commit_no + 1, now_ms), []
+        else:
+            commit, work = held, self.work or []
+            commit.broker_ms = now_ms
         taken_in = self._taken_in
-        work = self._decide_all(now_ms, commit) if self.pending or self.lines.number else []
+        work += self._decide_all(now_ms, commit)
         if lifecycle.state != "open":
             return
         touched = self.committing
@@ -243,6 +266,12 @@ class CommitLoop:
         if not (work or touched or others) and (not self.changed or self._counts.may_wait()):
             self._note_idle()
             return
+        if work and not (self._is_awaited or others):
+            self._hold(commit, work)
+            return
+        self._held = None
+        # What found no room in this commit is decided right behind it.
+        self._is_awaited = bool(self.pending)
         self._add_sources(touched, commit)
         if others or self.watches:
             self._add_others(commit)
@@ -253,6 +282,29 @@ class CommitLoop:
         done = partial(self._committed, life, commit)
         is_large = self._taken_in - taken_in >= LARGE_BYTES
         self._watchdog.submit(partial(self._store.commit, commit), done, is_commit=True, is_large=is_large)
+
+    def _hold(self, commit: CommitBatch, work: list[Command]) -> None:
+        """Hold a commit that nobody waits for until there is company, or its time is over."""
+        now_s = self._loop.time()
+        if self._held is None:
+            self._held = commit
+            self._held_until_s = now_s + HOLD_S
+            self.commit_no = commit.commit_no
+        self.work = work
+        if not self._is_timed:
+            # One timer for all of them: to take one back for each commit would cost as much as the wait saves.
+            self._is_timed = True
+            self._loop.call_at(self._held_until_s, self._hold_no_longer)
+
+    def _hold_no_longer(self) -> None:
+        self._is_timed = False
+        if self._held is None:
+            return
+        if self._loop.time() < self._held_until_s:
+            self._is_timed = True
+            self._loop.call_at(self._held_until_s, self._hold_no_longer)
+        else:
+            self.schedule()
 
     def _decide_all(self, now_ms: int, commit: CommitBatch) -> list[Command]:
         """Check and apply what waits, up to the size of a good commit."""
@@ -519,7 +571,7 @@ class CommitLoop:
 
     def drain(self) -> tuple[list[Command], list[Command]]:
         """Take away the commands of the commit under way, and those in waiting; somebody else answers them."""
-        work, self.work = self.work or [], None
+        work, self.work, self._held = self.work or [], None, None
         waiting, self.pending = [*self.pending, *self.lines.clear()], deque()
         return work, waiting
 
@@ -547,6 +599,8 @@ class CommitLoop:
         """Wait until no commit is under way or in waiting; ``counts``: write what delivery counts there are, too."""
         if counts:
             self._counts.hurry()
+        if self._held is not None:
+            self.schedule()
         while self._lifecycle.state == "open" and (self.work is not None or self.pending or self._is_scheduled):
             if self._idle is None or self._idle.done():
                 self._idle = self._loop.create_future()

@@ -52,6 +52,10 @@ class Command:
         """Messages and bytes by which the command, once applied, makes its commit longer."""
         return 0, 0
 
+    def may_wait(self) -> bool:
+        """Whether the commit of the command, which is not answered, may wait for others a little."""
+        return False
+
     def effort_spent(self) -> int:
         """What was done for the command before it was refused, in messages."""
         return 0

@@ -159,6 +159,10 @@ class SettleBatch(Command):
                 session.returning += 1
                 self.expected.append(session)
 
+    def may_wait(self) -> bool:
+        """A completion; other outcomes bring the message to somebody who may wait for it."""
+        return self.outcome == COMPLETE
+
     def check(self, fragment: Fragment, source: Source, now_ms: int) -> ServiceBusError | None:
         """Refuse settlements that cannot be done at all; single lost locks of an ordinary one are reported apart."""
         if self.prefix != fragment.prefix:

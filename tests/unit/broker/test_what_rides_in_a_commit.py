@@ -1,4 +1,7 @@
-"""What fills a commit, and what waits for one: parts of a split batch, and delivery counts that nobody asked for."""
+"""What fills a commit, and what waits for one: parts of a split batch, and what nobody waits for.
+
+That are delivery counts, and completions that are not answered.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,13 @@ import asyncio
 import pytest
 
 from duobus.broker import SOURCE, commit_loop, string_key
-from duobus.broker.commit_loop import COUNTS_WAIT_S
-from kits.broker import Hall, answers, batch, receiver, simulated, turns
+from duobus.broker.commit_loop import COUNTS_WAIT_S, HOLD_S
+from duobus.broker.message_broker import MessageBroker
+from duobus.errors import StoreUnavailable
+from duobus.fragment.settlement import ABANDON
+from duobus.model.batches import DeliveryBatch
+from kits.broker import Hall, answers, batch, payloads, receiver, settlement, simulated, turns
+from kits.fragment import Box
 
 
 @simulated
@@ -82,5 +90,132 @@ async def test_delivery_counts_that_wait_are_written_when_the_store_is_closed(ha
     await hall.start()
     before = await _given_back(hall)
     broker = hall.queue().fragments[0].broker
+    await broker.close()
+    assert broker.commits == before + 1
+
+
+async def _held(hall: Hall, *messages: bytes) -> tuple[DeliveryBatch, MessageBroker, int]:
+    """What a receiver has, the broker it is from, and how many commits there were before."""
+    queue = await hall.create()
+    _, box = receiver(queue, len(messages))
+    queue.send(batch(*messages))
+    await turns(40)
+    (item,) = box.ready
+    broker = queue.fragments[0].broker
+    return item, broker, broker.commits
+
+
+@simulated
+async def test_a_completion_that_is_not_answered_shares_the_commit_of_the_next_send(hall: Hall) -> None:
+    await hall.start()
+    item, broker, before = await _held(hall, b"m")
+    queue = hall.queue()
+    queue.settle(settlement(item))
+    await turns(20)
+    assert broker.commits == before
+    made = batch(b"next")
+    queue.send(made)
+    await turns(20)
+    assert answers(made) == [None]
+    assert broker.commits == before + 1
+    await asyncio.sleep(1)
+    assert broker.commits == before + 1
+    await hall.again()
+    _, box = receiver(hall.queue(), 10)
+    await turns(40)
+    assert payloads(box) == [b"next"]
+
+
+@simulated
+async def test_completions_that_find_no_company_are_stored_together_in_time(hall: Hall) -> None:
+    await hall.start()
+    item, broker, before = await _held(hall, b"1", b"2")
+    queue = hall.queue()
+    queue.settle(settlement(item))
+    await asyncio.sleep(HOLD_S / 2)
+    item.first_lock += 1
+    queue.settle(settlement(item))
+    await turns(20)
+    assert broker.commits == before
+    await asyncio.sleep(HOLD_S)
+    assert broker.commits == before + 1
+    await hall.again()
+    _, box = receiver(hall.queue(), 10)
+    await turns(40)
+    assert payloads(box) == []
+
+
+@simulated
+async def test_each_wait_has_its_whole_time_though_the_timer_of_an_earlier_one_rings(hall: Hall) -> None:
+    await hall.start()
+    item, broker, before = await _held(hall, b"1", b"2")
+    queue = hall.queue()
+    queue.settle(settlement(item))
+    await turns(20)
+    queue.send(batch(b"company"))
+    await asyncio.sleep(HOLD_S / 2)
+    assert broker.commits == before + 1
+    item.first_lock += 1
+    queue.settle(settlement(item))
+    await asyncio.sleep(HOLD_S * 0.9)
+    assert broker.commits == before + 1
+    await asyncio.sleep(HOLD_S * 0.2)
+    assert broker.commits == before + 2
+
+
+@simulated
+async def test_a_completion_that_waits_for_company_counts_at_once(hall: Hall) -> None:
+    """Whoever completes and then asks for the number of messages, or peeks, must not see the message again."""
+    await hall.start()
+    item, broker, before = await _held(hall, b"m")
+    queue = hall.queue()
+    queue.settle(settlement(item))
+    await turns(20)
+    assert broker.commits == before
+    assert queue.fragments[0].fragment.sources[SOURCE].numbers[0] == 0
+
+
+@simulated
+async def test_a_completion_that_is_answered_and_an_abandon_wait_for_nothing(hall: Hall) -> None:
+    await hall.start()
+    item, broker, before = await _held(hall, b"1", b"2")
+    queue = hall.queue()
+    reply = Box()
+    queue.settle(settlement(item, reply=reply))
+    await turns(20)
+    assert len(reply.ready) == 1
+    assert broker.commits == before + 1
+    item.first_lock += 1
+    abandon = settlement(item)
+    abandon.outcome = ABANDON
+    queue.settle(abandon)
+    await turns(20)
+    assert broker.commits == before + 2
+
+
+@simulated
+async def test_a_store_that_fails_while_a_completion_waits_brings_the_message_back(hall: Hall) -> None:
+    await hall.start()
+    item, broker, _ = await _held(hall, b"m")
+    queue = hall.queue()
+    queue.settle(settlement(item))
+    await turns(20)
+    hall.writers[broker.store_id].fail_next = "before"
+    made = batch(b"next")
+    queue.send(made)
+    await asyncio.sleep(10)
+    (error,) = answers(made)
+    assert isinstance(error, StoreUnavailable)
+    _, box = receiver(queue, 10)
+    await turns(40)
+    assert payloads(box) == [b"m"]
+
+
+@simulated
+async def test_closing_a_store_writes_a_completion_that_waits(hall: Hall) -> None:
+    await hall.start()
+    item, broker, before = await _held(hall, b"m")
+    hall.queue().settle(settlement(item))
+    await turns(20)
     await broker.close()
     assert broker.commits == before + 1

@@ -205,3 +205,16 @@ async def test_an_open_page_gets_what_has_changed_and_nothing_else() -> None:
             targets = [json.loads(line[6:])["target"] for line in text.decode().splitlines() if line[:5] == "data:"]
             assert targets[-2:] == ["#overview-figures", "#overview-busy"]
             assert 'href=\\"/entities/orders\\"' in text.decode()
+
+
+@in_loop
+async def test_a_look_that_comes_between_the_page_and_its_stream_is_shown() -> None:
+    async with console(QueueDescription(name="orders")) as client:
+        number = (await client.data("/"))["number"]
+        await send(client, "orders", "1")
+        await look_again(client)
+        async with client.session.get(f"{client.url}/overview/events?seen={number}") as stream:
+            text = b""
+            while b"overview-busy" not in text:
+                text += await stream.content.readuntil(b"\n\n")
+            assert b"#overview-findings" in text

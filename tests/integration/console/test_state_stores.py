@@ -168,6 +168,14 @@ async def test_an_open_page_tells_that_the_broker_is_away_and_goes_on_after_its_
         assert b'"html":""' in await heard(stream, "#stores-failure")
 
 
+@in_loop
+async def test_the_first_look_of_an_open_page_is_sent_whole() -> None:
+    """A store may have failed since the page was made."""
+    async with console(PARTITIONED) as client, client.session.get(f"{client.url}/stores/events") as stream:
+        for target in ("states", "heat", "drills", "moves", "backup"):
+            await heard(stream, f"#stores-{target}")
+
+
 async def heard(stream: ClientResponse, target: str) -> bytes:
     """The next event for a part of the page."""
     while f'"{target}"'.encode() not in (event := await stream.content.readuntil(b"\n\n")):

@@ -52,8 +52,11 @@ async def _changes(visit: Visit) -> AsyncIterator[Event]:
     observer = observer_of(visit)
     if observer is None:
         return
-    shown = {target: visit.render(template, _data(visit, observer)) for target, template in _PARTS}
     number = drawn = visit.number("seen", 0)
+    # Of a look that came between the page and this stream the page shows nothing yet.
+    is_shown = observer.number == number
+    data = _data(visit, observer)
+    shown = {target: visit.render(template, data) for target, template in _PARTS} if is_shown else {}
     while True:
         if observer.number == number:
             await observer.changed()
@@ -61,7 +64,7 @@ async def _changes(visit: Visit) -> AsyncIterator[Event]:
         data = _data(visit, observer)
         parts = {target: visit.render(template, data) for target, template in _PARTS}
         for target, text in parts.items():
-            if text != shown[target]:
+            if text != shown.get(target):
                 yield Event("html", {"target": target, "html": text})
         shown = parts
         if number - drawn >= _CHART_EVERY or drawn < 2 <= number:

@@ -361,6 +361,7 @@ async def events(visit: Visit) -> web.StreamResponse:
 
 
 async def _progress(visit: Visit) -> AsyncIterator[Event]:
+    # The first look is sent whole: something may have changed since that of the page.
     shown: dict[str, str] = {}
     looked_ms, was_over = -_LOOK_MS, True
     told: dict[str, Any] = {}
@@ -373,7 +374,7 @@ async def _progress(visit: Visit) -> AsyncIterator[Event]:
             looked_ms, was_over = visit.clock.monotonic_ms(), is_over
         parts = {target: visit.render(template, {"other": told, "run": run}) for target, template in _PARTS}
         for target, text in parts.items():
-            if shown and text != shown[target]:
+            if text != shown.get(target):
                 yield Event("html", {"target": target, "html": text})
         shown = parts
         await asyncio.sleep(_PROGRESS_S)

@@ -67,7 +67,7 @@ async def events(visit: Visit) -> web.StreamResponse:
 
 async def _changes(visit: Visit) -> AsyncIterator[Event]:
     seen: _Seen | None = None
-    # What the page has shown itself is not sent again.
+    # The first look is sent whole: something may have changed since that of the page.
     shown = {_FAILURE: ""}
     number = 0
     while True:
@@ -82,7 +82,7 @@ async def _changes(visit: Visit) -> AsyncIterator[Event]:
         else:
             parts = _rendered(visit, seen)
         for target, text in parts.items():
-            if text != shown.get(target, text):
+            if text != shown.get(target):
                 yield Event("html", {"target": target, "html": text})
         shown |= parts
         number += 1

@@ -2,8 +2,10 @@
 
 Tests are handed out in pieces. A piece is a group, whose tests share what is slow to start, or a test that shares
 nothing, or some quick tests of one file. Long pieces come first, by the times in ``tests/durations.tsv``, so that
-nothing long is left for the end, when the other processes have nothing to do any more. A run of all tests writes the
-times that it took into ``.build/durations.tsv``, to be copied there when the order has become bad.
+nothing long is left for the end, when the other processes have nothing to do any more. But some processes take quick
+ones from the beginning: long tests compute for the most part and quick ones wait, and with both at a time the
+processors always have something to do. A run of all tests writes the times that it took into
+``.build/durations.tsv``, to be copied there when the order has become bad.
 
 Where all tests run, some processes begin with the unit tests and the others run the rest alone. Unit tests compute and
 wait for nothing, so their processes yield the processor to the others (``UNIT_NICE``) and fill what those leave while
@@ -27,6 +29,8 @@ UNIT_EVERY: Final = 4
 UNIT_NICE: Final = 3
 #: Pieces that take longer, in seconds, are handed out first, the longest of them before the others.
 LONG_S: Final = 2.0
+#: Of three processes that run no unit tests, so many run long pieces while there are quick ones.
+LONG_OF_THREE: Final = 2
 #: A piece of quick tests has at most so many.
 QUICK_TESTS: Final = 8
 DURATIONS: Final = Path(__file__).parents[1] / "durations.tsv"
@@ -255,10 +259,12 @@ class Schedule:
     def _next(self, node: Node) -> Piece | None:
         """A long piece, as long as there are any; but not behind another one, where it would wait for its end."""
         assert self._left is not None
-        is_behind = any(piece.is_long for _, piece in self._pending[node].values())
+        has_long = {other: any(piece.is_long for _, piece in given.values()) for other, given in self._pending.items()}
+        rest = self._parts.count(REST)
+        enough = sum(has_long.values()) >= max(1, rest * LONG_OF_THREE // 3) if rest else False
         for part in (UNIT, REST) if self._part(node) == UNIT else (self._part(node),):
             long, quick = self._left[part]
-            for kind in (quick, long) if is_behind else (long, quick):
+            for kind in (quick, long) if has_long[node] or (enough and part == REST) else (long, quick):
                 if kind:
                     return kind.popleft()
         return None

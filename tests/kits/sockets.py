@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-#: What the warning of an unclosed socket tells of: the socket, its transport, or a stream whose transport is TLS. A
-#: stream that is collected after its loop has ended, which happens on a busy machine, tells of the loop alone.
-NAMES: Final = ("socket", "streamwriter", "loop is closed")
+#: What the warning of an unclosed socket tells of: the socket, its transport, that of TLS above it, or, with newer
+#: versions of Python, a stream over TLS. A stream that is collected after its loop has ended, which happens on a busy
+#: machine, tells of the loop alone.
+NAMES: Final = ("socket", "sslprotocoltransport", "streamwriter", "loop is closed")
 
 
 @contextmanager

@@ -146,6 +146,17 @@ def test_where_all_tests_run_some_processes_begin_with_the_unit_tests_and_then_h
     assert totals == [120]
 
 
+def test_of_the_processes_without_unit_tests_some_run_quick_ones_from_the_beginning() -> None:
+    long = some_tests("long.py", 9)
+    rest = [*long, *some_tests("quick.py", 100)]
+    unit = some_tests("u.py", 20)
+    processes = [Process(UNIT, [*rest, *unit]), *(Process(REST, rest) for _ in range(6))]
+    schedule = begun(processes, dict.fromkeys(long, 60.0))
+    assert [process.collected[process.given[0]] in long for process in processes] == [False, *[True] * 4, False, False]
+    run_all(schedule, processes)
+    assert sorted(test for process in processes for test in process.ran) == sorted([*rest, *unit])
+
+
 def test_what_a_process_that_crashed_had_left_is_run_by_the_one_that_takes_its_place() -> None:
     all_tests = [*some_tests("u.py", 5), *some_tests("r.py", 1)]
     processes = [Process(UNIT, all_tests), Process(REST, all_tests[5:])]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import multiprocessing
 import re
 import sys
@@ -178,13 +179,18 @@ def _try(job: tuple[str, int, str | None, bool]) -> tuple[int, str | None]:
     return seed, next(iter(findings(world, bug, seed, twice=twice)), None)
 
 
+def _silence() -> None:
+    """Show no log of a simulated broker: what counts is in its history."""
+    logging.getLogger("duobus").addHandler(logging.NullHandler())
+
+
 def campaign(world: str, first: int, seeds: int, jobs: int, bug: str | None = None) -> Iterator[tuple[int, str | None]]:
     """Run many seeds of a world; yields (seed, what is wrong or None) as they end."""
     work = [(world, seed, bug, seed % TWICE_EVERY == 0) for seed in range(first, first + seeds)]
     if jobs == 1:
         yield from map(_try, work)
         return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs, initializer=_silence) as pool:
         yield from pool.imap_unordered(_try, work, chunksize=4)
 
 
@@ -336,6 +342,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(words: list[str] | None = None) -> int:
     """Parse the command line and do what it says; 0 when nothing is wrong."""
+    _silence()
     parser = _parser()
     arguments = parser.parse_args(words)
     worlds = list(WORLDS) if arguments.world == ALL else [arguments.world]

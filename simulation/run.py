@@ -26,7 +26,13 @@ from simulation.world.client import SimulatedClient
 from simulation.world.disk import FAULTS
 from simulation.world.duplicate_sends import Repeats, window_of, with_detection
 from simulation.world.message import Message
-from simulation.world.receiver_actions import has_releaser, release_everything, use
+from simulation.world.receiver_actions import (
+    has_releaser,
+    has_unanswered,
+    release_everything,
+    settle_unanswered,
+    use,
+)
 from simulation.world.world import World
 
 LOCK_MS = 3_000
@@ -184,6 +190,9 @@ class SimulatedRun:
         if has_releaser(world.seed):
             entity = scenario.queues[world.seed % len(scenario.queues)].name
             jobs.append(release_everything(world, entity, self._client, lambda: self.in_phase))
+        if has_unanswered(world.seed):
+            entity = scenario.queues[(world.seed + 1) % len(scenario.queues)].name
+            jobs.append(settle_unanswered(world, entity, self._client, lambda: self.in_phase))
         if scenario.forwarding:
             jobs += self.forwarding_part(world, self._client, lambda: self.in_phase, scenario.messages).jobs()
         jobs += self.more_jobs()

@@ -235,6 +235,18 @@ class SimulatedClient(SimulatedConnection):
         self.world.history.append(h.Ok(op))
         return True
 
+    def settle_unanswered(self, item: Received, outcome: str) -> None:
+        """Settle a delivery for oneself: what the broker makes of it, nobody hears."""
+        self.received.remove(item)
+        token = item.event.token
+        assert token is not None
+        op = self.world.history.next_op()
+        self.world.history.append(h.SettleBegin(op, self.name, token, outcome, management=False))
+        if self.alive and self._session is not None:
+            self._session.disposition(True, item.delivery_id, item.delivery_id, _OUTCOMES[outcome], True)
+            self._flush()
+        self.world.history.append(h.Info(op))
+
     # -- management ---------------------------------------------------------------------------------------------
 
     def _on_reply(self, payload: bytes) -> None:

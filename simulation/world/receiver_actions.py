@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Share of the seeds that have a client which releases everything.
 RELEASERS_SHARE: Final = 0.25
+#: Share of the seeds that have a receiver which asks for no answers.
+UNANSWERED_SHARE: Final = 0.25
 
 
 async def use(client: SimulatedClient, rng: random.Random, deferred: list[tuple[str, int]], *, removing: bool) -> None:
@@ -74,5 +76,35 @@ async def release_everything(
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(client.arrived.wait(), 0.1)
                 await asyncio.sleep(rng.choice((0.0, 1.5)))
+        client.close()
+        await asyncio.sleep(0.1)
+
+
+def has_unanswered(seed: int) -> bool:
+    """Whether a seed has a receiver which asks for no answers; drawn apart from the rest of its scenario."""
+    return random.Random(f"has-unanswered:{seed}").random() < UNANSWERED_SHARE
+
+
+async def settle_unanswered(
+    world: World, entity: str, connect: Callable[[str], Awaitable[Any]], in_phase: Callable[[], bool]
+) -> None:
+    """One receiver that settles for itself and asks for no answer, as that of Python's SDK does up to 7.14."""
+    rng = random.Random(f"unanswered:{world.seed}")
+    while in_phase():
+        client = await connect("unanswered")
+        if client is None:
+            return
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            link = await client.receiver(entity)
+            while in_phase() and client.alive:
+                client.grant(link, rng.choice((1, 10)))
+                client.arrived.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(client.arrived.wait(), 0.5)
+                for item in list(client.received):
+                    outcome = rng.choices((h.COMPLETE, h.ABANDON), (9, 1))[0]
+                    client.settle_unanswered(item, outcome)
+                    await asyncio.sleep(rng.choice((0.0, 0.0, 0.001, 0.02)))
+                await asyncio.sleep(rng.choice((0.0, 0.3)))
         client.close()
         await asyncio.sleep(0.1)

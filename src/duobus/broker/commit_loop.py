@@ -296,6 +296,14 @@ class CommitLoop:
             self._is_timed = True
             self._loop.call_at(self._held_until_s, self._hold_no_longer)
 
+    def write_held(self) -> bool:
+        """Have the store write the commit that is held, if one is: somebody is about to look at what it removes."""
+        if self._held is None:
+            return False
+        self._is_awaited = True
+        self._start()
+        return True
+
     def _hold_no_longer(self) -> None:
         self._is_timed = False
         if self._held is None:
@@ -599,8 +607,7 @@ class CommitLoop:
         """Wait until no commit is under way or in waiting; ``counts``: write what delivery counts there are, too."""
         if counts:
             self._counts.hurry()
-        if self._held is not None:
-            self.schedule()
+        self.write_held()
         while self._lifecycle.state == "open" and (self.work is not None or self.pending or self._is_scheduled):
             if self._idle is None or self._idle.done():
                 self._idle = self._loop.create_future()

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import stat
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,8 +18,8 @@ from azure.servicebus import ServiceBusMessage, ServiceBusSubQueue
 from kit_bus import Bus, until
 from kit_sdk import Sdk, bodies, within_the_limit
 
-from duobus.amqp import Closed, LinkDetached
-from duobus.codec import build_message
+from duobus.amqp import ACCEPTED, Closed, LinkDetached
+from duobus.codec import Int, build_message
 from kits.raw_client import RawClient, token
 
 
@@ -169,6 +170,31 @@ async def test_a_lock_of_before_the_kill_is_lost_and_its_message_comes_again(tmp
                 assert again.delivery_count == 1
                 await receiver.complete_message(again)
     gc.collect()
+
+
+@pytest.mark.parametrize("how", ["terminate", "kill"])
+def test_a_completion_that_asks_for_no_answer_counts_at_once_and_stays(own: Bus, how: str) -> None:
+    """As the Python SDK completes up to 7.14. What is held is written at the end of the process, and before a peek."""
+    queue = "queue.1"
+    with RawClient(own.port) as raw:
+        raw.put_token("", token(""))
+        sender, link = raw.sender(queue), raw.receiver(queue)
+        raw.credited(sender)
+        raw.send(sender, build_message(data=b"m"))
+        link.grant(1)
+        ((delivery, _),) = raw.receive(link, 1)
+        link.session.disposition(True, delivery, delivery, ACCEPTED, True)
+        request = {"from-sequence-number": 0, "message-count": Int(1)}
+        properties, _, _ = raw.request(f"{queue}/$management", {"operation": "com.microsoft:peek-message"}, request)
+        assert properties["statusCode"] == 204
+        if how == "kill":
+            time.sleep(0.2)
+    getattr(own.process, how)()
+    own.process.start()
+    with RawClient(own.port) as raw:
+        raw.put_token("", token(""))
+        properties, _, _ = raw.request(f"{queue}/$management", {"operation": "com.microsoft:peek-message"}, request)
+        assert properties["statusCode"] == 204
 
 
 def test_sigterm_says_good_bye_on_every_link_and_exits_with_0(own: Bus, tmp_path: Path) -> None:

@@ -172,7 +172,11 @@ async def test_a_completion_that_waits_for_company_counts_at_once(hall: Hall) ->
     queue.settle(settlement(item))
     await turns(20)
     assert broker.commits == before
-    assert queue.fragments[0].fragment.sources[SOURCE].numbers[0] == 0
+    (handle,) = queue.fragments
+    assert handle.fragment is not None
+    assert handle.fragment.sources[SOURCE].numbers[0] == 0
+    assert await handle.peek(SOURCE, 0, 1, 10, 1 << 20, None) == []
+    assert broker.commits == before + 1
 
 
 @simulated

@@ -76,6 +76,10 @@ LOOK_EVERY = 64
 COMMIT_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
+def _is_unanswered(command: Command) -> bool:
+    return command.reply is None and command.may_wait()
+
+
 class DeliveryCountTimer:
     """Says when delivery counts are to be written though nothing else is.
 
@@ -296,13 +300,20 @@ class CommitLoop:
             self._is_timed = True
             self._loop.call_at(self._held_until_s, self._hold_no_longer)
 
-    def write_held(self) -> bool:
-        """Have the store write the commit that is held, if one is: somebody is about to look at what it removes."""
-        if self._held is None:
-            return False
+    def write_unanswered(self) -> int:
+        """Have completions that are not answered written: somebody is about to look at what they remove.
+
+        Returns:
+            After how many calls of the store from now on they have been: none, the commit under way, and the next one.
+        """
+        is_waiting = any(map(_is_unanswered, self.pending))
+        if self._held is None and not is_waiting:
+            return int(any(map(_is_unanswered, self.work or ())))
         self._is_awaited = True
+        if self._held is None and self.work is not None:
+            return 2
         self._start()
-        return True
+        return 1
 
     def _hold_no_longer(self) -> None:
         self._is_timed = False
@@ -607,7 +618,8 @@ class CommitLoop:
         """Wait until no commit is under way or in waiting; ``counts``: write what delivery counts there are, too."""
         if counts:
             self._counts.hurry()
-        self.write_held()
+        if self._held is not None:
+            self.schedule()
         while self._lifecycle.state == "open" and (self.work is not None or self.pending or self._is_scheduled):
             if self._idle is None or self._idle.done():
                 self._idle = self._loop.create_future()

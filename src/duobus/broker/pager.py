@@ -284,7 +284,7 @@ class Pager:
         """See ``FragmentHandle.peek``."""
         broker = self._broker
         sought = PeekProgress(sub_queue, first_count, limit, size, session_id, partition_key)
-        if broker.commit_loop.write_held():
+        for _ in range(broker.commit_loop.write_unanswered()):
             # Whoever completes a message and then looks must not see the message again.
             await broker.use(lambda: None)
         while not sought.is_full and handle.fragment is not None and handle.broker is broker:

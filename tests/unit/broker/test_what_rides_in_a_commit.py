@@ -180,6 +180,29 @@ async def test_a_completion_that_waits_for_company_counts_at_once(hall: Hall) ->
 
 
 @simulated
+async def test_a_peek_waits_for_completions_that_are_written_or_wait_behind_another_commit(hall: Hall) -> None:
+    await hall.start()
+    item, broker, before = await _held(hall, b"1", b"2")
+    queue = hall.queue()
+    (handle,) = queue.fragments
+    writer = hall.writers[broker.store_id]
+    writer.is_held = True
+    queue.settle(settlement(item))
+    await asyncio.sleep(2 * HOLD_S)
+    # The first is being written, the second waits behind it.
+    item.first_lock += 1
+    queue.settle(settlement(item))
+    await turns(20)
+    peeking = asyncio.ensure_future(handle.peek(SOURCE, 0, 1, 10, 1 << 20, None))
+    await turns(20)
+    writer.release()
+    await turns(60)
+    assert peeking.done()
+    assert await peeking == []
+    assert broker.commits == before + 2
+
+
+@simulated
 async def test_a_completion_that_is_answered_and_an_abandon_wait_for_nothing(hall: Hall) -> None:
     await hall.start()
     item, broker, before = await _held(hall, b"1", b"2")

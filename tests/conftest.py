@@ -26,6 +26,8 @@ from kits.sockets import collect_sockets, sockets_forgiven
 __all__ = ["browser", "page"]
 #: Numbers of killed servers behind which sockets were collected once more.
 _KILLS: Final = [0]
+#: Whether the test before may have left sockets.
+_LEFT: Final = [False]
 #: Fixtures that are costly enough for one process alone: a JVM takes seconds to start, and a gigabyte.
 ALONE: Final = ("spark",)
 TESTS: Final = Path(__file__).parent
@@ -238,8 +240,8 @@ def sockets_collected(request: pytest.FixtureRequest, prompt_starts: list[Prompt
     else is found counts.
     """
     kills = sum(starter.kills for starter in prompt_starts)
-    if kills > _KILLS[-1]:
-        # What threads of the SDK held to the end of the test before is garbage only now.
+    if kills > _KILLS[-1] or _LEFT[0]:
+        # What threads of the SDK, or fixtures of a module, held to the end of the test before is garbage only now.
         _KILLS.append(kills)
         collect_sockets()
     marks = request.node.iter_markers("filterwarnings")
@@ -254,5 +256,6 @@ def sockets_collected(request: pytest.FixtureRequest, prompt_starts: list[Prompt
         if not is_known:
             patch.setattr(server_process, "let_go", lambda: None)
         yield
-    if are_left():
+    _LEFT[0] = are_left()
+    if _LEFT[0]:
         collect_sockets()

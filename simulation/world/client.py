@@ -195,14 +195,19 @@ class SimulatedClient(SimulatedConnection):
             ping=found.content_type == PING,
         )
 
-    async def settle(self, item: Received, outcome: str, *, management: bool = False, asks_on: bool = False) -> bool:
-        """Settle a delivery, and give one more credit in the same write; whether the broker said yes."""
+    def _begin_settlement(self, item: Received, outcome: str, *, management: bool) -> tuple[int, bytes]:
+        """Note that a delivery is about to be settled: the operation and the lock token."""
         if item in self.received:
             self.received.remove(item)
         token = item.event.token
         assert token is not None
         op = self.world.history.next_op()
         self.world.history.append(h.SettleBegin(op, self.name, token, outcome, management=management))
+        return op, token
+
+    async def settle(self, item: Received, outcome: str, *, management: bool = False, asks_on: bool = False) -> bool:
+        """Settle a delivery, and give one more credit in the same write; whether the broker said yes."""
+        op, token = self._begin_settlement(item, outcome, management=management)
         if management:
             body = {
                 "disposition-status": _MANAGED[outcome],
@@ -236,12 +241,8 @@ class SimulatedClient(SimulatedConnection):
         return True
 
     def settle_unanswered(self, item: Received, outcome: str) -> None:
-        """Settle a delivery for oneself: what the broker makes of it, nobody hears."""
-        self.received.remove(item)
-        token = item.event.token
-        assert token is not None
-        op = self.world.history.next_op()
-        self.world.history.append(h.SettleBegin(op, self.name, token, outcome, management=False))
+        """Send a disposition that says ``settled``: the broker sends no answer to it."""
+        op, _ = self._begin_settlement(item, outcome, management=False)
         if self.alive and self._session is not None:
             self._session.disposition(True, item.delivery_id, item.delivery_id, _OUTCOMES[outcome], True)
             self._flush()

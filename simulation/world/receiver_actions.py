@@ -12,6 +12,7 @@ from simulation.history import events as h
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from duobus.amqp import Link
     from simulation.world.client import SimulatedClient
     from simulation.world.world import World
 
@@ -60,22 +61,37 @@ async def release_everything(
     message may use up all of it.
     """
     rng = random.Random(f"releaser:{world.seed}")
+
+    async def release(client: SimulatedClient, link: Link) -> None:
+        client.grant(link, rng.choice((10, 100)))
+        end = world.loop.time() + rng.choice((0.5, 2.0))
+        while client.alive and world.loop.time() < end:
+            client.arrived.clear()
+            for item in list(client.received):
+                await client.settle(item, h.RELEASE, asks_on=rng.random() < 0.3)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(client.arrived.wait(), 0.1)
+        await asyncio.sleep(rng.choice((0.0, 1.5)))
+
+    await _receive("releaser", entity, connect, in_phase, release)
+
+
+async def _receive(
+    name: str,
+    entity: str,
+    connect: Callable[[str], Awaitable[Any]],
+    in_phase: Callable[[], bool],
+    act: Callable[[SimulatedClient, Link], Awaitable[None]],
+) -> None:
+    """A receiver that acts again and again, and connects anew when its connection is lost."""
     while in_phase():
-        client = await connect("releaser")
+        client = await connect(name)
         if client is None:
             return
         with contextlib.suppress(ConnectionError, TimeoutError):
             link = await client.receiver(entity)
             while in_phase() and client.alive:
-                client.grant(link, rng.choice((10, 100)))
-                end = world.loop.time() + rng.choice((0.5, 2.0))
-                while client.alive and world.loop.time() < end:
-                    client.arrived.clear()
-                    for item in list(client.received):
-                        await client.settle(item, h.RELEASE, asks_on=rng.random() < 0.3)
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(client.arrived.wait(), 0.1)
-                await asyncio.sleep(rng.choice((0.0, 1.5)))
+                await act(client, link)
         client.close()
         await asyncio.sleep(0.1)
 
@@ -90,21 +106,16 @@ async def settle_unanswered(
 ) -> None:
     """One receiver that settles for itself and asks for no answer, as that of Python's SDK does up to 7.14."""
     rng = random.Random(f"unanswered:{world.seed}")
-    while in_phase():
-        client = await connect("unanswered")
-        if client is None:
-            return
-        with contextlib.suppress(ConnectionError, TimeoutError):
-            link = await client.receiver(entity)
-            while in_phase() and client.alive:
-                client.grant(link, rng.choice((1, 10)))
-                client.arrived.clear()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(client.arrived.wait(), 0.5)
-                for item in list(client.received):
-                    outcome = rng.choices((h.COMPLETE, h.ABANDON), (9, 1))[0]
-                    client.settle_unanswered(item, outcome)
-                    await asyncio.sleep(rng.choice((0.0, 0.0, 0.001, 0.02)))
-                await asyncio.sleep(rng.choice((0.0, 0.3)))
-        client.close()
-        await asyncio.sleep(0.1)
+
+    async def settle(client: SimulatedClient, link: Link) -> None:
+        client.grant(link, rng.choice((1, 10)))
+        client.arrived.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(client.arrived.wait(), 0.5)
+        for item in list(client.received):
+            outcome = rng.choices((h.COMPLETE, h.ABANDON), (9, 1))[0]
+            client.settle_unanswered(item, outcome)
+            await asyncio.sleep(rng.choice((0.0, 0.0, 0.001, 0.02)))
+        await asyncio.sleep(rng.choice((0.0, 0.3)))
+
+    await _receive("unanswered", entity, connect, in_phase, settle)

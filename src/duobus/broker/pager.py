@@ -285,7 +285,7 @@ class Pager:
         broker = self._broker
         sought = PeekProgress(sub_queue, first_count, limit, size, session_id, partition_key)
         for _ in range(broker.commit_loop.write_unanswered()):
-            # Whoever completes a message and then looks must not see the message again.
+            # A client that completes a message and then peeks must not see the message again.
             await broker.use(lambda: None)
         while not sought.is_full and handle.fragment is not None and handle.broker is broker:
             fragment = handle.fragment

@@ -105,6 +105,13 @@ async def _held(hall: Hall, *messages: bytes) -> tuple[DeliveryBatch, MessageBro
     return item, broker, broker.commits
 
 
+async def _left_after_a_restart(hall: Hall) -> list[bytes]:
+    await hall.again()
+    _, box = receiver(hall.queue(), 10)
+    await turns(40)
+    return payloads(box)
+
+
 @simulated
 async def test_a_completion_that_is_not_answered_shares_the_commit_of_the_next_send(hall: Hall) -> None:
     await hall.start()
@@ -120,10 +127,7 @@ async def test_a_completion_that_is_not_answered_shares_the_commit_of_the_next_s
     assert broker.commits == before + 1
     await asyncio.sleep(1)
     assert broker.commits == before + 1
-    await hall.again()
-    _, box = receiver(hall.queue(), 10)
-    await turns(40)
-    assert payloads(box) == [b"next"]
+    assert await _left_after_a_restart(hall) == [b"next"]
 
 
 @simulated
@@ -139,10 +143,7 @@ async def test_completions_that_find_no_company_are_stored_together_in_time(hall
     assert broker.commits == before
     await asyncio.sleep(HOLD_S)
     assert broker.commits == before + 1
-    await hall.again()
-    _, box = receiver(hall.queue(), 10)
-    await turns(40)
-    assert payloads(box) == []
+    assert await _left_after_a_restart(hall) == []
 
 
 @simulated

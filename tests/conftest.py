@@ -24,10 +24,13 @@ from kits.sockets import collect_sockets, sockets_forgiven
 
 #: Fixtures for tests with a browser, wherever they are: two folders that import them have two browsers in one process.
 __all__ = ["browser", "page"]
-#: Numbers of killed servers behind which sockets were collected once more.
+#: What starts servers promptly, once there is one.
+_STARTERS: Final[list[PromptStarter]] = []
+#: How many servers had been killed when sockets were last collected between two tests.
 _KILLS: Final = [0]
-#: Whether the test before may have left sockets.
+#: Whether the test before may have left sockets, and its file.
 _LEFT: Final = [False]
+_FILE: Final[list[Path | None]] = [None]
 #: Fixtures that are costly enough for one process alone: a JVM takes seconds to start, and a gigabyte.
 ALONE: Final = ("spark",)
 TESTS: Final = Path(__file__).parent
@@ -185,19 +188,33 @@ def prompt_stops() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def prompt_starts() -> Iterator[list[PromptStarter]]:
-    """Servers begin in a fork of a process that has imported duobus; that process begins with the first server.
-
-    Yields:
-        That process, once there is one.
-    """
-    starters: list[PromptStarter] = []
+def prompt_starts() -> Iterator[None]:
+    """Servers begin in a fork of a process that has imported duobus; that process begins with the first server."""
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        patch.setattr(server_process, "start_process", partial(start_promptly, starters))
-        yield starters
-        _KILLS.append(sum(starter.kills for starter in starters))
-        for starter in starters:
+        patch.setattr(server_process, "start_process", partial(start_promptly, _STARTERS))
+        yield
+        for starter in _STARTERS:
             stack.enter_context(starter)
+
+
+def killed_servers() -> int:
+    """How many servers tests of this process have killed."""
+    return sum(starter.kills for starter in _STARTERS)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Collect what the test before may have left, before anything that this test is made of begins.
+
+    What threads of the SDK, or fixtures of a module, held to the end of the test before is garbage only now. In a new
+    file nothing lives but imported modules and what is there for the whole run. The collector need not look at that
+    again: with half a million objects, each of two thousand collections took 50 ms of processor time.
+    """
+    if _LEFT[0] or killed_servers() > _KILLS[0]:
+        collect_sockets()
+        if item.path != _FILE[0]:
+            gc.freeze()
+    _LEFT[0], _KILLS[0], _FILE[0] = False, killed_servers(), item.path
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -206,7 +223,7 @@ def pytest_sessionfinish() -> None:
 
     Until that test's end pytest keeps the records of its log, and with them the frames of errors that were logged.
     """
-    if _KILLS[-1]:
+    if killed_servers():
         collect_sockets()
 
 
@@ -233,16 +250,16 @@ def collector_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def sockets_collected(request: pytest.FixtureRequest, prompt_starts: list[PromptStarter]) -> Iterator[None]:
+def sockets_collected(request: pytest.FixtureRequest) -> Iterator[None]:
     """Collect the sockets that the SDK leaves unclosed when a server is killed, before another test is blamed for them.
 
     Only behind slow tests, those that killed a server, and those that say themselves that sockets are left; whatever
     else is found counts.
     """
-    kills = sum(starter.kills for starter in prompt_starts)
-    if kills > _KILLS[-1] or _LEFT[0]:
-        # What threads of the SDK, or fixtures of a module, held to the end of the test before is garbage only now.
-        _KILLS.append(kills)
+    kills = killed_servers()
+    if kills > _KILLS[0]:
+        # Fixtures of a module have killed servers.
+        _KILLS[0] = kills
         collect_sockets()
     marks = request.node.iter_markers("filterwarnings")
     is_known = request.node.get_closest_marker("slow") is not None or any(
@@ -250,7 +267,7 @@ def sockets_collected(request: pytest.FixtureRequest, prompt_starts: list[Prompt
     )
 
     def are_left() -> bool:
-        return is_known or sum(starter.kills for starter in prompt_starts) > kills
+        return is_known or killed_servers() > kills
 
     with sockets_forgiven(are_left), pytest.MonkeyPatch.context() as patch:
         if not is_known:

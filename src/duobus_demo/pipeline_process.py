@@ -66,11 +66,22 @@ class PipelineProcess:
         """Those of some stages that run at this moment."""
         return [name for name in names if self._state.stage(name).status().get("state") == RUNNING]
 
+    def hold(self) -> None:
+        """Stop the driver, the JVM and all Python workers where they are, until ``go_on`` or ``kill``."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let all of them run again."""
+        self._signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """SIGKILL for the driver, the JVM and all Python workers at once; harmless when it has ended."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         self._process.wait()
+
+    def _signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
 
     def end(self, timeout_s: float = _STOP_S) -> None:
         """Wait until it has ended by itself.

@@ -2,14 +2,14 @@
 
 Tests are handed out in pieces. A piece is a group, whose tests share what is slow to start, or a test that shares
 nothing, or some quick tests of one file. Long pieces come first, by the times in ``tests/durations.tsv``, so that
-nothing long is left for the end, when the other processes have nothing to do any more. But some processes take quick
-ones from the beginning: long tests compute for the most part and quick ones wait, and with both at a time the
-processors always have something to do. A run of all tests writes the times that it took into
-``.build/durations.tsv``, to be copied there when the order has become bad.
+nothing long is left for the end, when the other processes have nothing to do any more. A run of all tests writes the
+times that it took into ``.build/durations.tsv``, to be copied there when the order has become bad.
 
-Where all tests run, some processes begin with the unit tests and the others run the rest alone. Unit tests compute and
-wait for nothing, so their processes yield the processor to the others (``UNIT_NICE``) and fill what those leave while
-they wait for servers, disks and timers. When no unit test is left, they help with the rest.
+Where all tests run, the processors are to have something to do from the beginning to the end. So some processes run the
+unit tests, which compute and wait for nothing. These processes yield the processor to the others (``UNIT_NICE``) and
+fill what those leave while they wait for servers, disks and timers. That there are unit tests of all lengths to the
+end, they take quick tests of the rest between them. Of the other processes one takes quick tests from the beginning,
+for long ones compute more.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
+from math import ceil
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
-#: A process that runs tests of all folders, those of ``tests/unit`` before the others, or no unit tests.
+#: A process that runs tests of all folders as they come, those of ``tests/unit`` and some others, or no unit tests.
 ALL, UNIT, REST = "all", "unit", "rest"
-#: Of so many processes one begins with the unit tests; fewer are not parted.
-UNIT_EVERY: Final = 4
+#: So many processes are parted, and of so many one runs the unit tests.
+PARTED: Final = 4
+UNIT_EVERY: Final = 8
 #: How far the processes of unit tests yield. They keep half of what a process of the others gets: with a third, a
 #: test of eight seconds has taken 120 on a small machine, and was ended.
 UNIT_NICE: Final = 3
 #: Pieces that take longer, in seconds, are handed out first, the longest of them before the others.
 LONG_S: Final = 2.0
-#: Of three processes that run no unit tests, so many run long pieces while there are quick ones.
-LONG_OF_THREE: Final = 2
 #: A piece of quick tests has at most so many.
 QUICK_TESTS: Final = 8
+#: Which pieces of a part.
+_LONG, _QUICK = 0, 1
 DURATIONS: Final = Path(__file__).parents[1] / "durations.tsv"
 
 
@@ -105,9 +107,14 @@ def write_durations(durations: Mapping[str, float], path: Path) -> None:
     path.write_text("".join(f"{-seconds:.0f}\t{name}\n" for seconds, name in rows), "utf-8")
 
 
+def _weight(pieces: Iterable[Piece]) -> float:
+    """About how long some pieces take, in seconds."""
+    return sum(max(piece.seconds, 1.0) for piece in pieces)
+
+
 def parts_of(processes: int, *, everything: bool) -> list[str]:
     """What each of so many processes runs, when everything is to be run or only some folders."""
-    units = processes // UNIT_EVERY if everything else 0
+    units = ceil(processes / UNIT_EVERY) if everything and processes >= PARTED else 0
     return [UNIT] * units + [REST] * (processes - units) if units else [ALL] * processes
 
 
@@ -148,6 +155,8 @@ class Schedule:
         #: By part, what no process has been given yet, long pieces and quick ones; None before all have told what they
         #: have collected.
         self._left: dict[str, list[deque[Piece]]] | None = None
+        #: By part, how much there was of both at the beginning.
+        self._whole: dict[str, list[float]] = {}
         #: By process: what it has been given and has not run, by place in its collection: the test and its piece.
         self._pending: dict[Any, dict[int, tuple[str, Piece]]] = {}
         self._collected: dict[Any, list[str]] = {}
@@ -222,6 +231,7 @@ class Schedule:
             for part, tests in by_part.items():
                 pieces = pieces_of(tests, self._durations)
                 self._left[part] = [deque(piece for piece in pieces if piece.is_long is long) for long in (True, False)]
+                self._whole[part] = list(map(_weight, self._left[part]))
         self._feed_all()
 
     def mark_test_pending(self, item: str) -> None:
@@ -259,15 +269,33 @@ class Schedule:
     def _next(self, node: Node) -> Piece | None:
         """A long piece, as long as there are any; but not behind another one, where it would wait for its end."""
         assert self._left is not None
-        has_long = {other: any(piece.is_long for _, piece in given.values()) for other, given in self._pending.items()}
-        rest = self._parts.count(REST)
-        enough = sum(has_long.values()) >= max(1, rest * LONG_OF_THREE // 3) if rest else False
-        for part in (UNIT, REST) if self._part(node) == UNIT else (self._part(node),):
-            long, quick = self._left[part]
-            for kind in (quick, long) if has_long[node] or (enough and part == REST) else (long, quick):
-                if kind:
-                    return kind.popleft()
+        own = self._part(node)
+        with_long = [
+            other for other, given in self._pending.items() if any(piece.is_long for _, piece in given.values())
+        ]
+        if own == UNIT:
+            kinds = [(UNIT, _LONG), (UNIT, _QUICK)]
+            kinds.sort(key=lambda kind: (kind[1] == _LONG and node in with_long, self._share_done(*kind)))
+            of_rest = [(REST, _QUICK), (REST, _LONG)]
+            is_ahead = self._share_done(UNIT, _LONG, _QUICK) > self._share_done(REST, _LONG, _QUICK)
+            kinds = of_rest + kinds if is_ahead else kinds + of_rest
+        else:
+            others = self._parts.count(REST) - 1
+            is_enough = own == REST and 0 < others <= sum(self._part(other) == REST for other in with_long)
+            kinds = [(own, _LONG), (own, _QUICK)]
+            if is_enough or node in with_long:
+                kinds.reverse()
+        for part, kind in kinds:
+            if pieces := self._left[part][kind]:
+                return pieces.popleft()
         return None
+
+    def _share_done(self, part: str, *kinds: int) -> float:
+        """How much of a part's pieces was handed out, from 0 to 1."""
+        assert self._left is not None
+        left, whole = self._left[part], self._whole[part]
+        total = sum(whole[kind] for kind in kinds)
+        return 1 - sum(_weight(left[kind]) for kind in kinds) / total if total else 1.0
 
     @staticmethod
     def _part(node: Node) -> str:

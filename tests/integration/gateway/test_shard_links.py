@@ -70,9 +70,7 @@ async def _take(room: ShardedRoom, link: Link, number: int) -> list[tuple[int, b
 @in_loop
 async def test_messages_without_a_key_go_to_all_shares_by_turns() -> None:
     async with sharded_entities() as room:
-        sender = await room.client.sender("q")
-        # The client's link is there with the first share's; until the other one's is, all would go to the first.
-        await settled(lambda: all(len(one.open_branches) == 2 for one in _sharded_links(room)))
+        sender = await _sender_to_both(room)
         for number in range(10):
             assert await room.client.send(sender, b"%d" % number) == ACCEPTED
         assert room.numbers() == [5, 5]
@@ -239,7 +237,7 @@ async def test_a_share_without_an_owner_is_passed_over_and_taken_up_again() -> N
 @in_loop
 async def test_the_loss_of_an_idle_owner_leaves_the_link_alone() -> None:
     async with sharded_entities() as room:
-        sender = await room.client.sender("q")
+        sender = await _sender_to_both(room)
         for number in range(4):
             await room.client.send(sender, b"%d" % number)
         room.about.away = {2}
@@ -255,7 +253,7 @@ async def test_the_loss_of_an_idle_owner_leaves_the_link_alone() -> None:
 @in_loop
 async def test_a_receiver_that_holds_messages_of_a_lost_owner_is_told_to_come_again() -> None:
     async with sharded_entities() as room:
-        sender = await room.client.sender("q")
+        sender = await _sender_to_both(room)
         for number in range(4):
             await room.client.send(sender, b"%d" % number)
         receiver = await room.client.receiver("q", credit=4)
@@ -266,6 +264,14 @@ async def test_a_receiver_that_holds_messages_of_a_lost_owner_is_told_to_come_ag
         event = await room.client.wait(LinkDetached, lambda event: event.link is receiver)
         assert event.error is not None
         assert event.error.condition == DETACH_FORCED
+
+
+async def _sender_to_both(room: ShardedRoom) -> Link:
+    """A sender whose messages go to both shares by turns."""
+    sender = await room.client.sender("q")
+    # The client's link is there with the first share's; until the other one's is, all would go to the first.
+    await settled(lambda: all(len(one.open_branches) == 2 for one in _sharded_links(room)))
+    return sender
 
 
 async def _refusal(room: ShardedRoom, link: Link) -> tuple[str, str]:

@@ -63,7 +63,8 @@ def begun(processes: Sequence[Process], durations: dict[str, float] | None = Non
 
 
 def run_all(schedule: Schedule, processes: Sequence[Process]) -> None:
-    while any(process.run_one(schedule) for process in processes):
+    # Each runs one at a time, so that all get on alike.
+    while sum(process.run_one(schedule) for process in processes):
         pass
 
 
@@ -131,8 +132,9 @@ def test_behind_a_long_test_a_process_has_a_quick_one_and_no_other_long_one() ->
     assert [tests[place] for place in processes[1].given] == ["e.py::quick", "c.py::long"]
 
 
-def test_where_all_tests_run_some_processes_begin_with_the_unit_tests_and_then_help_the_others() -> None:
-    assert parts_of(8, everything=True) == [UNIT] * 2 + [REST] * 6
+def test_where_all_tests_run_some_processes_run_the_unit_tests_and_the_others_the_rest() -> None:
+    assert parts_of(9, everything=True) == [UNIT] * 2 + [REST] * 7
+    assert parts_of(8, everything=True) == [UNIT] + [REST] * 7
     assert parts_of(4, everything=True) == [UNIT] + [REST] * 3
     assert parts_of(2, everything=True) == [ALL] * 2
     assert parts_of(8, everything=False) == [ALL] * 8
@@ -140,19 +142,39 @@ def test_where_all_tests_run_some_processes_begin_with_the_unit_tests_and_then_h
     unit, rest = some_tests("u.py", 20), some_tests("r.py", 100)
     processes = [Process(UNIT, rest + unit), *(Process(REST, rest) for _ in range(2))]
     run_all(begun(processes, tell_total=totals.append), processes)
-    assert processes[0].ran[:20] == unit
-    assert len(processes[0].ran) > 20
+    assert processes[0].ran[:QUICK_TESTS] == unit[:QUICK_TESTS]
+    assert all(set(process.ran) <= set(rest) for process in processes[1:])
     assert sorted(test for process in processes for test in process.ran) == sorted(rest + unit)
     assert totals == [120]
 
 
-def test_of_the_processes_without_unit_tests_some_run_quick_ones_from_the_beginning() -> None:
+def test_there_are_unit_tests_to_the_end_because_their_processes_take_quick_ones_of_the_rest_as_well() -> None:
+    unit, long, quick = some_tests("u.py", 40), some_tests("long.py", 6), some_tests("quick.py", 160)
+    processes = [Process(UNIT, [*long, *quick, *unit]), *(Process(REST, [*long, *quick]) for _ in range(3))]
+    schedule = begun(processes, dict.fromkeys(long, LONG_S))
+    run_all(schedule, processes)
+    ran = processes[0].ran
+    assert set(ran) >= set(unit)
+    assert set(ran) & set(quick)
+    assert not set(ran) & set(long)
+    assert set(ran[-2 * QUICK_TESTS :]) & set(unit)
+
+
+def test_without_unit_tests_their_processes_run_the_rest_long_ones_too() -> None:
+    rest = some_tests("long.py", 40)
+    processes = [Process(UNIT, rest), *(Process(REST, rest) for _ in range(3))]
+    run_all(begun(processes, dict.fromkeys(rest, LONG_S)), processes)
+    assert len(processes[0].ran) > 1
+    assert sorted(test for process in processes for test in process.ran) == sorted(rest)
+
+
+def test_of_the_processes_without_unit_tests_one_runs_quick_ones_from_the_beginning() -> None:
     long = some_tests("long.py", 9)
     rest = [*long, *some_tests("quick.py", 100)]
     unit = some_tests("u.py", 20)
     processes = [Process(UNIT, [*rest, *unit]), *(Process(REST, rest) for _ in range(6))]
     schedule = begun(processes, dict.fromkeys(long, 60.0))
-    assert [process.collected[process.given[0]] in long for process in processes] == [False, *[True] * 4, False, False]
+    assert [process.collected[process.given[0]] in long for process in processes] == [False, *[True] * 5, False]
     run_all(schedule, processes)
     assert sorted(test for process in processes for test in process.ran) == sorted([*rest, *unit])
 

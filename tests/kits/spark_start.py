@@ -5,9 +5,9 @@ first. Nothing compiled can be kept in there, so that every process compiles two
 processor time, and a JVM gives such a process only ten seconds to answer. Where the home has no such archive, the
 installed package serves, which is the same code.
 
-A JVM of these tests lives for a minute at most. Verifying the classes of Spark again, and compiling methods for a long
-run, would take half of its processor time. Half of what remains is the reading of ten thousand classes, which the JVM
-takes from an archive of classes in memory instead once ``kits.spark_classes`` has made one; ``make test`` does so
+A JVM of these tests lives for some minutes at most. Verifying the classes of Spark again, and compiling methods for a
+long run, would take half of its processor time. Half of what remains is the reading of ten thousand classes, which the
+JVM takes from an archive of classes in memory instead once ``kits.spark_classes`` has made one; ``make test`` does so
 first. The home has one place for ever, because an archive is good for the JARs of one place alone.
 """
 
@@ -25,8 +25,13 @@ from zlib import crc32
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: What programs of Spark look for in its home, beside the archive.
 OF_THE_HOME: Final = ("bin", "jars")
-#: Options of each JVM, beside those that a program gives its driver.
-OF_EACH_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+#: Options of each JVM, beside those that a program gives its driver. With one tier of compiled code a JVM has room for
+#: 48 MB of that. The session of the tests needs more, so methods were thrown out and compiled again, which took a fifth
+#: of its processor time. Spark starts a program for each file that it writes, which ``VFORK`` does in one step.
+OF_EACH_JVM: Final = (
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m -XX:+UseSerialGC -Xshare:auto"
+    " -Djdk.lang.Process.launchMechanism=VFORK"
+)
 #: Those of a driver. Without a word when the archive of classes is not of this JVM: the output may be a program's.
 OF_A_DRIVER: Final = (
     f"{OF_EACH_JVM} -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote -Xlog:disable -Xlog:all=error:stderr"

@@ -91,10 +91,11 @@ class PostgresServer:
         query = "?" + "&".join(f"{name}={value}" for name, value in parameters.items()) if parameters else ""
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}{query}"
 
-    def create(self) -> None:
-        """Make the folder and an empty cluster of databases in it."""
+    def create(self, *options: str) -> None:
+        """Make the folder and an empty cluster of databases in it, with further options of ``initdb``."""
         self._make_folder()
-        self._run("initdb", "--no-sync", "--auth=trust", "--encoding=UTF8", "--locale=C", "-U", "postgres", "-D", ".")
+        words = ("--no-sync", "--auth=trust", "--encoding=UTF8", "--locale=C", "-U", "postgres", "-D", ".")
+        self._run("initdb", *words, *options)
 
     def copy_of(self, primary: PostgresServer) -> None:
         """Become a standby of a running server."""
@@ -187,14 +188,15 @@ class PostgresServer:
             os.chown(self.data, account["user"], account["group"])
 
     def _status(self, database: str) -> int:
+        # As whoever this is: where the user changes, Python copies the tables of all its memory for each process.
         return self._call("pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port), "-d", database).returncode
 
     def _run(self, program: str, *arguments: str) -> None:
-        ended = self._call(program, *arguments)
+        ended = self._call(program, *arguments, **_account())
         if ended.returncode:
             raise PostgresError(f"{program} failed: {ended.stdout.decode(errors='replace')[-2000:]}")
 
-    def _call(self, program: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    def _call(self, program: str, *arguments: str, **account: Any) -> subprocess.CompletedProcess[bytes]:
         command: Sequence[str] = [str(programs() / program), *arguments]
         return subprocess.run(
             command,
@@ -204,7 +206,7 @@ class PostgresServer:
             stderr=subprocess.STDOUT,
             timeout=_START_S * 2,
             check=False,
-            **_account(),
+            **account,
         )
 
 

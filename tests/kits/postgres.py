@@ -19,6 +19,9 @@ from duobus.testing.postgres_server import PostgresError, PostgresServer, progra
 from kits.programs import built
 
 _NUMBERS = itertools.count(1)
+#: Files in memory, and how much has to be free there: more than all servers of a run take at a time.
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES = 4 << 30
 
 
 @contextmanager
@@ -40,7 +43,14 @@ def running_postgres(*, durable: bool = False, **settings: str) -> Iterator[Post
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="duobus-pg-", ignore_cleanup_errors=True) as folder:
+    """A folder in memory, where there is room, or on a disk.
+
+    No test here takes the power away from PostgreSQL, so it finds what it has synced in either. Those whose disk is
+    full, slow or gone make their own.
+    """
+    has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES
+    place = MEMORY if has_room else None
+    with tempfile.TemporaryDirectory(prefix="duobus-pg-", dir=place, ignore_cleanup_errors=True) as folder:
         # Its processes are another user's, if we are root.
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -84,9 +94,8 @@ def place_of(server: PostgresServer, schema: str | None = None, **parameters: st
 @contextmanager
 def synchronous_standby(postgres: PostgresServer) -> Iterator[PostgresServer]:
     """A standby without which the primary acknowledges nothing."""
-    with tempfile.TemporaryDirectory(prefix="duobus-pg-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o755)
-        standby = PostgresServer(Path(folder) / "standby", durable=True)
+    with _folder() as folder:
+        standby = PostgresServer(folder / "standby", durable=True)
         try:
             standby.become_standby(postgres)
             yield standby

@@ -78,6 +78,8 @@ class RelayScenario:
         self._failed: Counter[int] = Counter()
         self._wrong = 0
         self._swaps = 0
+        # Requests that have begun, and those that may begin until the next broker is killed or stopped.
+        self._begun = self._may_begin = 0
         self._roles_wrong = 0
         self._timeline: list[dict[str, Any]] = []
 
@@ -116,6 +118,7 @@ class RelayScenario:
         async with RelayPair(self._endpoints, may_repeat=True, on_event=events.append) as pair:
             active = pair.active
             for number in self._numbers:
+                await self._until_begun()
                 body = f"request {number}".encode()
                 try:
                     answer = await pair.request(
@@ -138,8 +141,10 @@ class RelayScenario:
     async def _faults(self, listener: PairListener) -> None:
         """Kill and stop each broker, at moments at which requests are on their way."""
         steps = [(fault, place) for fault in ("kill", "stop") for place in (0, 1)]
+        share = self._plan.requests // (len(steps) + 2)
         for number, (fault, place) in enumerate(steps, 1):
-            wanted = self._plan.requests * number // (len(steps) + 2)
+            wanted = share * number
+            self._may_begin = wanted + share // 2
             while len(self._answered) + len(self._failed) < wanted:
                 self._check()
                 await asyncio.sleep(0.01)
@@ -154,6 +159,17 @@ class RelayScenario:
             self._note(f"broker {place + 1} is back")
             # Otherwise the next fault would leave the service without any relay, which proves little.
             await listener.listeners[place].wait_online(60.0)
+        self._may_begin = self._plan.requests
+
+    async def _until_begun(self) -> None:
+        """Wait until one more request may begin.
+
+        Where a broker takes long to come back, there are requests left for the next one that goes.
+        """
+        while self._begun >= self._may_begin:
+            self._check()
+            await asyncio.sleep(0.01)
+        self._begun += 1
 
     async def _tunnel(self) -> tuple[int, float]:
         """Send bytes through both ends of a tunnel and back; return how many differ, and the time."""

@@ -47,7 +47,7 @@ check: $(STAMP) ## Lint, format, types, import rules, figures of the layout
 # processes, disks and timers more than it computes (tests/kits/schedule.py). Tests of a group share one process, and with
 # it what is slow to start: Spark. Bytecode is kept, whatever the environment says: tests start hundreds of processes, and
 # compiling the package takes as long as starting one.
-WORKERS ?= 7
+WORKERS ?= 8
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP) ## All tests (WORKERS=...)
 	$(BIN)/python tools/tests_bytecode.py

@@ -7,9 +7,9 @@ times that it took into ``.build/durations.tsv``, to be copied there when the or
 
 Where all tests run, the processors are to have something to do from the beginning to the end. So some processes run the
 unit tests, which compute and wait for nothing. These processes yield the processor to the others (``UNIT_NICE``) and
-fill what those leave while they wait for servers, disks and timers. That there are unit tests of all lengths to the
-end, they take quick tests of the rest between them. Of the other processes one takes quick tests from the beginning,
-for long ones compute more.
+fill what those leave while they wait for servers, disks and timers. They take quick tests of the rest, too, as soon as
+less of the unit tests is left than of the rest, so that there are unit tests of all lengths to the end. Of the other
+processes one takes quick tests from the beginning, for long ones compute more.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from math import ceil
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 #: A process that runs tests of all folders as they come, those of ``tests/unit`` and some others, or no unit tests.
 ALL, UNIT, REST = "all", "unit", "rest"
-#: So many processes are parted, and of so many one runs the unit tests.
-PARTED: Final = 4
-UNIT_EVERY: Final = 8
+#: Of so many processes one runs the unit tests; fewer are not parted.
+UNIT_EVERY: Final = 4
 #: How far the processes of unit tests yield. They keep half of what a process of the others gets: with a third, a
 #: test of eight seconds has taken 120 on a small machine, and was ended.
 UNIT_NICE: Final = 3
@@ -114,7 +112,7 @@ def _weight(pieces: Iterable[Piece]) -> float:
 
 def parts_of(processes: int, *, everything: bool) -> list[str]:
     """What each of so many processes runs, when everything is to be run or only some folders."""
-    units = ceil(processes / UNIT_EVERY) if everything and processes >= PARTED else 0
+    units = processes // UNIT_EVERY if everything else 0
     return [UNIT] * units + [REST] * (processes - units) if units else [ALL] * processes
 
 
@@ -267,7 +265,10 @@ class Schedule:
             node.send_runtest_some(places)
 
     def _next(self, node: Node) -> Piece | None:
-        """A long piece, as long as there are any; but not behind another one, where it would wait for its end."""
+        """A long piece, as long as there are any; but not behind another one, where it would wait for its end.
+
+        A process of unit tests takes from their long and their quick ones alike.
+        """
         assert self._left is not None
         own = self._part(node)
         with_long = [

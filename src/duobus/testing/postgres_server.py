@@ -188,7 +188,7 @@ class PostgresServer:
             os.chown(self.data, account["user"], account["group"])
 
     def _status(self, database: str) -> int:
-        # As whoever this is: where the user changes, Python copies the tables of all its memory for each process.
+        # By the user of this process: to start a program as another user, Python copies the page tables of its memory.
         return self._call("pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port), "-d", database).returncode
 
     def _run(self, program: str, *arguments: str) -> None:

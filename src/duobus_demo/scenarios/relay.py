@@ -11,7 +11,9 @@ import hashlib
 import json
 import urllib.request
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -118,7 +120,9 @@ class RelayScenario:
         async with RelayPair(self._endpoints, may_repeat=True, on_event=events.append) as pair:
             active = pair.active
             for number in self._numbers:
-                await self._until_begun()
+                # Where a broker takes long to come back, there are requests left for the next one that goes.
+                await self._until(lambda: self._begun < self._may_begin)
+                self._begun += 1
                 body = f"request {number}".encode()
                 try:
                     answer = await pair.request(
@@ -143,11 +147,8 @@ class RelayScenario:
         steps = [(fault, place) for fault in ("kill", "stop") for place in (0, 1)]
         share = self._plan.requests // (len(steps) + 2)
         for number, (fault, place) in enumerate(steps, 1):
-            wanted = share * number
-            self._may_begin = wanted + share // 2
-            while len(self._answered) + len(self._failed) < wanted:
-                self._check()
-                await asyncio.sleep(0.01)
+            self._may_begin = share * number + share // 2
+            await self._until(partial(self._have_ended, share * number))
             server = self._servers[place]
             self._note(f"broker {place + 1} is {'killed' if fault == 'kill' else 'stopped'}")
             if fault == "kill":
@@ -161,15 +162,14 @@ class RelayScenario:
             await listener.listeners[place].wait_online(60.0)
         self._may_begin = self._plan.requests
 
-    async def _until_begun(self) -> None:
-        """Wait until one more request may begin.
+    def _have_ended(self, number: int) -> bool:
+        return len(self._answered) + len(self._failed) >= number
 
-        Where a broker takes long to come back, there are requests left for the next one that goes.
-        """
-        while self._begun >= self._may_begin:
+    async def _until(self, is_reached: Callable[[], bool]) -> None:
+        """Wait for something, no longer than the run may take."""
+        while not is_reached():
             self._check()
             await asyncio.sleep(0.01)
-        self._begun += 1
 
     async def _tunnel(self) -> tuple[int, float]:
         """Send bytes through both ends of a tunnel and back; return how many differ, and the time."""

@@ -263,7 +263,7 @@ class SparkScenario:
                 self._until(process, lambda: self._captured.count() >= KILL_AT * self._total, "a quarter is captured")
             self._until(process, lambda: bool(process.running_stages([stage])), f"{stage} runs", pause_s=_LOOK_S)
             if stage == "alert":
-                self._until(process, lambda: self._is_held(process), "an alert is sent", pause_s=_LOOK_S)
+                self._until(process, lambda: self._hold_in_alerts(process), "an alert is sent", pause_s=_LOOK_S)
             else:
                 # Stages that begin at the same time are hit as well, each of them in its middle.
                 self._pause.wait(_MIDDLE_S)
@@ -273,10 +273,11 @@ class SparkScenario:
         self._killed.update(running)
         self._note(f"killed in {', '.join(running) or 'no stage'}")
 
-    def _is_held(self, process: PipelineProcess) -> bool:
-        """Whether the pipeline stands still in the middle of its alerts: some are sent, and it does not know yet.
+    def _hold_in_alerts(self, process: PipelineProcess) -> bool:
+        """Stop the pipeline where some alerts are sent and it does not know yet; False while none is, and it goes on.
 
-        It is stopped for each look: on a busy machine all would be sent before a question about them is answered.
+        The pipeline is stopped for each look: on a busy machine all would be sent before a question about them is
+        answered. True, too, when the stage is over.
         """
         process.hold()
         if not process.running_stages(["alert"]) or self._alerts_sent():

@@ -195,6 +195,10 @@ class BrokerTime:
         self._last_monotonic = monotonic
         now = self._now + elapsed
         ahead = now - self._clock.now_ms()
+        if ahead < -NEAR_MS:
+            # What passed between the two clocks, as when this process had to wait for a processor, is not the wall
+            # clock's doing; followed, it would be taken back from the time that passes next.
+            ahead = min(0, ahead + self._clock.monotonic_ms() - monotonic)
         if self.is_doubted:
             self.is_doubted = -ahead > AHEAD_MAX_MS
         if not (-NEAR_MS <= ahead <= NEAR_MS or self.is_doubted):

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 
 from duobus.testing import server as server_process
+from kits.authorities import authorities_by_folder
 from kits.browser_pages import browser, group_pages, page
 from kits.few_reports import tell_less
 from kits.loggers import loggers_as_before
@@ -33,12 +34,15 @@ _LEFT: Final = [False]
 _FILE: Final[list[Path | None]] = [None]
 #: Fixtures that are costly enough for one process alone: a JVM takes seconds to start, and a gigabyte.
 ALONE: Final = ("spark",)
+#: So many new objects may be there before the collector looks at them.
+NEW_OBJECTS: Final = 10_000
 TESTS: Final = Path(__file__).parent
 UNIT_TESTS: Final = TESTS / "unit"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     tell_less(config)
+    os.environ.update(authorities_by_folder())
     if part_of(config) == UNIT:
         os.nice(UNIT_NICE)
 
@@ -133,6 +137,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         demand_groups(session.items)
     gc.collect()
     gc.freeze()
+    # Tests make objects by the million and hardly any cycles: to look for some at each 700 took twice the time.
+    gc.set_threshold(NEW_OBJECTS)
 
 
 def pytest_unconfigure() -> None:

@@ -81,6 +81,21 @@ class Incarnation:
 INCARNATION: ContextVar[Incarnation | None] = ContextVar("duobus_testing_incarnation", default=None)
 
 
+class _Timer(asyncio.TimerHandle):
+    """A timer of the heap, where it lies behind its time: it is itself compared only with timers of the same time.
+
+    asyncio's own compares times in Python; a run compares ten for each that it sets.
+    """
+
+    __slots__ = ()
+    _scheduled: bool
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+
 class SimulationLoop(asyncio.BaseEventLoop):
     """Event loop in virtual seconds, from 0.0.
 
@@ -102,8 +117,9 @@ class SimulationLoop(asyncio.BaseEventLoop):
     network: SimulatedNetwork
     # asyncio's own bookkeeping, which its type stubs leave out.
     _ready: Any
-    _scheduled: list[Any]
+    _scheduled: list[tuple[float, Any]]
     _stopping: bool
+    _check_closed: Callable[[], None]
     _timer_cancelled_count: int
 
     def __init__(
@@ -172,13 +188,13 @@ class SimulationLoop(asyncio.BaseEventLoop):
         scheduled = self._scheduled
         if self._timer_cancelled_count > max(_SWEEP_AT_LEAST, len(scheduled) // 2):
             self._sweep()
-        while scheduled and scheduled[0]._cancelled:
-            heapq.heappop(scheduled)._scheduled = False
+        while scheduled and scheduled[0][1]._cancelled:
+            heapq.heappop(scheduled)[1]._scheduled = False
             self._timer_cancelled_count -= 1
         if not scheduled:
             names = sorted(task.get_name() for task in asyncio.all_tasks(self))
             raise SimulationDeadlock(f"nothing is scheduled at {self._now:.6f} s; waiting: {', '.join(names)}")
-        when = scheduled[0]._when
+        when = scheduled[0][0]
         if when > self._deadline:
             raise SimulationTimeout(f"not done after {self._deadline:.3f} virtual seconds")
         if when > self._now:
@@ -189,8 +205,8 @@ class SimulationLoop(asyncio.BaseEventLoop):
 
     def _collect_due(self) -> None:
         scheduled = self._scheduled
-        while scheduled and scheduled[0]._when <= self._now:
-            handle = heapq.heappop(scheduled)
+        while scheduled and scheduled[0][0] <= self._now:
+            handle = heapq.heappop(scheduled)[1]
             handle._scheduled = False
             if handle._cancelled:
                 self._timer_cancelled_count -= 1
@@ -200,12 +216,13 @@ class SimulationLoop(asyncio.BaseEventLoop):
     def _sweep(self) -> None:
         """Forget the timers that are cancelled or belong to the dead."""
         kept = []
-        for handle in self._scheduled:
+        for timed in self._scheduled:
+            handle = timed[1]
             life = handle._context.get(INCARNATION)
             if handle._cancelled or (life is not None and not life.alive):
                 handle._scheduled = False
             else:
-                kept.append(handle)
+                kept.append(timed)
         heapq.heapify(kept)
         self._scheduled[:] = kept
         self._timer_cancelled_count = 0
@@ -291,6 +308,31 @@ class SimulationLoop(asyncio.BaseEventLoop):
         self._ready.extend(held or ())
 
     # --- asyncio's interface ---
+
+    def call_at(
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As asyncio's."""
+        self._check_closed()
+        timer = _Timer(when, callback, args, self, context)
+        timer._scheduled = True
+        heapq.heappush(self._scheduled, (when, timer))
+        return timer
+
+    def call_later(
+        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As asyncio's."""
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_soon(
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        """As asyncio's."""
+        self._check_closed()
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
 
     def create_task(self, coro: Any, *, name: object = None, context: Context | None = None) -> asyncio.Task[Any]:
         """As asyncio's; the task belongs to the life in whose context it runs."""

@@ -28,12 +28,14 @@ from duobus.testing.server import start_process
 PREFIX: Final = (sys.executable, "-m", "duobus", "serve")
 #: Imported before the first fork: the command, and what a running server imports.
 MODULES: Final = (
+    "duobus.cli.main",
     "duobus.cli.commands.serve",
     "duobus.server.process",
     "duobus.server.composition",
     "duobus.server.backups",
     "duobus.server.cluster_server",
     "duobus.gateway.certificates",
+    "duobus.gateway.relay.server",
     "duobus.gateway.rest.server",
     "duobus.gateway.websocket",
     "duobus.storage.catalog.sqlite",
@@ -42,7 +44,10 @@ MODULES: Final = (
     "duobus.storage.postgres.store",
     "duobus.storage.sqlite.store",
     "aiohttp.web",
+    "concurrent.futures.thread",
+    "encodings.ascii",
     "encodings.idna",
+    "encodings.utf_8_sig",
 )
 #: A message between both processes, in bytes.
 MESSAGE_MAX: Final = 1 << 20

@@ -157,6 +157,10 @@ class SimulationLoop(asyncio.BaseEventLoop):
         # Sums of decimal fractions fall a hair short of the millisecond they mean.
         return int(self._now * 1000 + 1e-6)
 
+    def timers(self) -> int:
+        """Return how many timers wait that nobody has cancelled."""
+        return sum(not timer._cancelled for _when, timer in self._scheduled)
+
     def _run_once(self) -> None:
         if not self._ready and not self._stopping:
             self._jump()

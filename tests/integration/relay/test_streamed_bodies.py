@@ -38,8 +38,19 @@ from duobus.relay.tunnel import LocalPort
 from kits.relay import relaying
 
 PIECE = b"p" * 65_536
-#: What may lie between a writer that is held up and its reader: buffers of three programs and two sockets each.
-BETWEEN_BYTES = 24 << 20
+
+
+def largest_buffer(direction: str) -> int:
+    """How many bytes a socket may keep, of what it has received (``rmem``) or is to send (``wmem``)."""
+    try:
+        return int(Path(f"/proc/sys/net/ipv4/tcp_{direction}").read_text().split()[2])
+    except OSError:
+        return 8 << 20
+
+
+#: What may lie between a writer that is held up and its reader: buffers of three programs, and the two connections
+#: between these.
+BETWEEN_BYTES = (8 << 20) + 2 * (largest_buffer("rmem") + largest_buffer("wmem"))
 
 
 class Counted:
@@ -591,8 +602,8 @@ def test_a_thread_that_sends_is_held_up_while_the_service_does_not_read() -> Non
         return RelayResponse(body=str(len(asked.body.read(1 << 30))).encode())
 
     def pieces() -> Iterator[bytes]:
-        for number in range(1000):
-            made.append(number)
+        while not may_read.is_set():
+            made.append(len(made))
             yield PIECE
 
     with server_in_a_thread() as endpoint, sync.RelayListener(endpoint, on_stream=serve) as listener:
@@ -602,7 +613,8 @@ def test_a_thread_that_sends_is_held_up_while_the_service_does_not_read() -> Non
             last = -1
             while len(made) != last:
                 last = len(made)
+                assert last * len(PIECE) < BETWEEN_BYTES
                 time.sleep(0.3)
-            assert 0 < last * len(PIECE) < BETWEEN_BYTES
+            assert made
             may_read.set()
-            assert asking.result().text == str(1000 * len(PIECE))
+            assert asking.result().text == str(len(made) * len(PIECE))

@@ -32,11 +32,6 @@ MIB = 1 << 20
 simulated = simulated_over(4, time_limit_s=20_000)
 
 
-def timers(hall: Hall) -> int:
-    """How many timers the loop holds."""
-    return sum(not handle.cancelled() for handle in hall.loop._scheduled)
-
-
 async def update(hall: Hall, name: str = "q", **changes: object) -> Queue:
     return await hall.unit.update_queue("n", msgspec.structs.replace(hall.queue(name).description, **changes))
 
@@ -453,12 +448,12 @@ async def test_followers_hear_of_changes_and_deletions_until_they_leave(hall: Ha
 @simulated
 async def test_one_timer_serves_all_queues_and_each_goes_in_its_own_time(hall: Hall) -> None:
     await hall.start()
-    before = timers(hall)
+    before = hall.loop.timers()
     for number in range(50):
         await hall.create(f"q{number}", auto_delete_on_idle_ms=FIVE_MINUTES_MS + (50 - number) * 60_000)
     # What watched over the stores meanwhile comes to its end.
     await asyncio.sleep(LATE_S + 0.1)
-    assert timers(hall) <= before + 1
+    assert hall.loop.timers() <= before + 1
     await asyncio.sleep(300 + 10 * 60 + 1)
     assert sorted(hall.unit.namespace("n").queues) == sorted(f"q{number}" for number in range(40))
 
@@ -471,12 +466,12 @@ async def test_scheduled_messages_cost_no_timer_each(hall: Hall) -> None:
     await hall.start()
     queue = await hall.create()
     due_ms = hall.clock.now_ms() + 3_600_000
-    before = timers(hall)
+    before = hall.loop.timers()
     for number in range(100):
         queue.send(batch(*([b"m"] * 1000), scheduled_ms=due_ms + number))
         await turns(5)
     assert queue.numbers()[0][-1] == 100_000
-    assert timers(hall) <= before + 1
+    assert hall.loop.timers() <= before + 1
     await asyncio.sleep(3_590)
     assert queue.numbers()[0][0] == 0
     await asyncio.sleep(20)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -16,12 +17,17 @@ from duobus.server.turn_selector import TurnLoop, TurnSelector, new_event_loop
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
-    """The questions that reach the system, each with the time that it may take."""
+    """The questions of this thread that reach the system, each with the time that it may take.
+
+    What other tests share, as a broker in a thread, may have a loop in this process, too.
+    """
     asked: list[float | None] = []
     select = selectors.DefaultSelector.select
+    mine = threading.get_ident()
 
     def asking(selector: selectors.DefaultSelector, timeout: float | None = None) -> object:
-        asked.append(timeout)
+        if threading.get_ident() == mine:
+            asked.append(timeout)
         return select(selector, timeout)
 
     monkeypatch.setattr(selectors.DefaultSelector, "select", asking)

@@ -1,13 +1,18 @@
 """Ways between processes of this machine on which everything can arrive late, each piece by another time.
 
-What is sent keeps its order, as with TCP: a piece that is late holds up those behind it.
+What is sent keeps its order, as with TCP: a piece that is late holds up those behind it. The ways are in a process of
+their own: in that of the tests they would wait for the interpreter behind clients of the SDK, and be later than was
+asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
-import threading
+import socket
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
@@ -16,6 +21,8 @@ from typing import Final, NamedTuple
 _PIECE: Final = 1 << 16
 #: Pieces on their way in one direction; whoever sends more waits.
 _PIECES_MAX: Final = 256
+#: Longest time for an answer of the process, in seconds.
+_ANSWER_S: Final = 20.0
 
 
 class Way(NamedTuple):
@@ -28,37 +35,47 @@ class Way(NamedTuple):
 
 
 class LateNetwork:
-    """Passes connections on.
+    """The ways, as seen by a test.
+
+    Args:
+        channel: To the process of the ways.
+    """
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+
+    def be_late(self, jitter_s: float) -> int:
+        """Let each piece be on its way for a time between zero and this from now on, in seconds, each as likely.
+
+        Returns:
+            How many connections were taken so far.
+        """
+        self._channel.sendall(f"{jitter_s}\n".encode())
+        return int(self._channel.recv(32))
+
+
+class _Ways:
+    """Passes connections on, at once until something else is said.
 
     Args:
         seed: Of the times that pieces take.
-
-    Attributes:
-        jitter_s: Each piece is on its way for a time between zero and this, in seconds, each as likely; zero at first.
-        connections: How many were taken so far.
     """
 
     def __init__(self, seed: int) -> None:
-        self.jitter_s = 0.0
-        self.connections = 0
+        self._jitter_s = 0.0
+        self._connections = 0
         self._random = random.Random(seed)
-        self._loop = asyncio.new_event_loop()
-        self._is_over = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, ways: Iterable[Way], is_listening: threading.Event) -> None:
-        """Pass on until `end` is called; the thread that calls this does nothing else."""
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._serve(list(ways), is_listening))
-
-    def end(self) -> None:
-        """Close everything; called by another thread."""
-        self._loop.call_soon_threadsafe(self._is_over.set)
-
-    async def _serve(self, ways: list[Way], is_listening: threading.Event) -> None:
+    async def serve(self, ways: Iterable[Way], channel: socket.socket) -> None:
+        """Pass on, and answer who asks by ``channel``, until that ends."""
         servers = [await self._listen(way) for way in ways]
-        is_listening.set()
-        await self._is_over.wait()
+        reader, writer = await asyncio.open_connection(sock=channel)
+        writer.write(b"0")
+        while line := await reader.readline():
+            self._jitter_s = float(line)
+            writer.write(b"%d" % self._connections)
+        writer.close()
         for server in servers:
             server.close()
         for task in self._tasks:
@@ -67,7 +84,7 @@ class LateNetwork:
 
     async def _listen(self, way: Way) -> asyncio.Server:
         async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self.connections += 1
+            self._connections += 1
             task = asyncio.current_task()
             assert task is not None
             self._tasks.add(task)
@@ -97,13 +114,13 @@ class LateNetwork:
             piece = b"-"
             while piece:
                 piece = await reader.read(_PIECE)
-                await pieces.put((self._loop.time() + self._random.uniform(0, self.jitter_s), piece))
+                await pieces.put((asyncio.get_running_loop().time() + self._random.uniform(0, self._jitter_s), piece))
 
         async with asyncio.TaskGroup() as group:
             group.create_task(read())
             while True:
                 due, piece = await pieces.get()
-                await asyncio.sleep(due - self._loop.time())
+                await asyncio.sleep(due - asyncio.get_running_loop().time())
                 if not piece:
                     break
                 writer.write(piece)
@@ -115,12 +132,20 @@ class LateNetwork:
 @contextmanager
 def late_network(ways: Iterable[Way], seed: int) -> Iterator[LateNetwork]:
     """A network with these ways, as long as this lasts."""
-    network, is_listening = LateNetwork(seed), threading.Event()
-    thread = threading.Thread(target=network.begin, args=(ways, is_listening))
-    thread.start()
-    try:
-        assert is_listening.wait(20), "nothing listens"
-        yield network
-    finally:
-        network.end()
-        thread.join()
+    ours, theirs = socket.socketpair()
+    ours.settimeout(_ANSWER_S)
+    with ours:
+        with theirs:
+            arguments = [str(theirs.fileno()), str(seed), json.dumps(list(ways))]
+            process = subprocess.Popen([sys.executable, __file__, *arguments], pass_fds=[theirs.fileno()])
+        try:
+            assert ours.recv(32) == b"0", "nothing listens"
+            yield LateNetwork(ours)
+        finally:
+            ours.shutdown(socket.SHUT_WR)
+            process.wait(_ANSWER_S)
+
+
+if __name__ == "__main__":
+    _channel, _seed, _ways = sys.argv[1:]
+    asyncio.run(_Ways(int(_seed)).serve([Way(*way) for way in json.loads(_ways)], socket.socket(fileno=int(_channel))))

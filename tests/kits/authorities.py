@@ -13,9 +13,13 @@ from pathlib import Path
 
 
 def authorities_by_folder() -> dict[str, str]:
-    """Environment variables for whatever is started; none where the system has no such folder."""
+    """Environment variables for whatever is started; none unless the file of the system lies in such a folder.
+
+    Debian makes that file of what is in the folder. Another file, as that of a company, may hold more.
+    """
     paths = ssl.get_default_verify_paths()
-    for folder in (os.environ.get("SSL_CERT_DIR"), paths.capath, paths.openssl_capath):
-        if folder and any(Path(folder).glob("*.0")):
-            return {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": folder}
-    return {}
+    folder = Path(os.environ.get("SSL_CERT_FILE") or paths.openssl_cafile).resolve().parent
+    is_other = Path(os.environ.get("SSL_CERT_DIR") or folder).resolve() != folder
+    if is_other or not any(folder.glob("*.0")):
+        return {}
+    return {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": str(folder)}

@@ -34,17 +34,23 @@ def test_a_session_is_accepted_at_any_server_and_held_once(pair: Cluster) -> Non
     with pair.admin(0) as admin:
         admin.create_queue("named", enable_partitioning=True, requires_session=True)
     names = [f"s{number}" for number in range(8)]
-    with pair.client(0) as first, pair.client(1) as second:
+    with (
+        pair.client(0) as first,
+        pair.client(1) as second,
+        # Those that are refused would try again for eleven seconds each.
+        pair.client(0, retry_total=0) as first_once,
+        pair.client(1, retry_total=0) as second_once,
+    ):
         with first.get_queue_sender("named") as sender:
             for name in names:
                 sender.send_messages([ServiceBusMessage(f"{name}-{count}", session_id=name) for count in range(3)])
         fragments = set()
         for turn, name in enumerate(names):
-            here, there = (first, second) if turn % 2 else (second, first)
+            here, there, there_once = (first, second, second_once) if turn % 2 else (second, first, first_once)
             with here.get_queue_receiver("named", session_id=name) as receiver:
                 assert receiver.session.session_id == name
                 with pytest.raises(SessionCannotBeLockedError):
-                    there.get_queue_receiver("named", session_id=name).__enter__()
+                    there_once.get_queue_receiver("named", session_id=name).__enter__()
                 receiver.session.set_state(f"state of {name}")
                 assert receiver.session.get_state() == f"state of {name}".encode()
                 assert receiver.session.renew_lock() > datetime.now(UTC)

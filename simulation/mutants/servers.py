@@ -82,6 +82,13 @@ def paused_server_given_up() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def former_time_not_told() -> Iterator[None]:
+    """Who takes a store over goes on at its last commit, or at its own clock, and not at its former owner's time."""
+    with mock.patch.object(MemoryLeases, "_note_time"):
+        yield
+
+
 def _owner_of(self: StoreLeases, store_id: int) -> NodeEntry | None:
     lease = self._leases.get(store_id)
     return None if lease is None or lease.is_over else self.nodes.get(lease.node_id or "")
@@ -92,5 +99,6 @@ BUGS: Final[dict[str, Callable[[], Any]]] = {
     "lease-judged-by-the-local-clock": lease_judged_by_the_local_clock,
     "epoch-not-checked": epoch_not_checked,
     "paused-server-given-up": paused_server_given_up,
+    "former-time-not-told": former_time_not_told,
     **CROSSING_BUGS,
 }

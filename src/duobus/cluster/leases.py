@@ -15,6 +15,9 @@ one in each other database with stores, each is asked by itself, and each prolon
 The plan is made from all tables together. While one of them is not reached its stores are left as they were, nobody
 moves a store to make shares even, and a store without a holder is taken by whoever comes first.
 
+With the store its holder's broker time goes over, so that the time there never goes back: the table keeps what holders
+told, and goes on from there by its own clock (decision 0076).
+
 A server that was killed is given up before its lease is over: nobody can connect to it any more, and it has no session
 with the database (decision 0067). A server that is silent is given up when its lease is over.
 
@@ -78,14 +81,16 @@ class LeaseChanges:
         gained: Stores to open.
         lost: Stores that somebody else may have by now: to be dropped at once.
         leave: Stores to be closed in good order, then given back with ``left``.
+        time_ms: Broker time may not be earlier from now on: locks of stores in ``gained`` were given by this time.
     """
 
-    __slots__ = ("gained", "leave", "lost")
+    __slots__ = ("gained", "leave", "lost", "time_ms")
 
     def __init__(self) -> None:
         self.gained: list[int] = []
         self.lost: list[int] = []
         self.leave: list[int] = []
+        self.time_ms = 0
 
 
 class _HeldLease:
@@ -108,7 +113,7 @@ class StoreLeases:
         table: All tables as they were seen last, as one; empty before.
         nodes: Node id to server, of those that are alive.
         soon: Databases whose next beat should not wait for its time.
-        load: What this server tells of its load; see ``NodeDetails``.
+        load, broker_ms: What this server tells of its load and of its time; see ``NodeDetails`` and ``Exchange``.
         homes: Store id to its database, for the stores that are in another one than the catalog.
     """
 
@@ -127,6 +132,7 @@ class StoreLeases:
         "_seen_ms",
         "_tables",
         "_where",
+        "broker_ms",
         "homes",
         "load",
         "me",
@@ -160,6 +166,7 @@ class StoreLeases:
         self._last_terms: dict[int, int] = {}
         self._is_stopping = False
         self.load = 0.0
+        self.broker_ms = 0
 
     @property
     def wants_soon(self) -> bool:
@@ -203,6 +210,7 @@ class StoreLeases:
             hand_over=self._to_be_handed_over(renew) if database == CATALOG else {},
             adopt={store: term for store, term in self._adopt.items() if self._home(store) == database},
             create=self._to_be_created(database, now_ms),
+            broker_ms=self.broker_ms,
         )
         return Heartbeat(told, now_ms, database)
 
@@ -252,6 +260,7 @@ class StoreLeases:
                 held = self._held[store_id] = _HeldLease(lease.term, self._end_of(beat))
                 if now_ms < held.ends_ms:
                     moves.gained.append(store_id)
+                    moves.time_ms = max(moves.time_ms, table.times.get(store_id, 0))
                 else:
                     # The answer has taken too long; it is claimed again under another term.
                     del self._held[store_id]

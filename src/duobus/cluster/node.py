@@ -231,9 +231,13 @@ class ClusterNode:
 
     async def _beat(self, database: LeaseDatabase) -> None:
         self._take_load()
+        self.ownership.broker_ms = self._unit.time.now_ms()
         beat = self.ownership.beat(self._clock.monotonic_ms(), database.name)
         table = await database.call(lambda table: table.exchange(beat.told))
         moves = self.ownership.seen(beat, table, self._clock.monotonic_ms())
+        # A store that was idle has no commit that says by which time its locks were given. At once: the next beat tells
+        # the table what time it is for the stores that are here.
+        self._unit.time.raise_to(moves.time_ms)
         database.fault = None
         self._watch.see({} if self._is_over else self.ownership.nodes)
         self._drop(moves.lost)

@@ -60,9 +60,6 @@ class LeasedTime(BrokerTime):
     def __init__(self, inner: BrokerTime, clock: Clock, ends_ms: Callable[[], int]) -> None:
         super().__init__(clock)
         self._inner = inner
-        # What other servers did meanwhile is known to nobody here, so that a clock that is ahead cannot be told; and to
-        # start again with the first store that comes would set back what locks of others were given by.
-        inner.is_begun = True
         self._leased_clock = clock
         self._ends_ms = ends_ms
 
@@ -120,6 +117,9 @@ class ClusteredScaleUnit(ScaleUnit):
         self.copies = IncomingCopies(self)
         self.absent: set[int] = set()
         self.moves = self.entity_moves = ClusterMoves(self)
+        # What other servers did meanwhile is known to nobody here, so that a clock that is ahead cannot be told; and to
+        # start again with the first store that comes would set back what locks of others were given by.
+        time.is_begun = True
         self._time = time
         self._adopting = asyncio.Lock()
 

@@ -158,7 +158,7 @@ def test_tables_of_leases_do_not_grow_with_the_beats(one: PostgresLeases, shared
     conninfo, beside = shared.conninfo()
 
     def pages() -> int:
-        tables = "'nodes', 'leases', 'sessions', 'node_details', 'lease_starts'"
+        tables = "'nodes', 'leases', 'sessions', 'node_details', 'lease_starts', 'store_times'"
         with psycopg.connect(conninfo, autocommit=True, **beside) as connection:  # type: ignore[arg-type]
             found = connection.execute(
                 "SELECT coalesce(sum(pg_relation_size(c.oid)), 0)::bigint / 8192 FROM pg_class c JOIN pg_namespace n"
@@ -169,7 +169,79 @@ def test_tables_of_leases_do_not_grow_with_the_beats(one: PostgresLeases, shared
     for _ in range(200):
         one.exchange(_told("a", renew={1: 1}))
     before = pages()
-    for _ in range(600):
-        one.exchange(_told("a", renew={1: 1}))
+    for number in range(600):
+        # Each time far enough from what is noted that it is noted anew.
+        one.exchange(_told("a", renew={1: 1}, broker_ms=number * 1_000_000))
     # What each beat changes stays on its page: old rows are pruned there.
     assert pages() <= before + 2
+
+
+def _noted(place: PostgresAddress) -> list[tuple[int, int]]:
+    """Stores and the time at each, as the table keeps them."""
+    conninfo, beside = place.conninfo()
+    with psycopg.connect(conninfo, **beside) as connection:  # type: ignore[arg-type]
+        found = connection.execute(f"SELECT store_id, broker_ms FROM {place.schema}.store_times ORDER BY 1".encode())
+        return [(int(store_id), int(broker_ms)) for store_id, broker_ms in found]
+
+
+def test_who_claims_a_store_is_told_the_time_of_its_former_holder_and_what_passed_since(
+    one: PostgresLeases, other: PostgresLeases, shared: PostgresAddress
+) -> None:
+    assert one.exchange(_told("a", renew={1: 1}, broker_ms=1_000_000)).times == {}
+    one.exchange(_told("a", give_back={1: 1}, broker_ms=1_000_100))
+    _alter(shared, "UPDATE store_times SET noted = noted - interval '40 s'")
+    # Its own time, which is behind, is not noted before it has heard of the other's.
+    (told,) = other.exchange(_told("b", claim={1: 1, 2: 0}, broker_ms=7)).times.items()
+    assert told[0] == 1
+    assert 1_040_000 <= told[1] <= 1_100_000
+    assert _noted(shared) == [(1, 1_000_000)]
+
+
+def test_the_time_of_a_holder_is_written_only_when_the_clock_of_the_database_goes_another_way(
+    one: PostgresLeases, shared: PostgresAddress
+) -> None:
+    # Noted in the future, so that what passes between two statements does not count.
+    tomorrow = "clock_timestamp() + interval '1 day'"
+    _alter(shared, f"INSERT INTO store_times VALUES (1, 1000000, {tomorrow})")
+    for told_ms, noted_ms in ((1_000_400, 1_000_000), (1_000_600, 1_000_600), (999_000, 999_000)):
+        one.exchange(_told("a", renew={1: 1}, broker_ms=told_ms))
+        assert _noted(shared) == [(1, noted_ms)]
+        _alter(shared, f"UPDATE store_times SET noted = {tomorrow}")
+    _alter(shared, "UPDATE store_times SET broker_ms = 900000, noted = clock_timestamp() - interval '61 s'")
+    one.exchange(_told("a", renew={1: 1}, broker_ms=961_000))
+    assert _noted(shared) == [(1, 961_000)]
+
+
+def test_the_time_of_a_store_that_nobody_had_for_long_goes_on_for_five_minutes(
+    one: PostgresLeases, other: PostgresLeases, shared: PostgresAddress
+) -> None:
+    one.exchange(_told("a", renew={1: 1}, broker_ms=1_000_000))
+    one.exchange(_told("a", give_back={1: 1}))
+    _alter(shared, "UPDATE store_times SET noted = noted - interval '3 days'")
+    assert other.exchange(_told("b", claim={1: 1})).times == {1: 1_300_000}
+    other.exchange(_told("b", give_back={1: 2}))
+    # The clock of the database was set back.
+    _alter(shared, "UPDATE store_times SET noted = noted + interval '6 days'")
+    assert one.exchange(_told("a", claim={1: 2})).times == {1: 1_000_000}
+
+
+def test_a_server_that_has_lost_a_store_says_nothing_of_its_time(
+    one: PostgresLeases, other: PostgresLeases, shared: PostgresAddress
+) -> None:
+    one.exchange(_told("a", renew={1: 1}, broker_ms=1_000_000))
+    one.exchange(_told("a", give_back={1: 1}))
+    other.exchange(_told("b", claim={1: 1}))
+    one.exchange(_told("a", renew={1: 1}, broker_ms=5_000_000))
+    # Neither does a holder that names another term.
+    other.exchange(_told("b", renew={1: 1}, broker_ms=6_000_000))
+    assert _noted(shared) == [(1, 1_000_000)]
+
+
+def test_a_catalog_of_an_earlier_version_gets_the_table_of_times_and_keeps_its_leases(
+    one: PostgresLeases, shared: PostgresAddress
+) -> None:
+    one.close()
+    _alter(shared, "DROP FUNCTION exchange_times; DROP FUNCTION store_time; DROP TABLE store_times")
+    table = one.exchange(_told("a", renew={1: 1}, broker_ms=1_000_000))
+    assert _holders(table) == {1: "a", 2: None}
+    assert _noted(shared) == [(1, 1_000_000)]

@@ -6,7 +6,17 @@ from random import Random
 
 import pytest
 
-from duobus.cluster.leases import BEAT_MS, CATALOG, GONE_BEAT_MS, GONE_MS, LEASE_MS, MARGIN_MS, StoreLeases, plan
+from duobus.cluster.leases import (
+    BEAT_MS,
+    CATALOG,
+    GONE_BEAT_MS,
+    GONE_MS,
+    LEASE_MS,
+    MARGIN_MS,
+    LeaseChanges,
+    StoreLeases,
+    plan,
+)
 from duobus.storage.catalog.leases import Exchange, LeaseEntry, MemoryLeases, NodeDetails, NodeEntry, Table
 
 END = LEASE_MS - MARGIN_MS
@@ -549,3 +559,73 @@ def test_a_table_is_asked_again_when_a_lease_there_ends_and_not_at_the_beat_afte
     world.now_ms += LEASE_MS - 100
     world.beat(second)
     assert second.rest_ms(CATALOG, world.now_ms) == 101
+
+
+def _told(world: _World, one: StoreLeases, ahead_ms: int) -> LeaseChanges:
+    """A beat of a server whose broker time is so far ahead of the table's clock."""
+    one.broker_ms = world.now_ms + ahead_ms
+    beat = one.beat(world.now_ms)
+    return one.seen(beat, world.table.exchange(beat.told), world.now_ms)
+
+
+def _holding(world: _World, name: str, ahead_ms: int) -> StoreLeases:
+    """A server that has everything, and has told its time."""
+    one = _joined(world, name)
+    assert one.owned
+    _told(world, one, ahead_ms)
+    return one
+
+
+def test_who_takes_over_from_a_killed_server_goes_on_at_the_time_there() -> None:
+    world = _World(1)
+    _holding(world, "killed", 60_000)
+    world.now_ms += LEASE_MS
+    taker = StoreLeases(_node("taker"))
+    # Neither what it claims nor what it had before the answer came says anything of its own time, an hour behind.
+    _told(world, taker, -3_600_000)
+    gained = _told(world, taker, -3_600_000)
+    assert (gained.gained, gained.time_ms) == ([0], world.now_ms + 60_000)
+
+
+def test_a_server_that_was_started_again_on_a_machine_whose_clock_is_behind_goes_on_at_its_former_time() -> None:
+    world = _World(1)
+    earlier = _holding(world, "a", 0)
+    for store_id in earlier.drain():
+        earlier.left(store_id)
+    _told(world, earlier, 0)
+    world.table.forget("a")
+    world.now_ms += 10_000
+    again = StoreLeases(_node("a"))
+    _told(world, again, -20_000)
+    assert _told(world, again, -20_000).time_ms == world.now_ms
+
+
+def test_nothing_is_known_of_stores_that_nobody_had_or_a_server_of_an_earlier_version() -> None:
+    world = _World(1)
+    one = StoreLeases(_node("a"))
+    _told(world, one, 0)
+    assert _told(world, one, 0).time_ms == 0
+    earlier = _World(1)
+    _joined(earlier, "earlier")
+    earlier.now_ms += LEASE_MS
+    taker = StoreLeases(_node("taker"))
+    _told(earlier, taker, 0)
+    changes = _told(earlier, taker, 0)
+    assert (changes.gained, changes.time_ms) == ([0], 0)
+
+
+def test_a_table_notes_what_its_own_clock_does_not_tell_and_goes_on_alone_for_five_minutes() -> None:
+    world = _World(1)
+    one = _holding(world, "a", 0)
+    noted = []
+    # Near; apart; behind, as of a clock that is followed slowly; near again; near, but long after it was noted.
+    for ahead_ms, later_ms in ((400, 1_000), (600, 1_000), (0, 1_000), (100, 1_000), (100, 60_000)):
+        world.now_ms += later_ms
+        _told(world, one, ahead_ms)
+        noted.append(world.table._times[0] == (world.now_ms + ahead_ms, world.now_ms))
+    assert noted == [False, True, True, False, True]
+    since_ms = world.now_ms
+    world.now_ms += 3_600_000
+    taker = StoreLeases(_node("taker"))
+    _told(world, taker, 0)
+    assert _told(world, taker, 0).time_ms == since_ms + 100 + 300_000

@@ -14,6 +14,12 @@ PLACEMENT_OF_QUEUES: Final = 1
 PLACEMENT_OF_TOPICS: Final = 2
 #: Of this version.
 PLACEMENT: Final = PLACEMENT_OF_TOPICS
+#: The table goes on with the time of a store's holder by its own clock, and notes what the holder tells only where that
+#: differs by more than this, or after so long; and it goes on for so long where nobody tells. In milliseconds. A longer
+#: time would let a clock of the database that was set do harm: what has expired does not come back (decision 0042).
+TIMES_APART_MS: Final = 500
+TIME_FRESH_MS: Final = 60_000
+TIME_LASTS_MS: Final = 5 * 60_000
 
 
 class NodeDetails(msgspec.Struct, frozen=True):
@@ -95,6 +101,7 @@ class Exchange(msgspec.Struct, frozen=True):
         adopt: Leases that were handed over, by store id and term, to be this server's in the store's own database
             unless there is one already.
         create: Stores whose lease has been nowhere for longer than a lease lasts, with the last term that was seen.
+        broker_ms: Broker time of this server; 0: a server of an earlier version does not tell (decision 0076).
     """
 
     me: NodeEntry
@@ -106,6 +113,7 @@ class Exchange(msgspec.Struct, frozen=True):
     hand_over: dict[int, int] = {}
     adopt: dict[int, int] = {}
     create: dict[int, int] = {}
+    broker_ms: int = 0
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -117,6 +125,7 @@ class Table(msgspec.Struct, frozen=True):
         revision: The catalog's.
         preferences: Number of a store to where it should be: a server's HTTP address, or a label as in ``zone=a``.
         drained: HTTP addresses of the servers that are to give their stores away.
+        times: Claimed store to what broker time is by now for whoever had it before, as far as the table was told.
     """
 
     nodes: tuple[NodeEntry, ...]
@@ -124,6 +133,7 @@ class Table(msgspec.Struct, frozen=True):
     revision: int
     preferences: dict[int, str] = {}
     drained: tuple[str, ...] = ()
+    times: dict[int, int] = {}
 
 
 class LeaseTable(ABC):
@@ -182,6 +192,8 @@ class MemoryLeases(LeaseTable):
         self._since: dict[object, int] = {}
         self._preferences: dict[int, str] = {}
         self._drained: set[str] = set()
+        # Store id to the broker time of its holder, and when that was noted.
+        self._times: dict[int, tuple[int, int]] = {}
 
     def exchange(self, told: Exchange) -> Table:
         """See LeaseTable."""
@@ -195,9 +207,11 @@ class MemoryLeases(LeaseTable):
             self._leases.setdefault(store_id, (mine, term + 1, until_ms))
         for store_id, term in told.create.items():
             self._leases.setdefault(store_id, (None, term, 0))
+        times = {store_id: self._time_of(store_id, now_ms) for store_id in told.claim if store_id in self._times}
         for store_id, (holder, term, ends_ms) in list(self._leases.items()):
             if holder == mine and told.renew.get(store_id) == term:
                 self._leases[store_id] = (mine, term, until_ms)
+                self._note_time(store_id, told.broker_ms, now_ms)
             elif holder == mine and told.give_back.get(store_id) == term:
                 self._leases[store_id] = (None, term, 0)
             elif told.claim.get(store_id) == term and (holder in (None, mine) or ends_ms <= now_ms):
@@ -217,7 +231,17 @@ class MemoryLeases(LeaseTable):
             msgspec.structs.replace(node, since_ms=now_ms - self._since.setdefault(node.node_id, now_ms))
             for node, _ in self._nodes.values()
         )
-        return Table(nodes, leases, self.revision, dict(self._preferences), tuple(sorted(self._drained)))
+        return Table(nodes, leases, self.revision, dict(self._preferences), tuple(sorted(self._drained)), times)
+
+    def _time_of(self, store_id: int, now_ms: int) -> int:
+        broker_ms, noted_ms = self._times[store_id]
+        return broker_ms + min(max(now_ms - noted_ms, 0), TIME_LASTS_MS)
+
+    def _note_time(self, store_id: int, broker_ms: int, now_ms: int) -> None:
+        noted = self._times.get(store_id)
+        is_known = noted is not None and now_ms - noted[1] <= TIME_FRESH_MS
+        if broker_ms and not (is_known and abs(broker_ms - self._time_of(store_id, now_ms)) <= TIMES_APART_MS):
+            self._times[store_id] = (broker_ms, now_ms)
 
     def _end_gone(self, told: Exchange) -> None:
         """End the leases of servers that are gone: nobody can connect to them, and they have no session."""

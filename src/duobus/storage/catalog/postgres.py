@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.errors import StoreFailed, StoreTooNew
+from duobus.storage.catalog.leases import TIME_FRESH_MS, TIME_LASTS_MS, TIMES_APART_MS
 from duobus.storage.catalog.sql import SEEN, SqlCatalog, guarded
 from duobus.storage.catalog_identity import SHARED_ADVICE, CatalogMark
 from duobus.storage.catalog_records import Record
@@ -191,6 +192,30 @@ _SESSIONS: Final = f"""
     END $$;
 """
 
+#: What came after that: broker time of whoever has a store, on which the clock of the database goes on.
+_TIMES: Final = f"""
+    CREATE TABLE store_times (store_id integer PRIMARY KEY, broker_ms bigint NOT NULL, noted timestamptz NOT NULL);
+    CREATE FUNCTION store_time(moment timestamptz, known store_times) RETURNS bigint LANGUAGE sql STABLE AS $$
+        SELECT known.broker_ms
+            + least(greatest((extract(epoch FROM moment - known.noted) * 1000)::bigint, 0), {TIME_LASTS_MS})
+    $$;
+    CREATE FUNCTION exchange_times(told jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+    DECLARE
+        found jsonb := exchange_leases(told);
+        moment timestamptz := clock_timestamp();
+        times jsonb;
+    BEGIN
+        SELECT coalesce(jsonb_object_agg(t.store_id, store_time(moment, t)), '{{}}') INTO times
+            FROM store_times t WHERE coalesce(told->'claim', '{{}}') ? t.store_id::text;
+        INSERT INTO store_times SELECT l.store_id, (told->>'broker_ms')::bigint, moment FROM leases l
+            WHERE l.node_id = told->'me'->>'node_id' AND told->'renew'->>l.store_id::text = l.term::text
+            ON CONFLICT (store_id) DO UPDATE SET broker_ms = excluded.broker_ms, noted = excluded.noted
+            WHERE abs(excluded.broker_ms - store_time(moment, store_times)) > {TIMES_APART_MS}
+                OR moment - store_times.noted > {TIME_FRESH_MS} * interval '1 millisecond';
+        RETURN found || jsonb_build_object('times', times);
+    END $$;
+"""
+
 
 def connect(place: PostgresAddress, name: str, *, of_leases: bool = False) -> psycopg.Connection[tuple[Any, ...]]:
     """Connect to the catalog's database and make the schema what this version needs.
@@ -230,9 +255,9 @@ def _is_current(connection: psycopg.Connection[tuple[Any, ...]], steps: Sequence
     # Not by to_regclass: the session would remember that there was no table, after it has waited for who makes it, too.
     found = connection.execute(
         "SELECT count(*) FROM pg_tables WHERE schemaname = current_schema()"
-        " AND tablename IN ('meta', 'drains', 'sessions')"
+        " AND tablename IN ('meta', 'drains', 'sessions', 'store_times')"
     ).fetchone()
-    if found != (3,):
+    if found != (4,):
         return False
     row = connection.execute("SELECT value FROM meta WHERE name = 'format_version'").fetchone()
     return row is not None and len(steps) <= row[0] <= FORMAT_VERSION
@@ -263,6 +288,8 @@ def _migrate(connection: psycopg.Connection[tuple[Any, ...]], schema: str, steps
             connection.execute(_ADDED.encode())
         if connection.execute("SELECT to_regclass(%s)", (f"{schema}.sessions",)).fetchone() == (None,):
             connection.execute(_SESSIONS.encode())
+        if connection.execute("SELECT to_regclass(%s)", (f"{schema}.store_times",)).fetchone() == (None,):
+            connection.execute(_TIMES.encode())
 
 
 class PostgresCatalog(SqlCatalog):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _R = TypeVar("_R")
 
-_EXCHANGE: Final = "SELECT exchange_leases(%s)::text"
+_EXCHANGE: Final = "SELECT exchange_times(%s)::text"
 #: Wakes all servers, so that nobody waits for the next beat.
 _TELL: Final = "SELECT pg_notify(current_schema(), 'leases')"
 

@@ -22,9 +22,9 @@ class Bus:
         self.place = place_of(parse(options, CONNECTION_OPTIONS))
         self._number = itertools.count(1)
 
-    def queue(self, **properties: Any) -> str:
-        """Create a queue of a name that no other test has."""
-        name = f"spark-{next(self._number)}"
+    def queue(self, begins: str = "spark", /, **properties: Any) -> str:
+        """Create a queue of a name that no other test has; ``begins`` tells it from others by a pattern, too."""
+        name = f"{begins}-{next(self._number)}"
         with new_administration(self.place) as administration:
             administration.create_queue(name, **properties)
         return name

@@ -163,7 +163,7 @@ def test_several_queues_are_one_stream_and_none_goes_short(bus: Bus) -> None:
 
 
 def test_a_pattern_finds_queues_by_their_path(bus: Bus) -> None:
-    queue = bus.queue()
+    queue = bus.queue("by-pattern")
     bus.send(queue, ["a"])
     stream = Stream(bus, queuesPattern=f"{queue[:-1]}?")
     assert b"a" in stream.batch(10)

@@ -9,7 +9,7 @@ what comes of it arrives through ``Receiver.deliver``, so that an owner in anoth
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from duobus.model.batches import DeliveryBatch, Mailbox
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 #: Most messages granted to one fragment at a time: small enough that receivers share, large enough that the cost
 #: of a turn is spread over many messages.
 QUANTUM = 100
+#: The mailbox of receivers that are closed: they and the links that they were for would hold each other, and stay until
+#: the collector looks for circles.
+_NOBODY: Final = Mailbox()
 
 
 class Receiver:
@@ -87,6 +90,7 @@ class Receiver:
         """Stop asking; what a fragment still answers goes back to it."""
         self.closed = True
         self.wanted = 0
+        self.mailbox = _NOBODY
         self.scheduler.leave(self)
 
 

@@ -42,7 +42,7 @@ from duobus.storage.drill import HEALTHY, DrillStore
 from duobus.storage.interface import CommitBatch, StoreContents, Tombstone
 from duobus.storage.offline.postgres_probe import held_or_unknown
 from duobus.storage.offline.postgres_search import Finder
-from duobus.storage.postgres.address import PostgresAddress, parse
+from duobus.storage.postgres.address import PostgresAddress, leases_schema, parse
 from duobus.storage.postgres.store import PostgresStore
 from duobus.storage.sqlite.checkpoint import CheckpointThread
 from duobus.storage.writers import StoreWriter
@@ -453,12 +453,10 @@ class ClusterServer(Server):
         return CATALOG if server == self.settings.join.server else server
 
     def _table_of(self, node_id: str, server: str) -> PostgresLeases:
-        """The leases of the stores in a database that is not the catalog's: in a schema for each catalog."""
+        """The leases of the stores in a database that is not the catalog's."""
         places = (self._place_of(row) for row in self.unit.directory.contents.stores)
         place = next(place for place in places if place.server == server)
-        return PostgresLeases(
-            place.in_schema(f"duobus_leases_{self._catalog.mark.identity:x}"), node_id, of_stores=True
-        )
+        return PostgresLeases(place.in_schema(leases_schema(self._catalog.mark.identity)), node_id, of_stores=True)
 
     async def _create_in(self, store_id: int) -> None:
         """Create what the configuration asks for and is missing, as far as it belongs into a store that was got."""

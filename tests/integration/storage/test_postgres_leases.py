@@ -8,11 +8,12 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from duobus.errors import StoreTooNew
+from duobus.errors import ConfigurationError, StoreTooNew
 from duobus.storage.catalog import postgres
 from duobus.storage.catalog.leases import Exchange, NodeDetails, NodeEntry, Table
 from duobus.storage.catalog.postgres import PostgresCatalog
 from duobus.storage.catalog.postgres_leases import PostgresLeases, session_lock
+from duobus.storage.offline.maintenance import shared_times
 from duobus.storage.postgres.address import PostgresAddress, catalog_place
 
 LEASE_MS = 60_000
@@ -245,3 +246,9 @@ def test_a_catalog_of_an_earlier_version_gets_the_table_of_times_and_keeps_its_l
     table = one.exchange(_told("a", renew={1: 1}, broker_ms=1_000_000))
     assert _holders(table) == {1: "a", 2: None}
     assert _noted(shared) == [(1, 1_000_000)]
+
+
+def test_a_command_that_sets_time_back_makes_no_catalog_where_there_is_none(postgres_url: str) -> None:
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="There is no catalog of joined servers"):
+            shared_times(postgres_url, 1_000_000)

@@ -33,6 +33,13 @@ Example:
   duobus store address 2 postgresql://bus@db2.example.com/bus --data ./bus
 """
 
+_CLOCK = """
+\b
+Examples:
+  duobus store clock --data ./bus --reset
+  duobus store clock --join postgresql://db.internal/bus --reset
+"""
+
 _LIST = """
 \b
 Example:
@@ -211,8 +218,9 @@ def write_back(data: Path) -> None:
         click.echo(f"Messaging store {number} {done}.")
 
 
-@command.command(name="clock", epilog="\b\nExample:\n  duobus store clock --data ./bus --reset")
-@click.option("--data", required=True, type=_DATA, help="The data folder.")
+@command.command(name="clock", epilog=_CLOCK)
+@click.option("--data", type=_DATA, help="The data folder.")
+@click.option("--join", metavar="URL", help="The shared catalog, of joined servers.")
 @click.option(
     "--store",
     "addresses",
@@ -222,8 +230,8 @@ def write_back(data: Path) -> None:
 )
 @click.option("--reset", "is_reset", is_flag=True, help="Set times that are ahead of the machine's clock back to it.")
 @click.option("--json", "is_json", is_flag=True, help="Print one JSON list.")
-def clock(data: Path, addresses: tuple[str, ...], is_reset: bool, is_json: bool) -> None:
-    """Show what time the stores have recorded, and set it back. The server must not be running.
+def clock(data: Path | None, join: str | None, addresses: tuple[str, ...], is_reset: bool, is_json: bool) -> None:
+    """Show what time the stores have recorded, and set it back. No server may be running.
 
     Broker time never goes back by itself: after a start with a clock that was ahead it stays ahead. Messages that were
     enqueued meanwhile keep their times, and expire that much later.
@@ -234,12 +242,17 @@ def clock(data: Path, addresses: tuple[str, ...], is_reset: bool, is_json: bool)
     from duobus.storage.offline import maintenance as offline
     from duobus.storage.postgres.address import parse
 
+    if (data is None) == (join is None):
+        raise click.UsageError("Give either --data or --join.")
     now_ms = Clock().now_ms()
     try:
         places = tuple(map(parse, addresses))
-        found = offline.set_times_back(data, now_ms, places) if is_reset else offline.recorded_times(data, places)
-        if is_reset:
-            (data / NAME).unlink(missing_ok=True)
+        if data is None:
+            found = offline.shared_times(join or "", now_ms if is_reset else None, places)
+        else:
+            found = offline.set_times_back(data, now_ms, places) if is_reset else offline.recorded_times(data, places)
+            if is_reset:
+                (data / NAME).unlink(missing_ok=True)
     except (ConfigurationError, StoreFailed, StoreTooNew) as error:
         raise click.ClickException(str(error)) from error
     columns = ("store", "recordedMs", "aheadSeconds", "setBack")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import apsw
@@ -12,14 +13,15 @@ import apsw
 from duobus.errors import ConfigurationError, StoreFailed
 from duobus.storage.backup.restore import fence_store
 from duobus.storage.catalog.sqlite import SqliteCatalog
-from duobus.storage.catalog_rows import StoreRow
+from duobus.storage.catalog_rows import CatalogContents, StoreRow
 from duobus.storage.interface import JOURNAL_VERSION
 from duobus.storage.journal.mark import read_mark as read_journal_mark
 from duobus.storage.journal.mark import remove_mark as remove_journal_mark
 from duobus.storage.journal.replay import Position, missing_commits
 from duobus.storage.journal.segments import Segments, remove_files
 from duobus.storage.journal.store import bring_left_over
-from duobus.storage.postgres.address import PostgresAddress, is_postgres, parse
+from duobus.storage.offline.address_change import shared_catalog
+from duobus.storage.postgres.address import PostgresAddress, catalog_place, is_postgres, leases_schema, parse
 from duobus.storage.sqlite import rows
 from duobus.storage.sqlite.file import (
     DRIVER_ERRORS,
@@ -216,16 +218,69 @@ def _times(data: Path, places: Sequence[PostgresAddress], now_ms: int | None) ->
         ]
 
 
-def _set_postgres_time(row: StoreRow, places: Sequence[PostgresAddress], now_ms: int | None) -> int:
+def shared_times(url: str, now_ms: int | None = None, places: Sequence[PostgresAddress] = ()) -> list[StoreTime]:
+    """Do the same for servers that share a catalog: show what their stores recorded, or set that back to ``now_ms``.
+
+    Args:
+        url: Of the catalog.
+        now_ms: None: only look.
+        places: Addresses that have passwords.
+
+    Raises:
+        ConfigurationError: There is no such catalog, or a server is running.
+        StoreFailed: A database cannot be reached, or somebody has a store open. The command can be given again.
+    """
+    place = catalog_place(url)
+    probe = _probe()
+    running = probe.running_servers(place)
+    if running is None:
+        raise ConfigurationError(f"There is no catalog of joined servers at {place.url}.")
+    if running:
+        raise ConfigurationError(
+            f"{', '.join(running)} is running, or was killed a moment ago. Stop all servers of this catalog first."
+        )
+    with closing(shared_catalog(url)) as catalog:
+        contents = catalog.read()
+    known = (place, *places)
+    found = [StoreTime(row.store_id, _set_postgres_time(row, known, None)) for row in contents.stores]
+    if now_ms is not None:
+        # First what the tables of leases would have a server go on at.
+        for table in _lease_places(place, contents, known):
+            probe.forget_times(table)
+        for row in contents.stores:
+            _set_postgres_time(row, known, now_ms)
+    return found
+
+
+def _lease_places(
+    catalog: PostgresAddress, contents: CatalogContents, places: Sequence[PostgresAddress]
+) -> list[PostgresAddress]:
+    """Where the tables of leases are: beside the catalog, and in each other database with stores."""
+    homes = {place.server: place for place in (_given(row, places) for row in contents.stores)}
+    homes.pop(catalog.server, None)
+    return [catalog, *(place.in_schema(leases_schema(contents.identity)) for place in homes.values())]
+
+
+def _probe() -> ModuleType:
     try:
-        from duobus.storage.offline.postgres_probe import set_time
+        from duobus.storage.offline import postgres_probe
     except ImportError as error:
         raise ConfigurationError(
             f"Stores in PostgreSQL need more than is installed ({error}): pip install 'duobus[postgres]'"
         ) from error
+    return postgres_probe
+
+
+def _given(row: StoreRow, places: Sequence[PostgresAddress]) -> PostgresAddress:
+    """The address of a store, with the password that it was given with."""
     place = parse(row.path)
-    given = next((one for one in places if one.server == place.server), place)
-    return set_time(given.in_schema(place.schema or ""), row.store_id, now_ms)
+    return next((one for one in places if one.server == place.server), place)
+
+
+def _set_postgres_time(row: StoreRow, places: Sequence[PostgresAddress], now_ms: int | None) -> int:
+    place = _given(row, places).in_schema(parse(row.path).schema or "")
+    recorded_ms: int = _probe().set_time(place, row.store_id, now_ms)
+    return recorded_ms
 
 
 def _set_time(path: Path, store_id: int, now_ms: int | None) -> int:

@@ -1,4 +1,7 @@
-"""Which stores a database holds: an address may be written in many ways, and what is there decides."""
+"""Which stores a database holds, and what time is kept there, looked at and changed while no server uses them.
+
+An address may be written in many ways, and what is there decides.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ def held_or_unknown(place: PostgresAddress, rows: Sequence[StoreRow], identity: 
         return None
 
 
-# The broker time that a store in PostgreSQL has recorded, read and set back offline.
+# The broker time that a store in PostgreSQL has recorded, and what a table of leases says of it.
 
 
 def set_time(place: PostgresAddress, store_id: int, now_ms: int | None) -> int:
@@ -90,3 +93,35 @@ def set_time(place: PostgresAddress, store_id: int, now_ms: int | None) -> int:
             link.close()
     except (psycopg.Error, OSError) as error:
         raise failure(place.url, "set its time back", error) from error
+
+
+def running_servers(place: PostgresAddress) -> list[str] | None:
+    """Return the HTTP addresses of the servers that are alive by the table of leases at ``place``; None: there is none.
+
+    Raises:
+        StoreFailed: The database cannot be reached.
+    """
+    statement = "SELECT http_address FROM {}.nodes WHERE ends_at > clock_timestamp() ORDER BY 1"
+    found = _asked(place, "nodes", statement, "look for servers")
+    return None if found is None else [str(address) for (address,) in found]
+
+
+def forget_times(place: PostgresAddress) -> None:
+    """Have the table of leases at ``place`` know of no time (decision 0076); nothing happens where there is none.
+
+    Raises:
+        StoreFailed: The database cannot be reached.
+    """
+    _asked(place, "store_times", "DELETE FROM {}.store_times RETURNING store_id", "forget times")
+
+
+def _asked(place: PostgresAddress, table: str, statement: str, purpose: str) -> list[tuple[object, ...]] | None:
+    """What a statement gives, whose ``{}`` is the schema; None where the table is missing."""
+    conninfo, beside = place.conninfo()
+    connect = partial(psycopg.connect, conninfo, autocommit=True, application_name="duobus-probe")
+    try:
+        with connect(**beside) as link:  # type: ignore[arg-type]
+            found = link.execute("SELECT to_regclass(%s) IS NOT NULL", (f"{place.schema}.{table}",)).fetchone()
+            return link.execute(statement.format(place.schema).encode()).fetchall() if found == (True,) else None
+    except psycopg.Error as error:
+        raise failure(place.url, purpose, error) from error

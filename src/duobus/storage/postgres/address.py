@@ -139,6 +139,11 @@ def catalog_place(url: str) -> PostgresAddress:
     return place.in_schema(place.schema or CATALOG_SCHEMA)
 
 
+def leases_schema(identity: int) -> str:
+    """Where a database that is not the catalog's keeps the leases of its stores: a schema for each catalog."""
+    return f"duobus_leases_{identity:x}"
+
+
 def check_schema(schema: str) -> None:
     """Refuse what could need quotes.
 

@@ -19,7 +19,7 @@ from kits.few_reports import tell_less
 from kits.loggers import loggers_as_before
 from kits.order import place_of
 from kits.prompt_sdk import prompt_sdk
-from kits.prompt_start import PromptStarter, start_promptly
+from kits.prompt_start import PromptStarter, interpreter_environment, start_promptly
 from kits.schedule import ALL, REST, UNIT, UNIT_NICE, Places, Schedule, parts_of, read_durations, write_durations
 from kits.sockets import collect_sockets, sockets_forgiven
 
@@ -253,6 +253,18 @@ def collector_as_before() -> Iterator[None]:
         gc.enable()
         gc.set_threshold(*before[1])
     assert after == before, "the test leaves the collector of its process with other settings"
+
+
+@pytest.fixture(autouse=True)
+def interpreter_as_before() -> Iterator[None]:
+    """A test that leaves other variables for interpreters fails itself: no server behind it could begin in a fork."""
+    before = interpreter_environment()
+    yield
+    after = interpreter_environment()
+    for name in after.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+    assert after == before, "the test leaves other variables that interpreters read at their start"
 
 
 @pytest.fixture(autouse=True)

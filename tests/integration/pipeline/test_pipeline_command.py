@@ -105,7 +105,11 @@ def test_the_status_is_told_of_a_document_and_of_a_folder(document: Path) -> Non
         assert (stage["state"], stage["batch"], stage["rows"]) == ("failed", 3, None)
 
 
-def test_a_pipeline_that_runs_is_stopped_and_a_second_run_of_it_is_refused(document: Path) -> None:
+def test_a_pipeline_that_runs_is_stopped_and_a_second_run_of_it_is_refused(
+    document: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A run adds its folder, for the processes that Spark starts.
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     assert call("stop", document).output == "The pipeline does not run.\n"
     state = document.parent / "state"
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(state)], stdout=subprocess.PIPE, env=os.environ)

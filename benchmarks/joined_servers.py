@@ -21,6 +21,7 @@ from benchmarks.load import workloads
 from benchmarks.load.link import Target
 from benchmarks.load.sessions import SUFFIX
 from benchmarks.peers import EMULATOR_KEY, EMULATOR_RULE, LOG_SEGMENTS, POSTGRES_SETTINGS, lay_out_log
+from duobus.testing import server as server_process
 from duobus.testing.postgres_server import PostgresServer
 
 SERVERS: Final = 2
@@ -121,9 +122,8 @@ class JoinedServers:
         words += ["--http-port", "0", "--data", str(data), "--ready-file", str(ready)]
         words += ["--config", str(self._folder / "Config.json"), *self._options]
         with (data / "log").open("ab") as log:
-            self._processes[server] = subprocess.Popen(
-                [sys.executable, "-m", "duobus", "serve", *words], stdout=log, stderr=log, env=dict(os.environ)
-            )
+            command = [sys.executable, "-m", "duobus", "serve", *words]
+            self._processes[server] = server_process.start_process(command, log)
         end = time.monotonic() + START_S
         while not ready.exists():
             if self._processes[server].poll() is not None or time.monotonic() > end:

@@ -23,6 +23,7 @@ from click.testing import CliRunner, Result
 from kit_cluster import Cluster, running_cluster
 
 from duobus.cli.main import main
+from duobus.testing import server as server_process
 from duobus.testing.ports import HeldPort
 from kits.postgres import running_postgres
 
@@ -189,7 +190,7 @@ def _serve(folder: Path, url: str, port: HeldPort, *more: str) -> subprocess.Pop
     options = ["--data", str(folder / "data"), "--join", url, "--emulator", "--port", "0", "--tls-port", "0"]
     options += ["--http-port", str(port.number), "--ready-file", str(folder / "ready.json"), *more]
     with (folder / "log").open("ab") as log:
-        return subprocess.Popen([sys.executable, "-m", "duobus", "serve", *options], stdout=log, stderr=log)
+        return server_process.start_process([sys.executable, "-m", "duobus", "serve", *options], log)
 
 
 def _until_starting(process: subprocess.Popen[bytes], port: HeldPort, folder: Path) -> dict[str, Any]:

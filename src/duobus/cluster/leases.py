@@ -64,14 +64,16 @@ class Heartbeat:
         told: What the table is told.
         asked_ms: When, on this server's own monotonic clock.
         database: Whose table it is.
+        number: Later beats of a server have higher ones.
     """
 
-    __slots__ = ("asked_ms", "database", "told")
+    __slots__ = ("asked_ms", "database", "number", "told")
 
-    def __init__(self, told: Exchange, asked_ms: int, database: str = CATALOG) -> None:
+    def __init__(self, told: Exchange, asked_ms: int, database: str, number: int) -> None:
         self.told = told
         self.asked_ms = asked_ms
         self.database = database
+        self.number = number
 
 
 class LeaseChanges:
@@ -119,6 +121,8 @@ class StoreLeases:
 
     __slots__ = (
         "_adopt",
+        "_answered",
+        "_beats",
         "_claims",
         "_gone",
         "_held",
@@ -165,6 +169,9 @@ class StoreLeases:
         self._missing_since: dict[int, int] = {}
         self._last_terms: dict[int, int] = {}
         self._is_stopping = False
+        # Beats so far, and database to the latest of them that was answered.
+        self._beats = 0
+        self._answered: dict[str, int] = {}
         self.load = 0.0
         self.broker_ms = 0
 
@@ -212,7 +219,8 @@ class StoreLeases:
             create=self._to_be_created(database, now_ms),
             broker_ms=self.broker_ms,
         )
-        return Heartbeat(told, now_ms, database)
+        self._beats += 1
+        return Heartbeat(told, now_ms, database, self._beats)
 
     def _home(self, store_id: int) -> str:
         return self.homes.get(store_id, CATALOG)
@@ -241,8 +249,15 @@ class StoreLeases:
         }
 
     def seen(self, beat: Heartbeat, table: Table, now_ms: int) -> LeaseChanges:
-        """Take in how a table is after a beat."""
+        """Take in how a table is after a beat; an answer that comes behind that of a later beat says nothing.
+
+        What this server has claimed with one beat it may have given back with the next: what the earlier answer says
+        of it is over. Whatever the answer would have brought is asked for again.
+        """
         database = beat.database
+        if beat.number < self._answered.get(database, 0):
+            return LeaseChanges()
+        self._answered[database] = beat.number
         self._tables[database] = table
         self._seen_ms[database] = beat.asked_ms
         self._merge(now_ms)

@@ -40,6 +40,8 @@ _EXPIRY_CHECK_S: Final = 0.1
 _SEEN_S: Final = 5.0
 #: The time over which a server's load is a mean.
 _LOAD_MS: Final = 5_000
+#: By how much time may go ahead with a store that is taken over before somebody should look at the clocks.
+_APART_MS: Final = 5_000
 #: A catalog is read at most so often because somebody asks for what is not in it, in seconds.
 _LOOK_S: Final = 0.05
 
@@ -235,9 +237,8 @@ class ClusterNode:
         beat = self.ownership.beat(self._clock.monotonic_ms(), database.name)
         table = await database.call(lambda table: table.exchange(beat.told))
         moves = self.ownership.seen(beat, table, self._clock.monotonic_ms())
-        # A store that was idle has no commit that says by which time its locks were given. At once: the next beat tells
-        # the table what time it is for the stores that are here.
-        self._unit.time.raise_to(moves.time_ms)
+        # At once: the next beat tells the table what time it is for the stores that are here.
+        self._go_on_at(moves.time_ms)
         database.fault = None
         self._watch.see({} if self._is_over else self.ownership.nodes)
         self._drop(moves.lost)
@@ -252,6 +253,17 @@ class ClusterNode:
             self._spawn(self._open_store(store_id))
         for store_id in moves.leave:
             self._spawn(self._leave(store_id))
+
+    def _go_on_at(self, former_ms: int) -> None:
+        """Be no earlier than the former owner of a store: if that was idle, no commit says what time it was there."""
+        ahead_ms = former_ms - self._unit.time.now_ms()
+        if ahead_ms > _APART_MS:
+            self._log.warning(
+                "clocks apart",
+                reason=f"a store comes from a server whose time was {ahead_ms / 1000:.0f} s ahead of the time here, and"
+                " goes on there. One of both clocks is wrong: see docs/how-to/wrong-clock.md",
+            )
+        self._unit.time.raise_to(former_ms)
 
     def _check_expiry(self) -> None:
         """Drop leases that have expired; the time of leases stops their use anyway, this ends their links."""

@@ -98,6 +98,8 @@ def test_time_goes_over_with_idle_stores_and_is_set_back_when_all_servers_are_st
     cluster.await_served(1)
     assert all(abs(ahead_s - AHEAD_S) < 10 for ahead_s in _ahead_s(cluster, 1))
 
+    assert "clocks apart" in cluster.log_of(1)
+
     refused = _clock("--join", cluster.join, "--reset")
     assert refused.exit_code == 1
     assert "Stop all servers of this catalog first" in refused.output

@@ -629,3 +629,22 @@ def test_a_table_notes_what_its_own_clock_does_not_tell_and_goes_on_alone_for_fi
     taker = StoreLeases(_node("taker"))
     _told(world, taker, 0)
     assert _told(world, taker, 0).time_ms == since_ms + 100 + 300_000
+
+
+def test_an_answer_that_a_later_one_has_overtaken_gives_no_store_back_that_was_given_away_meanwhile() -> None:
+    world = _World(1)
+    one = StoreLeases(_node("a"))
+    world.beat(one)
+    claiming = one.beat(world.now_ms)
+    # Claimed once more before the first claim is answered, as a server does that has news.
+    one._claims = dict(claiming.told.claim)
+    again = one.beat(world.now_ms)
+    assert one.seen(claiming, world.table.exchange(claiming.told), world.now_ms).gained == [0]
+    granted = world.table.exchange(again.told)
+    for store_id in one.drain():
+        one.left(store_id)
+    leaving = one.beat(world.now_ms)
+    one.seen(leaving, world.table.exchange(leaving.told), world.now_ms)
+    assert one.owned == []
+    assert one.seen(again, granted, world.now_ms).gained == []
+    assert one.owned == []

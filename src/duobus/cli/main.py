@@ -11,7 +11,6 @@ import io
 import sys
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.metadata import version
 from typing import Any, Final
 
 import click
@@ -128,6 +127,8 @@ class _LazyGroup(click.Group):
 def _print_version(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
     # click's own option would look the version up whether it is wanted or not.
     if is_wanted and not context.resilient_parsing:
+        from importlib.metadata import version
+
         from duobus.compiled import compiled_rooms
 
         rooms = compiled_rooms()

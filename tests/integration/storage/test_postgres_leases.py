@@ -204,7 +204,8 @@ def test_the_time_of_a_holder_is_written_only_when_the_clock_of_the_database_goe
     # Noted in the future, so that what passes between two statements does not count.
     tomorrow = "clock_timestamp() + interval '1 day'"
     _alter(shared, f"INSERT INTO store_times VALUES (1, 1000000, {tomorrow})")
-    for told_ms, noted_ms in ((1_000_400, 1_000_000), (1_000_600, 1_000_600), (999_000, 999_000)):
+    # What is told late is earlier than time can be: no clock that is followed slowly makes it so.
+    for told_ms, noted_ms in ((1_000_400, 1_000_000), (1_000_600, 1_000_600), (999_000, 1_000_600)):
         one.exchange(_told("a", renew={1: 1}, broker_ms=told_ms))
         assert _noted(shared) == [(1, noted_ms)]
         _alter(shared, f"UPDATE store_times SET noted = {tomorrow}")

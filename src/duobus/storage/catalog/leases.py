@@ -8,6 +8,8 @@ from typing import Final
 
 import msgspec
 
+from duobus.clock import SLEW_DIVISOR
+
 #: Of servers that lay partitioned queues over the stores of all of them, with all their features (decision 0066), and
 #: of those that do so with topics (decision 0069). As long as one tells less, new entities are placed as it expects.
 PLACEMENT_OF_QUEUES: Final = 1
@@ -239,9 +241,16 @@ class MemoryLeases(LeaseTable):
 
     def _note_time(self, store_id: int, broker_ms: int, now_ms: int) -> None:
         noted = self._times.get(store_id)
-        is_known = noted is not None and now_ms - noted[1] <= TIME_FRESH_MS
-        if broker_ms and not (is_known and abs(broker_ms - self._time_of(store_id, now_ms)) <= TIMES_APART_MS):
-            self._times[store_id] = (broker_ms, now_ms)
+        if noted is None or not broker_ms:
+            if broker_ms:
+                self._times[store_id] = (broker_ms, now_ms)
+            return
+        age_ms = max(now_ms - noted[1], 0)
+        expected_ms = self._time_of(store_id, now_ms)
+        # What is told was true when it was asked, which may be long ago. Broker time is slower than this at no time.
+        told_ms = max(broker_ms, expected_ms - age_ms // SLEW_DIVISOR)
+        if abs(told_ms - expected_ms) > TIMES_APART_MS or age_ms > TIME_FRESH_MS:
+            self._times[store_id] = (told_ms, now_ms)
 
     def _end_gone(self, told: Exchange) -> None:
         """End the leases of servers that are gone: nobody can connect to them, and they have no session."""

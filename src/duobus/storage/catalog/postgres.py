@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from duobus.clock import SLEW_DIVISOR
 from duobus.errors import StoreFailed, StoreTooNew
 from duobus.storage.catalog.leases import TIME_FRESH_MS, TIME_LASTS_MS, TIMES_APART_MS
 from duobus.storage.catalog.sql import SEEN, SqlCatalog, guarded
@@ -207,7 +208,10 @@ _TIMES: Final = f"""
     BEGIN
         SELECT coalesce(jsonb_object_agg(t.store_id, store_time(moment, t)), '{{}}') INTO times
             FROM store_times t WHERE coalesce(told->'claim', '{{}}') ? t.store_id::text;
-        INSERT INTO store_times SELECT l.store_id, (told->>'broker_ms')::bigint, moment FROM leases l
+        -- What is told was true when it was asked, which may be long ago. Broker time is slower than this at no time.
+        INSERT INTO store_times SELECT l.store_id, greatest((told->>'broker_ms')::bigint, store_time(moment, t)
+                - greatest((extract(epoch FROM moment - t.noted) * 1000)::bigint, 0) / {SLEW_DIVISOR}), moment
+            FROM leases l LEFT JOIN store_times t ON t.store_id = l.store_id
             WHERE l.node_id = told->'me'->>'node_id' AND told->'renew'->>l.store_id::text = l.term::text
             ON CONFLICT (store_id) DO UPDATE SET broker_ms = excluded.broker_ms, noted = excluded.noted
             WHERE abs(excluded.broker_ms - store_time(moment, store_times)) > {TIMES_APART_MS}

@@ -35,7 +35,7 @@ Example:
 
 _CLOCK = """
 \b
-Examples:
+Example:
   duobus store clock --data ./bus --reset
   duobus store clock --join postgresql://db.internal/bus --reset
 """

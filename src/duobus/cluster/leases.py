@@ -15,8 +15,8 @@ one in each other database with stores, each is asked by itself, and each prolon
 The plan is made from all tables together. While one of them is not reached its stores are left as they were, nobody
 moves a store to make shares even, and a store without a holder is taken by whoever comes first.
 
-With the store its holder's broker time goes over, so that the time there never goes back: the table keeps what holders
-told, and goes on from there by its own clock (decision 0076).
+The time at a store never goes back when its holder changes: the table keeps the broker time that the holder told,
+continues that time by its own clock, and tells the next holder (decision 0076).
 
 A server that was killed is given up before its lease is over: nobody can connect to it any more, and it has no session
 with the database (decision 0067). A server that is silent is given up when its lease is over.
@@ -249,10 +249,10 @@ class StoreLeases:
         }
 
     def seen(self, beat: Heartbeat, table: Table, now_ms: int) -> LeaseChanges:
-        """Take in how a table is after a beat; an answer that comes behind that of a later beat says nothing.
+        """Take in how a table is after a beat; an answer that arrives after the answer to a later beat is ignored.
 
-        What this server has claimed with one beat it may have given back with the next: what the earlier answer says
-        of it is over. Whatever the answer would have brought is asked for again.
+        This server may have given back with the later beat what it claimed with the earlier one. What an ignored answer
+        would have granted is claimed again.
         """
         database = beat.database
         if beat.number < self._answered.get(database, 0):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from duobus.clock import Entropy
 from duobus.errors import ConfigurationError
 from duobus.storage.catalog_rows import CatalogContents, StoreRow, store_path
-from duobus.storage.postgres.address import PostgresAddress, is_postgres, parse
+from duobus.storage.postgres.address import PostgresAddress, driver_needed, is_postgres, parse
 
 if TYPE_CHECKING:
     from duobus.storage.postgres.store import PostgresStore
@@ -139,10 +139,6 @@ def postgres_store(planned: PlannedStore, place: PostgresAddress) -> PostgresSto
     Raises:
         ConfigurationError: What is needed for it is not installed.
     """
-    try:
+    with driver_needed():
         from duobus.storage.postgres.store import PostgresStore
-    except ImportError as error:
-        raise ConfigurationError(
-            f"Stores in PostgreSQL need more than is installed ({error}): pip install 'duobus[postgres]'"
-        ) from error
     return PostgresStore(place, planned.store_id, must_exist=not planned.is_new)

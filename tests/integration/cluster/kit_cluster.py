@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import struct
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
+import duobus
 from duobus.ha.sdk import prompt_client
 from duobus.testing import server as server_process
 from duobus.testing.ports import HeldPort
@@ -50,6 +53,27 @@ def take(receiver: Any, number: int) -> list[Any]:
     while len(found) < number and time.monotonic() < end:
         found += receiver.receive_messages(number - len(found), max_wait_time=2)
     return found
+
+
+def clock_words(file: Path) -> list[str]:
+    """What the command of a server begins with whose clock is off by what a file tells, in nanoseconds."""
+    variables = clock_variables(file, sys.path)
+    return ["env", *(f"{name}={value}" for name, value in variables.items())]
+
+
+def clock_variables(file: Path, paths: Iterable[str] = ()) -> dict[str, str]:
+    """The variables of such a process, which looks for modules in these folders as well."""
+    shim = Path(__file__).with_name("cuts") / "wrong_clock"
+    found = os.pathsep.join([str(shim), str(Path(duobus.__file__).parents[1]), *filter(None, paths)])
+    return {"PYTHONPATH": found, "DUOBUS_WRONG_CLOCK": str(file)}
+
+
+def write_clock(file: Path, off_s: float) -> None:
+    """From now on the clocks that a file tells are off by so many seconds."""
+    file.touch()
+    # In place: processes have the file mapped.
+    with file.open("r+b") as opened:
+        opened.write(struct.pack("<q", int(off_s * 1e9)))
 
 
 class Plain(RequestsTransport):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -12,9 +11,8 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusMessage
 from click.testing import CliRunner, Result
-from kit_cluster import Cluster, take, until
+from kit_cluster import Cluster, clock_words, take, until, write_clock
 
-import duobus
 from duobus.cli.main import main
 from duobus.testing.postgres_server import PostgresServer
 from kits.postgres import running_postgres
@@ -22,7 +20,6 @@ from kits.postgres import running_postgres
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 #: By how much the clock of the first server is ahead, in seconds.
 AHEAD_S = 600
-_SHIM = Path(__file__).parent / "cuts" / "wrong_clock"
 
 
 class _ClocksApart(Cluster):
@@ -35,9 +32,8 @@ class _ClocksApart(Cluster):
         if number:
             return []
         clock = self._folder / "clock"
-        clock.write_bytes((AHEAD_S * 10**9).to_bytes(8, "little", signed=True))
-        path = os.pathsep.join([str(_SHIM), str(Path(duobus.__file__).parents[1])])
-        return ["env", f"PYTHONPATH={path}", f"DUOBUS_WRONG_CLOCK={clock}"]
+        write_clock(clock, AHEAD_S)
+        return clock_words(clock)
 
     def noted_s(self) -> list[float]:
         """By how much the time that the tables of leases note is ahead of this machine's, for each store."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import psycopg
 import pytest
@@ -54,11 +55,13 @@ def _holders(table: Table) -> dict[int, str | None]:
     return {lease.store_id: None if lease.is_over else lease.node_id for lease in table.leases}
 
 
-def _alter(place: PostgresAddress, statement: str) -> None:
+def _run(place: PostgresAddress, statement: str) -> list[tuple[Any, ...]]:
+    """Run a statement in the catalog's schema; its rows, if it gives any."""
     conninfo, beside = place.conninfo()
     with psycopg.connect(conninfo, autocommit=True, **beside) as connection:
         connection.execute(f"SET search_path = {place.schema}".encode())
-        connection.execute(statement.encode())
+        cursor = connection.execute(statement.encode())
+        return [] if cursor.description is None else cursor.fetchall()
 
 
 def test_a_server_that_is_reported_gone_keeps_its_leases_while_its_session_lasts(
@@ -117,7 +120,7 @@ def test_nobody_is_missed_after_postgresql_itself_was_started_again(
     one: PostgresLeases, other: PostgresLeases, shared: PostgresAddress, what: str
 ) -> None:
     one.close()
-    _alter(shared, what)
+    _run(shared, what)
     for _ in range(20):
         assert _holders(other.exchange(_told("b", gone=("a",))))[1] == "a"
 
@@ -179,10 +182,8 @@ def test_tables_of_leases_do_not_grow_with_the_beats(one: PostgresLeases, shared
 
 def _noted(place: PostgresAddress) -> list[tuple[int, int]]:
     """Stores and the time at each, as the table keeps them."""
-    conninfo, beside = place.conninfo()
-    with psycopg.connect(conninfo, **beside) as connection:  # type: ignore[arg-type]
-        found = connection.execute(f"SELECT store_id, broker_ms FROM {place.schema}.store_times ORDER BY 1".encode())
-        return [(int(store_id), int(broker_ms)) for store_id, broker_ms in found]
+    found = _run(place, "SELECT store_id, broker_ms FROM store_times ORDER BY store_id")
+    return [(int(store_id), int(broker_ms)) for store_id, broker_ms in found]
 
 
 def test_who_claims_a_store_is_told_the_time_of_its_former_holder_and_what_passed_since(
@@ -190,7 +191,7 @@ def test_who_claims_a_store_is_told_the_time_of_its_former_holder_and_what_passe
 ) -> None:
     assert one.exchange(_told("a", renew={1: 1}, broker_ms=1_000_000)).times == {}
     one.exchange(_told("a", give_back={1: 1}, broker_ms=1_000_100))
-    _alter(shared, "UPDATE store_times SET noted = noted - interval '40 s'")
+    _run(shared, "UPDATE store_times SET noted = noted - interval '40 s'")
     # Its own time, which is behind, is not noted before it has heard of the other's.
     (told,) = other.exchange(_told("b", claim={1: 1, 2: 0}, broker_ms=7)).times.items()
     assert told[0] == 1
@@ -203,13 +204,13 @@ def test_the_time_of_a_holder_is_written_only_when_the_clock_of_the_database_goe
 ) -> None:
     # Noted in the future, so that what passes between two statements does not count.
     tomorrow = "clock_timestamp() + interval '1 day'"
-    _alter(shared, f"INSERT INTO store_times VALUES (1, 1000000, {tomorrow})")
+    _run(shared, f"INSERT INTO store_times VALUES (1, 1000000, {tomorrow})")
     # What is told late is earlier than time can be: no clock that is followed slowly makes it so.
     for told_ms, noted_ms in ((1_000_400, 1_000_000), (1_000_600, 1_000_600), (999_000, 1_000_600)):
         one.exchange(_told("a", renew={1: 1}, broker_ms=told_ms))
         assert _noted(shared) == [(1, noted_ms)]
-        _alter(shared, f"UPDATE store_times SET noted = {tomorrow}")
-    _alter(shared, "UPDATE store_times SET broker_ms = 900000, noted = clock_timestamp() - interval '61 s'")
+        _run(shared, f"UPDATE store_times SET noted = {tomorrow}")
+    _run(shared, "UPDATE store_times SET broker_ms = 900000, noted = clock_timestamp() - interval '61 s'")
     one.exchange(_told("a", renew={1: 1}, broker_ms=961_000))
     assert _noted(shared) == [(1, 961_000)]
 
@@ -219,11 +220,11 @@ def test_the_time_of_a_store_that_nobody_had_for_long_goes_on_for_five_minutes(
 ) -> None:
     one.exchange(_told("a", renew={1: 1}, broker_ms=1_000_000))
     one.exchange(_told("a", give_back={1: 1}))
-    _alter(shared, "UPDATE store_times SET noted = noted - interval '3 days'")
+    _run(shared, "UPDATE store_times SET noted = noted - interval '3 days'")
     assert other.exchange(_told("b", claim={1: 1})).times == {1: 1_300_000}
     other.exchange(_told("b", give_back={1: 2}))
     # The clock of the database was set back.
-    _alter(shared, "UPDATE store_times SET noted = noted + interval '6 days'")
+    _run(shared, "UPDATE store_times SET noted = noted + interval '6 days'")
     assert one.exchange(_told("a", claim={1: 2})).times == {1: 1_000_000}
 
 
@@ -243,7 +244,7 @@ def test_a_catalog_of_an_earlier_version_gets_the_table_of_times_and_keeps_its_l
     one: PostgresLeases, shared: PostgresAddress
 ) -> None:
     one.close()
-    _alter(shared, "DROP FUNCTION exchange_times; DROP FUNCTION store_time; DROP TABLE store_times")
+    _run(shared, "DROP FUNCTION exchange_times; DROP FUNCTION store_time; DROP TABLE store_times")
     table = one.exchange(_told("a", renew={1: 1}, broker_ms=1_000_000))
     assert _holders(table) == {1: "a", 2: None}
     assert _noted(shared) == [(1, 1_000_000)]

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 #: Most messages granted to one fragment at a time: small enough that receivers share, large enough that the cost
 #: of a turn is spread over many messages.
 QUANTUM = 100
-#: The mailbox of receivers that are closed: they and the links that they were for would hold each other, and stay until
-#: the collector looks for circles.
-_NOBODY: Final = Mailbox()
+#: The mailbox of all closed receivers. With its own mailbox a closed receiver and its link would be a reference cycle,
+#: which stays in memory until the collector finds it.
+_CLOSED: Final = Mailbox()
 
 
 class Receiver:
@@ -90,7 +90,7 @@ class Receiver:
         """Stop asking; what a fragment still answers goes back to it."""
         self.closed = True
         self.wanted = 0
-        self.mailbox = _NOBODY
+        self.mailbox = _CLOSED
         self.scheduler.leave(self)
 
 

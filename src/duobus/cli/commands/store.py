@@ -218,6 +218,11 @@ def write_back(data: Path) -> None:
         click.echo(f"Messaging store {number} {done}.")
 
 
+def _demand_either(data: Path | None, join: str | None) -> None:
+    if (data is None) == (join is None):
+        raise click.UsageError("Give either --data or --join.")
+
+
 @command.command(name="clock", epilog=_CLOCK)
 @click.option("--data", type=_DATA, help="The data folder.")
 @click.option("--join", metavar="URL", help="The shared catalog, of joined servers.")
@@ -242,8 +247,7 @@ def clock(data: Path | None, join: str | None, addresses: tuple[str, ...], is_re
     from duobus.storage.offline import maintenance as offline
     from duobus.storage.postgres.address import parse
 
-    if (data is None) == (join is None):
-        raise click.UsageError("Give either --data or --join.")
+    _demand_either(data, join)
     now_ms = Clock().now_ms()
     try:
         places = tuple(map(parse, addresses))
@@ -280,8 +284,7 @@ def address(number: int, address: str, data: Path | None, join: str | None) -> N
     """
     from duobus.errors import ConfigurationError, StoreFailed, StoreTooNew
 
-    if (data is None) == (join is None):
-        raise click.UsageError("Give either --data or --join.")
+    _demand_either(data, join)
     try:
         before, now = _change_address(number, address, data, join)
     except (ConfigurationError, StoreFailed, StoreTooNew) as error:
@@ -295,7 +298,7 @@ def _change_address(number: int, address: str, data: Path | None, join: str | No
     from duobus.storage.catalog.interface import Catalog
     from duobus.storage.catalog.sqlite import SqliteCatalog
     from duobus.storage.folder_lock import FolderLock
-    from duobus.storage.offline.address_change import change_address, shared_catalog
+    from duobus.storage.offline.maintenance import change_address, shared_catalog
 
     lock = None
     catalog: Catalog

@@ -16,11 +16,12 @@ PLACEMENT_OF_QUEUES: Final = 1
 PLACEMENT_OF_TOPICS: Final = 2
 #: Of this version.
 PLACEMENT: Final = PLACEMENT_OF_TOPICS
-#: The table goes on with the time of a store's holder by its own clock, and notes what the holder tells only where that
-#: differs by more than this, or after so long; and it goes on for so long where nobody tells. In milliseconds. A longer
-#: time would let a clock of the database that was set do harm: what has expired does not come back (decision 0042).
+#: The table continues the time at a store by its own clock. The table writes down what the store's holder tells only if
+#: both differ by more than TIMES_APART_MS, or if the last note is older than TIME_FRESH_MS. In milliseconds.
 TIMES_APART_MS: Final = 500
 TIME_FRESH_MS: Final = 60_000
+#: Without a holder the table continues the time at a store for so long, in milliseconds. If the database's clock was
+#: set ahead meanwhile, messages expire too early by at most this, and they do not come back (decision 0042).
 TIME_LASTS_MS: Final = 5 * 60_000
 
 
@@ -127,7 +128,7 @@ class Table(msgspec.Struct, frozen=True):
         revision: The catalog's.
         preferences: Number of a store to where it should be: a server's HTTP address, or a label as in ``zone=a``.
         drained: HTTP addresses of the servers that are to give their stores away.
-        times: Claimed store to what broker time is by now for whoever had it before, as far as the table was told.
+        times: Claimed store to the broker time of its former holder, continued until now; only if that holder told it.
     """
 
     nodes: tuple[NodeEntry, ...]
@@ -240,12 +241,10 @@ class MemoryLeases(LeaseTable):
         return broker_ms + min(max(now_ms - noted_ms, 0), TIME_LASTS_MS)
 
     def _note_time(self, store_id: int, broker_ms: int, now_ms: int) -> None:
-        noted = self._times.get(store_id)
-        if noted is None or not broker_ms:
-            if broker_ms:
-                self._times[store_id] = (broker_ms, now_ms)
+        if not broker_ms:
             return
-        age_ms = max(now_ms - noted[1], 0)
+        _, noted_ms = self._times.setdefault(store_id, (broker_ms, now_ms))
+        age_ms = max(now_ms - noted_ms, 0)
         expected_ms = self._time_of(store_id, now_ms)
         # What is told was true when it was asked, which may be long ago. Broker time is slower than this at no time.
         told_ms = max(broker_ms, expected_ms - age_ms // SLEW_DIVISOR)

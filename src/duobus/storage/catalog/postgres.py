@@ -193,7 +193,7 @@ _SESSIONS: Final = f"""
     END $$;
 """
 
-#: What came after that: broker time of whoever has a store, on which the clock of the database goes on.
+#: What came after that: the broker time that the holder of each store told, which the database's clock continues.
 _TIMES: Final = f"""
     CREATE TABLE store_times (store_id integer PRIMARY KEY, broker_ms bigint NOT NULL, noted timestamptz NOT NULL);
     CREATE FUNCTION store_time(moment timestamptz, known store_times) RETURNS bigint LANGUAGE sql STABLE AS $$

@@ -1,17 +1,20 @@
-"""What an operator can do to the stores of a server that is stopped: take one without its lost log, set time back."""
+"""What an operator can do to the stores of servers that are stopped: take one without its lost log, set time back.
+
+And have a catalog find a store in PostgreSQL at another address.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import apsw
 
 from duobus.errors import ConfigurationError, StoreFailed
 from duobus.storage.backup.restore import fence_store
+from duobus.storage.catalog.interface import Catalog
 from duobus.storage.catalog.sqlite import SqliteCatalog
 from duobus.storage.catalog_rows import CatalogContents, StoreRow
 from duobus.storage.interface import JOURNAL_VERSION
@@ -20,8 +23,14 @@ from duobus.storage.journal.mark import remove_mark as remove_journal_mark
 from duobus.storage.journal.replay import Position, missing_commits
 from duobus.storage.journal.segments import Segments, remove_files
 from duobus.storage.journal.store import bring_left_over
-from duobus.storage.offline.address_change import shared_catalog
-from duobus.storage.postgres.address import PostgresAddress, catalog_place, is_postgres, leases_schema, parse
+from duobus.storage.postgres.address import (
+    PostgresAddress,
+    catalog_place,
+    driver_needed,
+    is_postgres,
+    leases_schema,
+    parse,
+)
 from duobus.storage.sqlite import rows
 from duobus.storage.sqlite.file import (
     DRIVER_ERRORS,
@@ -219,7 +228,7 @@ def _times(data: Path, places: Sequence[PostgresAddress], now_ms: int | None) ->
 
 
 def shared_times(url: str, now_ms: int | None = None, places: Sequence[PostgresAddress] = ()) -> list[StoreTime]:
-    """Do the same for servers that share a catalog: show what their stores recorded, or set that back to ``now_ms``.
+    """Return what the stores of servers that share a catalog have recorded, and set later times back to ``now_ms``.
 
     Args:
         url: Of the catalog.
@@ -230,9 +239,10 @@ def shared_times(url: str, now_ms: int | None = None, places: Sequence[PostgresA
         ConfigurationError: There is no such catalog, or a server is running.
         StoreFailed: A database cannot be reached, or somebody has a store open. The command can be given again.
     """
+    with driver_needed():
+        from duobus.storage.offline.postgres_probe import forget_times, running_servers
     place = catalog_place(url)
-    probe = _probe()
-    running = probe.running_servers(place)
+    running = running_servers(place)
     if running is None:
         raise ConfigurationError(f"There is no catalog of joined servers at {place.url}.")
     if running:
@@ -246,7 +256,7 @@ def shared_times(url: str, now_ms: int | None = None, places: Sequence[PostgresA
     if now_ms is not None:
         # First what the tables of leases would have a server go on at.
         for table in _lease_places(place, contents, known):
-            probe.forget_times(table)
+            forget_times(table)
         for row in contents.stores:
             _set_postgres_time(row, known, now_ms)
     return found
@@ -261,16 +271,6 @@ def _lease_places(
     return [catalog, *(place.in_schema(leases_schema(contents.identity)) for place in homes.values())]
 
 
-def _probe() -> ModuleType:
-    try:
-        from duobus.storage.offline import postgres_probe
-    except ImportError as error:
-        raise ConfigurationError(
-            f"Stores in PostgreSQL need more than is installed ({error}): pip install 'duobus[postgres]'"
-        ) from error
-    return postgres_probe
-
-
 def _given(row: StoreRow, places: Sequence[PostgresAddress]) -> PostgresAddress:
     """The address of a store, with the password that it was given with."""
     place = parse(row.path)
@@ -278,9 +278,9 @@ def _given(row: StoreRow, places: Sequence[PostgresAddress]) -> PostgresAddress:
 
 
 def _set_postgres_time(row: StoreRow, places: Sequence[PostgresAddress], now_ms: int | None) -> int:
-    place = _given(row, places).in_schema(parse(row.path).schema or "")
-    recorded_ms: int = _probe().set_time(place, row.store_id, now_ms)
-    return recorded_ms
+    with driver_needed():
+        from duobus.storage.offline.postgres_probe import set_time
+    return set_time(_given(row, places).in_schema(parse(row.path).schema or ""), row.store_id, now_ms)
 
 
 def _set_time(path: Path, store_id: int, now_ms: int | None) -> int:
@@ -294,3 +294,36 @@ def _set_time(path: Path, store_id: int, now_ms: int | None) -> int:
                 if not rows.update_meta(db, meta, meta._replace(broker_ms=now_ms)):
                     raise StoreFailed(f"{path}: its own row could not be changed")
         return meta.broker_ms
+
+
+def shared_catalog(url: str) -> Catalog:
+    """The catalog that joined servers share."""
+    from duobus.storage.catalog.postgres import PostgresCatalog
+
+    return PostgresCatalog(catalog_place(url))
+
+
+def change_address(catalog: Catalog, store_id: int, address: str) -> tuple[str, str]:
+    """Have the catalog find a store at another address, where it is already; returns both, without secrets.
+
+    Raises:
+        ConfigurationError: There is no such store in PostgreSQL, or it is not at that address.
+        StoreFailed: The catalog cannot be changed, or the database not be reached.
+    """
+    with driver_needed():
+        from duobus.storage.offline.postgres_probe import held_by
+    place = parse(address)
+    contents = catalog.read()
+    row = next((row for row in contents.stores if row.store_id == store_id), None)
+    if row is None or not is_postgres(row.path):
+        known = ", ".join(str(row.store_id) for row in contents.stores if is_postgres(row.path))
+        raise ConfigurationError(f"There is no messaging store {store_id} in PostgreSQL; there are: {known or 'none'}.")
+    place = place.in_schema(place.schema or parse(row.path).schema or "")
+    if store_id not in held_by(place, [row], contents.identity):
+        raise ConfigurationError(
+            f"Messaging store {store_id} of this catalog is not at {place.url}: there is nothing, or another store, or "
+            "that of another catalog. Nothing was changed."
+        )
+    if place.url != row.path:
+        catalog.add_store(store_id, place.url)
+    return row.path, place.url

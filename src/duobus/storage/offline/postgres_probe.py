@@ -19,6 +19,8 @@ from duobus.storage.postgres.rows import advance
 from duobus.storage.postgres.session import failure
 from duobus.storage.postgres.setup import open_session
 
+_Link = psycopg.Connection[tuple[object, ...]]
+
 
 def held_by(place: PostgresAddress, rows: Sequence[StoreRow], identity: int) -> set[int]:
     """Return the numbers of those stores of a catalog that are in the database of ``place``; nothing is changed.
@@ -29,11 +31,9 @@ def held_by(place: PostgresAddress, rows: Sequence[StoreRow], identity: int) -> 
     Raises:
         StoreFailed: The database cannot be reached.
     """
-    conninfo, beside = place.conninfo()
     found: set[int] = set()
     try:
-        connect = partial(psycopg.connect, conninfo, autocommit=True, application_name="duobus-probe")
-        with connect(**beside) as link:  # type: ignore[arg-type]
+        with _connected(place) as link:
             for row in rows:
                 # Checked when the address was parsed: a name that needs no quotes.
                 schema = place.schema or parse(row.path).schema
@@ -44,15 +44,23 @@ def held_by(place: PostgresAddress, rows: Sequence[StoreRow], identity: int) -> 
     return found
 
 
-def _is_in(link: psycopg.Connection[tuple[object, ...]], schema: str, store_id: int, identity: int) -> bool:
-    def has(table: str) -> bool:
-        return link.execute("SELECT to_regclass(%s) IS NOT NULL", (f"{schema}.{table}",)).fetchone() == (True,)
+def _connected(place: PostgresAddress) -> _Link:
+    conninfo, beside = place.conninfo()
+    connect = partial(psycopg.connect, conninfo, autocommit=True, application_name="duobus-probe")
+    # What lies beside the address has names of libpq, none of the driver's own options.
+    return connect(**beside)  # type: ignore[arg-type]
 
-    if not has("meta") or not has("migrations"):
+
+def _has(link: _Link, schema: str | None, table: str) -> bool:
+    return link.execute("SELECT to_regclass(%s) IS NOT NULL", (f"{schema}.{table}",)).fetchone() == (True,)
+
+
+def _is_in(link: _Link, schema: str, store_id: int, identity: int) -> bool:
+    if not _has(link, schema, "meta") or not _has(link, schema, "migrations"):
         return False
     if link.execute(f"SELECT store_id FROM {schema}.meta".encode()).fetchone() != (store_id,):
         return False
-    if not identity or not has("belonging"):
+    if not identity or not _has(link, schema, "belonging"):
         return True
     row = link.execute(f"SELECT identity FROM {schema}.belonging".encode()).fetchone()
     return row is None or row[0] in (0, identity)
@@ -117,11 +125,10 @@ def forget_times(place: PostgresAddress) -> None:
 
 def _asked(place: PostgresAddress, table: str, statement: str, purpose: str) -> list[tuple[object, ...]] | None:
     """What a statement gives, whose ``{}`` is the schema; None where the table is missing."""
-    conninfo, beside = place.conninfo()
-    connect = partial(psycopg.connect, conninfo, autocommit=True, application_name="duobus-probe")
     try:
-        with connect(**beside) as link:  # type: ignore[arg-type]
-            found = link.execute("SELECT to_regclass(%s) IS NOT NULL", (f"{place.schema}.{table}",)).fetchone()
-            return link.execute(statement.format(place.schema).encode()).fetchall() if found == (True,) else None
+        with _connected(place) as link:
+            if not _has(link, place.schema, table):
+                return None
+            return link.execute(statement.format(place.schema).encode()).fetchall()
     except psycopg.Error as error:
         raise failure(place.url, purpose, error) from error

@@ -11,7 +11,7 @@ import msgspec
 from duobus.errors import ConfigurationError, StoreFailed
 from duobus.storage.catalog_records import LOST, STORE, key_of
 from duobus.storage.offline.found_store import FoundStore
-from duobus.storage.postgres.address import PostgresAddress, is_postgres, parse
+from duobus.storage.postgres.address import PostgresAddress, driver_needed, is_postgres, parse
 
 if TYPE_CHECKING:
     from duobus.storage.offline.postgres_search import Finder
@@ -23,12 +23,8 @@ def finder() -> Finder:
     Raises:
         ConfigurationError: What is needed for that is not installed.
     """
-    try:
+    with driver_needed():
         from duobus.storage.offline.postgres_search import Finder
-    except ImportError as error:
-        raise ConfigurationError(
-            f"Stores in PostgreSQL need more than is installed ({error}): pip install 'duobus[postgres]'"
-        ) from error
     return Finder()
 
 

@@ -6,6 +6,8 @@ Pure, and without the driver: the command line checks addresses before it knows 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
@@ -137,6 +139,21 @@ def catalog_place(url: str) -> PostgresAddress:
     """
     place = parse(url, "a catalog that servers share")
     return place.in_schema(place.schema or CATALOG_SCHEMA)
+
+
+@contextmanager
+def driver_needed() -> Iterator[None]:
+    """Imports that need the driver of PostgreSQL, which is an extra.
+
+    Raises:
+        ConfigurationError: The driver is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigurationError(
+            f"Stores in PostgreSQL need more than is installed ({error}): pip install 'duobus[postgres]'"
+        ) from error
 
 
 def leases_schema(identity: int) -> str:

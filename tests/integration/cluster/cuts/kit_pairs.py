@@ -7,10 +7,8 @@ takes from there until every server serves and every queue can be asked through 
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -21,13 +19,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from kit_cluster import clock_words, write_clock
 from kit_cuts import PLAIN, TROUBLE, NetworkedCluster, end_of, make_queues
 from kit_features import FLOWS, KEYLESS, LATER, ONCE, SINK, FeatureTraffic, look_at_all, make_partitioned
 from kit_network import Network, NetworkedPostgres, running_network
 from kit_patterns import Ends, cut_network
 from kit_strikes import CLOCKS, STRIKES, tolerance_s
 
-import duobus
 from duobus.testing.postgres_server import PostgresServer
 from kits.client_record import ClientRecord
 
@@ -51,7 +49,6 @@ LINGER_S: Final = 6.0
 _LOOKED_AT: Final = (*PLAIN, KEYLESS, ONCE, LATER, SINK)
 #: As well: the health of a server that starts may lack its stores.
 _TROUBLE: Final = (*TROUBLE, KeyError)
-_SHIM: Final = Path(__file__).with_name("wrong_clock")
 
 
 class PairCluster(NetworkedCluster):
@@ -63,7 +60,7 @@ class PairCluster(NetworkedCluster):
         self._stores, self._elsewhere = STORES_EACH, STORES_EACH * (len(databases) - 1)
         self.ends = Ends(tuple(map(end_of, self.servers)), DATABASES)
         for number in self.servers:
-            self.clock_file(number).write_bytes(bytes(8))
+            write_clock(self.clock_file(number), 0.0)
 
     def clock_file(self, number: int) -> Path:
         """The file that tells by how much a server's clock is off."""
@@ -71,8 +68,7 @@ class PairCluster(NetworkedCluster):
 
     def words(self, number: int) -> list[str]:
         """See Cluster."""
-        path = f"PYTHONPATH={_SHIM}:{_python_path()}"
-        return [*super().words(number), "env", path, f"DUOBUS_WRONG_CLOCK={self.clock_file(number)}"]
+        return [*super().words(number), *clock_words(self.clock_file(number))]
 
     def _addresses(self, number: int) -> list[str]:
         stores = [word for database in self.databases[1:] for word in ["--store", database.url()] * STORES_EACH]
@@ -117,10 +113,6 @@ class PairCluster(NetworkedCluster):
     def _look(self, number: int) -> None:
         with self.client(number, retry_total=0) as bus:
             look_at_all(bus, _LOOKED_AT)
-
-
-def _python_path() -> str:
-    return os.pathsep.join([str(Path(duobus.__file__).parents[1]), *filter(None, sys.path)])
 
 
 @contextmanager

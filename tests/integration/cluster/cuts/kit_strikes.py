@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import random
 import signal
-import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
+
+from kit_cluster import write_clock
 
 from duobus.testing.postgres_server import PostgresError, PostgresServer
 
@@ -146,8 +147,7 @@ def tolerance_s(name: str) -> float:
 
 def set_clock(stage: Stage, number: int, off_s: float) -> None:
     """From now on a server's clock is off by so much, and runs as before."""
-    with stage.clock_file(number).open("r+b") as file:
-        file.write(struct.pack("<q", int(off_s * 1e9)))
+    write_clock(stage.clock_file(number), off_s)
 
 
 def start_again(database: PostgresServer) -> None:

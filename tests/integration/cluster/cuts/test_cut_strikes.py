@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit_cluster import clock_variables
 from kit_strikes import AGAIN_S, CLOCK_OFF_S, STRIKES, family, set_clock, tolerance_s
-
-import duobus
 
 #: Waits for a line, then says how far the clock of the broker and that of the interpreter are from that of its parent.
 _TELL = """
@@ -23,7 +22,6 @@ from duobus.clock import Clock
 for line in sys.stdin:
     print(Clock().now_ms() / 1000 - float(line), time.time() - float(line), flush=True)
 """
-_SHIM = Path(__file__).with_name("wrong_clock")
 
 
 class _Stage:
@@ -58,8 +56,7 @@ class _Database:
 
 def test_a_process_that_has_the_shim_sees_the_time_that_its_file_tells(tmp_path: Path) -> None:
     stage: Any = _Stage(tmp_path)
-    paths = os.pathsep.join([str(_SHIM), str(Path(duobus.__file__).parents[1])])
-    environment = {**os.environ, "PYTHONPATH": paths, "DUOBUS_WRONG_CLOCK": str(stage.clock_file(1))}
+    environment = {**os.environ, **clock_variables(stage.clock_file(1))}
     words = [sys.executable, "-c", _TELL]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdin is not None

@@ -124,13 +124,19 @@ class FanoutScenario:
 
         self._run.wait_until(look, _PHASE_TIMEOUT_S, f"{number} messages are published")
 
+    def _is_held(self) -> bool:
+        return self._expectations.unsettled >= COPIES_HELD_MIN
+
     def _is_busy(self) -> bool:
-        return self._account.in_flight >= UNSETTLED_SENDS_MIN and self._expectations.unsettled >= COPIES_HELD_MIN
+        return self._account.in_flight >= UNSETTLED_SENDS_MIN and self._is_held()
 
     def _kill(self, number: int) -> None:
         server = self._server
-        self._feed.allow(None)
         self._run.may_receive.set()
+        # What is left to publish is gone in a fifth of a second: subscribers that are late after the last kill would
+        # hold their first copies when no send is on its way any more.
+        self._run.wait_until(self._is_held, _PHASE_TIMEOUT_S, "a subscriber holds copies")
+        self._feed.allow(None)
         freeze_in_the_middle(self._run, server, self._is_busy)
         kill: dict[str, Any] = {"unsettled_sends": self._account.in_flight, "locks_held": self._expectations.unsettled}
         self._feed.allow(self._feed.taken)

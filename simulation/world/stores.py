@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from duobus.errors import StoreFailed, StoreStale
@@ -308,6 +308,12 @@ class CrashingStore(DrawnFaults, MessagingStore):
         if state == 0:
             raise ContractBroken("scan is for states other than 0")
         return self._read(source_key, first_count, limit, state)
+
+    def occupied(self, states: Collection[int]) -> set[tuple[int, int]]:
+        """Return which states of which sources have rows."""
+        return {
+            (key, row[1]) for key, rows in self._state.messages.items() for row in rows.values() if row[1] in states
+        }
 
     def load_ids(self, source_key: int, first_count: int, limit: int) -> list[IdBlock]:
         """Return blocks of a duplicate history."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,15 @@ from duobus.fragment.message import (
 from duobus.fragment.sessions import states as session_states
 from duobus.fragment.source import Source, SourceSettings
 from duobus.fragment.topics.topic_state import TopicState
-from duobus.storage.interface import FragmentRow, SourceRow, StoreContents, StoredMessage, Tombstone, is_end
+from duobus.storage.interface import (
+    COUNT_MAX,
+    FragmentRow,
+    SourceRow,
+    StoreContents,
+    StoredMessage,
+    Tombstone,
+    is_end,
+)
 
 if TYPE_CHECKING:
     from duobus.broker.message_broker import MessageBroker
@@ -118,32 +126,50 @@ async def _recover_fragment(
     return fragment
 
 
+async def _pages(
+    broker: MessageBroker,
+    read: Callable[[int, int], list[StoredMessage]],
+    limit: int,
+    *,
+    first: int = 1,
+    last: int = COUNT_MAX,
+) -> AsyncIterator[list[StoredMessage]]:
+    """What ``read`` finds from ``first`` to ``last`` at least: pages, with no call of the store that finds none behind.
+
+    Args:
+        broker: Whose store is read.
+        read: ``load`` or ``scan`` of a source: first count and limit to messages.
+        limit: Messages of a page.
+        first: The count with which reading begins.
+        last: The count with which reading may end.
+    """
+    while first <= last:
+        rows = await broker.call(partial(read, first, limit))
+        if rows:
+            yield rows
+        if is_end(rows, limit):
+            break
+        first = rows[-1].count + 1
+
+
 async def _recover_sessions(broker: MessageBroker, fragment: Fragment, row: SourceRow, states: list[int]) -> None:
     source = fragment.sources[row.source_no]
-    first = 1
-    while SESSION_STATE in states and (
-        rows := await broker.call(partial(broker.store.scan, row.source_key, SESSION_STATE, first, STATES_AT_ONCE))
-    ):
-        for found in rows:
-            session_states.recover_state(source, found)
-        first = rows[-1].count + 1
-    first = 1
-    while rows := await broker.call(partial(broker.store.load, row.source_key, first, ROWS_AT_ONCE)):
+    store = broker.store
+    if SESSION_STATE in states:
+        async for rows in _pages(broker, partial(store.scan, row.source_key, SESSION_STATE), STATES_AT_ONCE):
+            for found in rows:
+                session_states.recover_state(source, found)
+    async for rows in _pages(broker, partial(store.load, row.source_key), ROWS_AT_ONCE):
         fragment.recover(row.source_no, rows)
-        first = rows[-1].count + 1
 
 
 async def _recover_source(broker: MessageBroker, fragment: Fragment, row: SourceRow, states: list[int]) -> None:
     if fragment.sources[row.source_no].sessions is not None:
         await _recover_sessions(broker, fragment, row, states)
         return
-    load = broker.store.load
-    first = 1
-    while first <= row.highest_delivered and (
-        rows := await broker.call(partial(load, row.source_key, first, ROWS_AT_ONCE))
-    ):
-        fragment.recover(row.source_no, [found for found in rows if found.count <= row.highest_delivered])
-        first = rows[-1].count + 1
+    delivered = row.highest_delivered
+    async for rows in _pages(broker, partial(broker.store.load, row.source_key), ROWS_AT_ONCE, last=delivered):
+        fragment.recover(row.source_no, [found for found in rows if found.count <= delivered])
     for state in states:
         if state not in (SESSION_STATE, TAKEN):
             await _recover_state(broker, fragment, row, state)
@@ -155,30 +181,29 @@ async def _recover_history(broker: MessageBroker, fragment: Fragment, row: Sourc
     history, window_ms = source.history, source.settings.duplicate_window_ms
     if history is None or window_ms is None:
         return
-    first = 0
-    while blocks := await broker.call(partial(broker.store.load_ids, row.source_key, first, BLOCKS_AT_ONCE)):
-        history.recover(blocks, broker.now_ms(), window_ms)
-        first = blocks[-1].first_count + 1
-        fragment.deadline = 0
+    first, is_last = 0, False
+    while not is_last:
+        blocks = await broker.call(partial(broker.store.load_ids, row.source_key, first, BLOCKS_AT_ONCE))
+        is_last = len(blocks) < BLOCKS_AT_ONCE
+        if blocks:
+            history.recover(blocks, broker.now_ms(), window_ms)
+            first = blocks[-1].first_count + 1
+            fragment.deadline = 0
 
 
 async def _recover_forward_dedup(broker: MessageBroker, fragment: Fragment, row: SourceRow) -> None:
-    first = 1
-    while rows := await broker.call(partial(broker.store.scan, row.source_key, TAKEN, first, DEDUP_ROWS_AT_ONCE)):
+    async for rows in _pages(broker, partial(broker.store.scan, row.source_key, TAKEN), DEDUP_ROWS_AT_ONCE):
         fragment.sources[row.source_no].dedup.recover(rows)
-        first = rows[-1].count + 1
 
 
 async def _recover_state(broker: MessageBroker, fragment: Fragment, row: SourceRow, state: int) -> None:
-    scan = broker.store.scan
-    first = row.highest_delivered + 1
-    while rows := await broker.call(partial(scan, row.source_key, state, first, ROWS_AT_ONCE)):
+    scan = partial(broker.store.scan, row.source_key, state)
+    async for rows in _pages(broker, scan, ROWS_AT_ONCE, first=row.highest_delivered + 1):
         if state == TIMED:
             for found in rows:
                 paged_tail.note_expiry(fragment, row.source_no, found)
         else:
             fragment.recover(row.source_no, rows)
-        first = rows[-1].count + 1
 
 
 async def counters_without(

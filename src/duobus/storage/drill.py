@@ -8,7 +8,7 @@ done what it was asked for, so that the outcome of a commit is known to nobody m
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from duobus.errors import StoreFailed
@@ -131,7 +131,7 @@ class DrillStore(MessagingStore):
     def scan(self, source_key: int, state: int, first_count: int, limit: int) -> list[StoredMessage]:  # noqa: D102
         return self._do(lambda: self.inner.scan(source_key, state, first_count, limit))
 
-    def occupied(self, states: Iterable[int]) -> set[tuple[int, int]] | None:  # noqa: D102
+    def occupied(self, states: Collection[int]) -> set[tuple[int, int]]:  # noqa: D102
         return self._do(lambda: self.inner.occupied(states))
 
     def load_ids(self, source_key: int, first_count: int, limit: int) -> list[IdBlock]:  # noqa: D102

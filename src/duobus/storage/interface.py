@@ -8,7 +8,7 @@ it. Nothing above this line knows SQL; nothing below it knows what a message mea
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from duobus.errors import NotAllowed
@@ -442,12 +442,13 @@ class MessagingStore(ABC):
     def scan(self, source_key: int, state: int, first_count: int, limit: int) -> list[StoredMessage]:
         """As ``load``, of one state other than 0 (active), by index."""
 
-    def occupied(self, states: Iterable[int]) -> set[tuple[int, int]] | None:
-        """Return which (source key, state) have rows, if that takes fewer steps than to ask for each; else None.
+    @abstractmethod
+    def occupied(self, states: Collection[int]) -> set[tuple[int, int]]:
+        """Return each (source key, state) that may have rows, of these states other than 0.
 
-        ``scan`` finds nothing in all others.
+        In all others ``scan`` finds nothing, and need not be called. Where it may find nothing, too, the last row of
+        that state has gone since the store was opened.
         """
-        return None
 
     @abstractmethod
     def load_ids(self, source_key: int, first_count: int, limit: int) -> list[IdBlock]:

@@ -227,6 +227,11 @@ class MemoryStore(MessagingStore):
         body_key = self._body_keys.get(source_key)
         return [] if body_key is None else body_key.scan(state, first_count, limit)
 
+    def occupied(self, states: Collection[int]) -> set[tuple[int, int]]:
+        """Return which states of which sources have rows."""
+        self._demand_open()
+        return {(key, state) for key, rows in self._body_keys.items() for state in rows.states() if state in states}
+
     def load_ids(self, source_key: int, first_count: int, limit: int) -> list[IdBlock]:
         """Return blocks of a duplicate history."""
         self._demand_open()
@@ -393,6 +398,9 @@ class _SourceRows:
     def scan(self, state: int, first_count: int, limit: int) -> list[StoredMessage]:
         counts = (count for count in self.exceptional if count >= first_count and self.rows[count].state == state)
         return self._copies(heapq.nsmallest(limit, counts))
+
+    def states(self) -> set[int]:
+        return {self.rows[count].state for count in self.exceptional}
 
     def _copies(self, counts: Iterable[int]) -> list[StoredMessage]:
         found: list[StoredMessage] = []

@@ -176,6 +176,21 @@ def test_states_grow_with_what_is_written() -> None:
         [Put(2, 1, 0, [b"x", b"y"], {0: (3, 0, None), 1: (0, 4, None)})], [(3, 1, 6, 0, None), (3, 2, 0, 1, None)]
     )
     known = {(key, state) for key in range(4) for state in range(9) if states.may_have(key, state)}
-    assert known == {(1, 5), (2, 3), (3, 6)}
+    # Source 2 has rows now, of whatever state.
+    assert known == {(1, 5), (2, 0), (2, 3), (3, 6)} == states.among(range(9))
     states.forget([1, 3])
-    assert [states.may_have(*each) for each in sorted(known)] == [False, True, False]
+    assert [states.may_have(*each) for each in sorted(known)] == [False, True, True, False]
+
+
+def test_a_source_without_rows_is_not_read_after_a_reopening_either(
+    make: Callable[..., PostgresStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recovery looks at every source: over a network that would be a round trip each."""
+    store = make()
+    broker = Broker(store)
+    one, two = broker.add()[0], broker.add(2)[0]
+    broker.send(one, [b"a"])
+    broker.reopen()
+    assert payloads_of(store.load(one.source_key, 1, 9)) == [b"a"]
+    monkeypatch.delattr(PostgresSession, "rows")
+    assert store.load(two.source_key, 1, 9) == []

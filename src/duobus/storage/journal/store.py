@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -457,7 +457,7 @@ class JournalStore(MessagingStore):
         with self._whole("read messages") as store:
             return store.scan(source_key, state, first_count, limit)
 
-    def occupied(self, states: Iterable[int]) -> set[tuple[int, int]]:
+    def occupied(self, states: Collection[int]) -> set[tuple[int, int]]:
         """See ``MessagingStore.occupied``."""
         with self._whole("look for messages") as store:
             return store.occupied(states)

@@ -146,11 +146,11 @@ def copy_of(row: tuple[Any, ...], quarantine: dict[int, str]) -> StoredMessage |
     return message
 
 
-# Which states the exceptional rows of each source have, so that nobody asks the server for what is not there.
+# Which sources have rows, and in which states other than 0, so that nobody asks the server for what is not there.
 #
-# A recovery looks for a dozen states in every source, and most sources have none of them: over a network that would be
-# a round trip each. It is read when the store is opened, in one query, and grows with what is written; a state whose
-# last row has gone stays until the store is opened again, and costs a query that finds nothing.
+# A recovery looks for a dozen states in every source, and most sources have no row at all: over a network that would be
+# a round trip each. The states are read when the store is opened, in one query, and grow with what is written; a state
+# whose last row has gone stays until the store is opened again, and costs a query that finds nothing.
 
 #: Each state that the index has, found by a step from one to the next; then, for each source, whether it has a row.
 READ_STATES: Final = (
@@ -160,11 +160,14 @@ READ_STATES: Final = (
     " SELECT s.source_key, t.state FROM t, sources s WHERE t.state IS NOT NULL AND EXISTS ("
     "SELECT 1 FROM messages m WHERE m.state <> 0 AND m.state = t.state"
     f" AND m.id BETWEEN s.source_key << {COUNT_BITS} AND (s.source_key << {COUNT_BITS} | {COUNT_MAX}))"
+    # Behind them, as state 0, each source that has a row of whatever state.
+    " UNION ALL SELECT s.source_key, 0 FROM sources s WHERE EXISTS (SELECT 1 FROM messages m"
+    f" WHERE m.id BETWEEN s.source_key << {COUNT_BITS} AND (s.source_key << {COUNT_BITS} | {COUNT_MAX}))"
 )
 
 
 class States:
-    """The states other than 0 that rows of a source may have.
+    """The states that rows of a source may have; 0 stands for rows of any.
 
     Args:
         found: (source key, state) of rows that exist.
@@ -179,9 +182,14 @@ class States:
         """Whether a source may have rows of a state."""
         return (source_key, state) in self._known
 
+    def among(self, states: Collection[int]) -> set[tuple[int, int]]:
+        """(source key, state) of all that may have rows of these states."""
+        return {known for known in self._known if known[1] in states}
+
     def note(self, puts: Sequence[Put], changes: Sequence[tuple[int, int, int, int, bytes | None]]) -> None:
         """Take in what a commit is about to write."""
         for put in puts:
+            self._known.add((put.source_key, 0))
             if put.all_metadata:
                 self._known.update(
                     (put.source_key, with_metadata[0])

@@ -7,7 +7,7 @@ be lost, with the session or with the server, every transaction demands the gene
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -290,6 +290,7 @@ class PostgresStore(MessagingStore):
         except StoreFailed as error:
             self._abandon(str(error))
             raise
+        self._states.note(batch.puts, batch.changes)
         if postgres_call.is_plain(batch, self._homes):
             self._call(batch)
         else:
@@ -307,7 +308,6 @@ class PostgresStore(MessagingStore):
             self._follow(meta, sum(len(put.payloads) for put in batch.puts))
 
     def _write(self, batch: CommitBatch) -> None:
-        self._states.note(batch.puts, batch.changes)
         new = table_rows.NewRows(self._homes)
         new.add(batch.puts)
         removed, of_copies = parted(batch.removed, self._homes)
@@ -344,7 +344,10 @@ class PostgresStore(MessagingStore):
                     batch.shared[home] = self._shared[home] = size
 
     def load(self, source_key: int, first_count: int, limit: int) -> list[StoredMessage]:
-        """Return verified messages by count."""
+        """Return verified messages by count; no query where there can be none."""
+        if not self._states.may_have(source_key, 0):
+            self._demand_open()
+            return []
         with self._operation("read messages") as link:
             return read(link, self._quarantine, self._homes, source_key, None, first_count, limit)
 
@@ -355,6 +358,11 @@ class PostgresStore(MessagingStore):
             return []
         with self._operation("read messages") as link:
             return read(link, self._quarantine, self._homes, source_key, state, first_count, limit)
+
+    def occupied(self, states: Collection[int]) -> set[tuple[int, int]]:
+        """Return which states of which sources may have rows, without a query."""
+        self._demand_open()
+        return self._states.among(states)
 
     def load_columns(self, source_key: int, first_count: int, limit: int) -> list[PlainColumns]:
         """Read in a session of its own, while commits go on."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import apsw
@@ -360,7 +360,7 @@ class SqliteStore(MessagingStore):
         with self._operation("read messages") as db:
             return bodies.read(db, self._quarantine, self._homes, source_key, state, first_count, limit)
 
-    def occupied(self, states: Iterable[int]) -> set[tuple[int, int]]:
+    def occupied(self, states: Collection[int]) -> set[tuple[int, int]]:
         """Return which states of which sources have rows; see the top of this module."""
         with self._operation("look for messages") as db:
             return states_of_sources(db, states)

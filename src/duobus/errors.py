@@ -153,6 +153,13 @@ class StoreUnavailable(ServerBusy):
         return f" StoreUnavailable:{path}, Fragment:{first if first == last else f'{first}-{last}'}/{slots}"
 
 
+class OutcomeUnknown(StoreUnavailable):
+    """The server of this fragment went away with the operation under way, which may be done. Look, or try again."""
+
+    condition = "com.microsoft:timeout"
+    http_status = 408
+
+
 class OperationTimeout(ServiceBusError):
     """The time given by the client ran out before there was a result, or the result is not known yet. Try again."""
 

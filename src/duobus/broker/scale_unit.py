@@ -541,12 +541,12 @@ class ScaleUnit:
         for entity in unfinished:
             self._clear_beside(entity, f"{entity.kind} '{entity.path}' had been deleted when a store failed")
         homeless, self._homeless = self._homeless, []
+        self.tombstones_lost([one for one in homeless if one[0].store_id != broker.store_id])
         for tombstone, refusal in homeless:
-            if tombstone.store_id == broker.store_id:
-                # Recovered without the run.
+            # The store was recovered without the run, unless another life of it lies between: a server that owned it
+            # meanwhile knew nothing of the tombstone. Then the sender is told that nobody knows.
+            if tombstone.store_id == broker.store_id and tombstone.generation == contents.generation:
                 refusal.settled(tombstone)
-            else:
-                broker.commit_loop.keep_tombstone(tombstone, refusal)
 
     def _note_generation(self, broker: MessageBroker) -> None:
         """The store's new generation is durable; from now on an older copy of it is known."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from sharding_kit import ShardedRoom, sharded_entities
 from transaction_kit import condition, coordinator, declare, discharge_message, outcome, put, send
 
 from duobus.amqp import ACCEPTED, LinkAttached, Modified, Source, Target, TransactionalState, Transfers
 from duobus.codec import Array, Symbol, Timestamp, UInt, application_properties, build_message, decode, scan
 from duobus.codec.sections import VALUE, find_section
+from duobus.gateway.amqp.management.node import ManagementNode
 from kits.gateway import in_loop, settled
 
 
@@ -207,6 +210,23 @@ async def test_the_node_outlives_the_owner_of_a_share() -> None:
             peer.abort()
         await settled(lambda: not room.owners[1].amqp.peers)
         assert len(_numbers((await node.ask("peek-message", ask))[1])) == 4
+
+
+@in_loop
+async def test_of_a_request_that_its_owner_was_told_of_nobody_says_that_it_was_not_done() -> None:
+    """An owner that is lost may have done it: a client that hears "refused" would believe that it was not (I38)."""
+    async with sharded_entities() as room:
+        node = await Asking(room).begin()
+        assert (await node.ask("peek-message", {"from-sequence-number": 0, "message-count": 1}))[0] == 204
+        told: list[Any] = []
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(ManagementNode, "handle", lambda *request: told.append(request))
+            asked = asyncio.ensure_future(node.ask("schedule-message", {"messages": [_later()]}))
+            await settled(lambda: bool(told))
+            for server in room.owners.values():
+                for peer in list(server.amqp.peers):
+                    peer.abort()
+            assert (await asked)[0] == 408
 
 
 @in_loop

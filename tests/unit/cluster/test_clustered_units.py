@@ -9,7 +9,7 @@ import pytest
 from clustered_kit import Owner
 
 from duobus.cluster.scale_unit import SETTLE_S
-from duobus.errors import StoreUnavailable
+from duobus.errors import OperationTimeout, StoreUnavailable
 from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
 from kits.broker import Box, Hall, answers, batch, payloads, receiver, settlement, simulated, turns
 
@@ -39,6 +39,28 @@ async def test_what_one_owner_stored_the_next_one_gives_out(hall: Hall) -> None:
     await turns()
     assert payloads(box) == [b"a", b"b"]
     assert "q" not in first.unit.namespace("n").queues
+
+
+@simulated
+async def test_what_is_in_doubt_is_not_refused_because_another_store_came_here(hall: Hall) -> None:
+    """A tombstone in that store tells nothing to whichever server opens the failed one next (I38)."""
+    first, second, number = await _two(hall)
+    other = next(one for one in hall.disks if one != number)
+    await first.unit.leave(other, "it moves")
+    sent = batch(b"a")
+    first.writers[number].fail_next = "after"
+    first.queue().send(sent)
+    await turns()
+    assert first.unit.brokers[number].state == "failed"
+    await first.adopt(other)
+    assert answers(sent) == []
+    first.unit.drop(number, "its lease has ended")
+    await second.adopt(number)
+    await asyncio.sleep(5)
+    assert [type(error) for error in answers(sent)] == [OperationTimeout]
+    _, box = receiver(second.queue(), 5)
+    await turns()
+    assert payloads(box) == [b"a"]
 
 
 @simulated

@@ -328,6 +328,30 @@ async def test_a_copy_is_taken_of_recorded_moves_only_and_of_no_other_fragments_
 
 
 @simulated
+async def test_a_copy_whose_move_is_cleared_up_while_it_is_begun_leaves_nothing_behind(hall: Hall) -> None:
+    """Its store is slow: the deletion goes there behind the copy's first step, and before its second one."""
+    pair = Pair(hall)
+    await pair.start()
+    store = await pair.create()
+    move = MoveRow(pair.entity_id, 0, store, 3)
+    hall.catalog.begin_move(move)
+    pair.second.writers[3].is_held = True
+    begun = Wire(pair.second, "n").ask(lambda number: BeginCopy(number, (pair.entity_id, 0, store, 3), 7, [0]))
+    await turns()
+    hall.catalog.give_up_move(move)
+    await pair.see()
+    pair.second.writers[3].release()
+    error = (await begun).error()
+    assert error is not None
+    assert "has ended" in str(error)
+    await pair.see()
+    assert pair.held_by() == {store: {0}}
+    assert hall.catalog.read().moves == ()
+    await pair.see()
+    assert (await pair.move(3))["state"] == "done"
+
+
+@simulated
 async def test_a_move_is_refused_while_a_server_is_of_an_earlier_version_or_the_store_has_none(hall: Hall) -> None:
     pair = Pair(hall)
     await pair.start()

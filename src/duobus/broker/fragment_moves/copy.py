@@ -78,6 +78,8 @@ class LocalTarget:
         """See CopyTarget."""
         store = self.broker.store
         await drop_rows(self.broker, entity_id, fragment_no)
+        # What is asked of the store from here on comes before the deletion by whoever ends the move behind this.
+        self.demand()
         return await self.broker.use(lambda: store.add_fragment(entity_id, fragment_no, source_nos))
 
     async def write(self, row: FragmentRow, fill: Callable[[CommitBatch], None]) -> dict[int, int]:

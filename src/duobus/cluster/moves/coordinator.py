@@ -11,9 +11,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.broker.fragment_moves.coordinator import FragmentMoves
-from duobus.broker.fragment_moves.copy import CopyTarget, LocalTarget, MoveAborted, drop_rows
+from duobus.broker.fragment_moves.copy import CopyTarget, MoveAborted, drop_rows
 from duobus.cluster.directory import MOVING
-from duobus.cluster.moves.copies import homes_of
+from duobus.cluster.moves.copies import EpochTarget, homes_of
 from duobus.cluster.moves.entity_move import EntityMove
 from duobus.cluster.moves.target import RemoteTarget
 from duobus.errors import ArgumentInvalid, EntityNotFound, NotAllowed, ServerBusy, ServiceBusError, StoreFailed
@@ -147,7 +147,7 @@ class ClusterMoves(FragmentMoves):
         unit = self._clustered
         broker = unit.brokers.get(move.to_store)
         if broker is not None and move.to_store in unit.adopted:
-            return _EpochTarget(broker, epoch)
+            return EpochTarget(broker, epoch)
         namespace = unit.directory.namespace_of_id(move.entity_id)
         try:
             return RemoteTarget(await unit.remote.connection_to(move.to_store, namespace), move, epoch)
@@ -368,19 +368,3 @@ class ClusterMoves(FragmentMoves):
             await self._clustered.read_again()
         except StoreFailed:
             self._look_again()
-
-
-class _EpochTarget(LocalTarget):
-    """A store of this server; the fragment's next life is a later one than all that it had where it was."""
-
-    def __init__(self, broker: MessageBroker, epoch: int) -> None:
-        super().__init__(broker)
-        self._epoch = epoch
-
-    async def begin(self, entity_id: int, fragment_no: int, source_nos: list[int]) -> Any:
-        """See CopyTarget."""
-        row, sources = await super().begin(entity_id, fragment_no, source_nos)
-        row.epoch = max(row.epoch, self._epoch + 1)
-        store = self.broker.store
-        await self.broker.use(lambda: store.relabel_fragment(entity_id, fragment_no, entity_id, row.epoch))
-        return row, sources

@@ -18,9 +18,10 @@ from duobus.cluster.moves.protocol import (
 )
 from duobus.errors import ArgumentInvalid, NotAllowed, ServerBusy, StoreFailed, StoreUnavailable
 from duobus.storage.catalog_rows import MoveRow
-from duobus.storage.interface import CommitBatch, FragmentRow
+from duobus.storage.interface import CommitBatch, FragmentRow, SourceRow
 
 if TYPE_CHECKING:
+    from duobus.broker.message_broker import MessageBroker
     from duobus.cluster.moves.host import MoveHost
     from duobus.storage.catalog_rows import CatalogContents
 
@@ -28,30 +29,70 @@ if TYPE_CHECKING:
 INCOMING_MAX: Final = 256
 
 
+class EpochTarget(LocalTarget):
+    """A store of this server; the fragment's next life is a later one than all that it had where it was.
+
+    Attributes:
+        is_over: Nothing is written any more: the move has ended.
+    """
+
+    def __init__(self, broker: MessageBroker, epoch: int) -> None:
+        super().__init__(broker)
+        self.is_over = False
+        self._epoch = epoch
+
+    def demand(self) -> None:
+        """See CopyTarget."""
+        if self.is_over:
+            raise MoveAborted("The move of this fragment has ended. Begin another one.")
+        super().demand()
+
+    async def begin(
+        self, entity_id: int, fragment_no: int, source_nos: list[int]
+    ) -> tuple[FragmentRow, list[SourceRow]]:
+        """See CopyTarget."""
+        row, sources = await super().begin(entity_id, fragment_no, source_nos)
+        row.epoch = max(row.epoch, self._epoch + 1)
+        store = self.broker.store
+        await self.broker.use(partial(store.relabel_fragment, entity_id, fragment_no, entity_id, row.epoch))
+        return row, sources
+
+
 class IncomingCopy:
     """One copy that is brought here.
 
     Attributes:
         namespace: Of its entity, in lower case; servers prove themselves for one namespace.
-        is_over: Nothing of it is written any more.
     """
 
-    def __init__(self, namespace: str, move: MoveRow, target: LocalTarget, row: FragmentRow, keys: set[int]) -> None:
+    def __init__(self, namespace: str, move: MoveRow, target: EpochTarget) -> None:
         self.namespace = namespace
         self.move = move
         self.target = target
-        self.row = row
-        self.keys = keys
-        self.is_over = False
+        self.row = FragmentRow(0, 0, 0, 0)
+        self.keys: set[int] = set()
 
     def demand(self) -> None:
         """Raise StoreUnavailable when nothing more can be done with it."""
-        if self.is_over:
-            raise StoreUnavailable("The move of this fragment has ended. Begin another one.")
         try:
             self.target.demand()
         except MoveAborted as error:
             raise StoreUnavailable(str(error)) from None
+
+    async def begin(self, source_nos: list[int]) -> list[SourceRow]:
+        """Make an empty fragment; returns its sources.
+
+        Raises:
+            StoreUnavailable: The copy is over.
+        """
+        move = self.move
+        try:
+            self.row, sources = await self.target.begin(move.entity_id, move.fragment_no, source_nos)
+        except MoveAborted as error:
+            raise StoreUnavailable(str(error)) from None
+        self.keys = {source.source_key for source in sources}
+        self.demand()
+        return sources
 
     async def write(self, request: WriteCopy) -> bytes:
         """Write what has come, and say when it is durable.
@@ -63,7 +104,7 @@ class IncomingCopy:
         self._demand_keys(request.source_keys())
 
         def fill(commit: CommitBatch) -> None:
-            if self.is_over:
+            if self.target.is_over:
                 # Its fragment may be deleted by now: a commit that names it would be refused as a whole.
                 return
             commit.epochs.append((self.row.fragment_key, self.row.epoch))
@@ -120,24 +161,24 @@ class IncomingCopies:
         self.end(move.entity_id, move.fragment_no)
         if len(self._copies) >= INCOMING_MAX:
             raise ServerBusy(f"{INCOMING_MAX} fragments are being moved to this server, which is the limit.")
-        target = LocalTarget(broker)
-        row, sources = await target.begin(move.entity_id, move.fragment_no, request.source_nos)
-        # The fragment's next life is a later one than all that it had where it was.
-        row.epoch = max(row.epoch, request.epoch + 1)
-        store = broker.store
-        relabel = partial(store.relabel_fragment, move.entity_id, move.fragment_no, move.entity_id, row.epoch)
-        await broker.use(relabel)
+        copy = IncomingCopy(namespace, move, EpochTarget(broker, request.epoch))
         number = unit.new_id().int >> 68
-        keys = {source.source_key for source in sources}
-        self._copies[number] = IncomingCopy(namespace, move, target, row, keys)
+        # Known before anything is written: who clears the move up meanwhile deletes what it finds, and what would
+        # come behind that would stay.
+        self._copies[number] = copy
+        try:
+            sources = await copy.begin(request.source_nos)
+        except BaseException:
+            self._copies.pop(number, None)
+            raise
         told = [(source.source_no, source.source_key) for source in sources]
-        return encode_answer(CopyBegun(number, row.fragment_key, row.epoch, told))
+        return encode_answer(CopyBegun(number, copy.row.fragment_key, copy.row.epoch, told))
 
     def end(self, entity_id: int, fragment_no: int) -> None:
         """Write nothing more of a fragment."""
         for number, copy in list(self._copies.items()):
             if (copy.move.entity_id, copy.move.fragment_no) == (entity_id, fragment_no):
-                copy.is_over = True
+                copy.target.is_over = True
                 del self._copies[number]
 
     def see(self, contents: CatalogContents) -> None:
@@ -146,7 +187,7 @@ class IncomingCopies:
         running = {move for move in contents.moves if homes.get((move.entity_id, move.fragment_no)) == move.from_store}
         for number, copy in list(self._copies.items()):
             if copy.move not in running:
-                copy.is_over = True
+                copy.target.is_over = True
                 del self._copies[number]
 
 

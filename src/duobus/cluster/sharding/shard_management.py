@@ -11,7 +11,7 @@ from duobus.amqp import Link, Source, Target, TransactionalState, Transfers
 from duobus.cluster.proxy.link import ProxiedLink, ProxiedSession
 from duobus.codec import build_message, scan
 from duobus.codec.sections import APPLICATION_PROPERTIES, application_properties, find_section
-from duobus.errors import QuotaExceeded, StoreUnavailable
+from duobus.errors import OutcomeUnknown, QuotaExceeded, StoreUnavailable
 
 if TYPE_CHECKING:
     from duobus.cluster.owners import OwnerDirectory
@@ -97,7 +97,7 @@ class ShardManagement:
         self.ends: list[ShardManagementLink] = []
         self._address = address
         self._name = name
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[str, bytes]] = deque()
         self._asked: dict[str, asyncio.Future[Reply]] = {}
         self._count = 0
 
@@ -120,7 +120,8 @@ class ShardManagement:
         """Send a request, from its application properties on, and wait for the answer.
 
         Raises:
-            StoreUnavailable: The owner is gone; whether it was done is not known.
+            OutcomeUnknown: The owner was told of the request, and is gone; whether it was done is not known.
+            StoreUnavailable: The owner is gone, and was not told of the request.
             QuotaExceeded: Too many wait already.
         """
         if self.is_gone:
@@ -128,7 +129,7 @@ class ShardManagement:
         if len(self._asked) >= WAITING_MAX:
             raise QuotaExceeded(f"{WAITING_MAX} requests wait for a part of this queue. Wait for their answers.")
         number, payload, future = self._numbered(rest)
-        self._waiting.append(payload)
+        self._waiting.append((number, payload))
         self._asked[number] = future
         self.ready()
         try:
@@ -173,7 +174,7 @@ class ShardManagement:
             replies.grant(_CREDIT)
         while self._waiting and requests is not None and requests.credit > 0:
             self._count += 1
-            requests.send_one(self._count.to_bytes(8, "big"), self._waiting.popleft(), True)
+            requests.send_one(self._count.to_bytes(8, "big"), self._waiting.popleft()[1], True)
         self.ends[1].write()
 
     def replied(self, payload: bytes) -> None:
@@ -191,9 +192,16 @@ class ShardManagement:
         self.is_gone = True
         for end in self.ends:
             end.close()
-        for future in self._asked.values():
-            if not future.done():
-                future.set_exception(
-                    StoreUnavailable(f"A part of the queue moves to another server. Try again. {text}")
+        unsent = {number for number, _ in self._waiting}
+        for number, future in self._asked.items():
+            if future.done():
+                continue
+            if number in unsent:
+                error = StoreUnavailable(f"A part of the queue moves to another server. Try again. {text}")
+            else:
+                error = OutcomeUnknown(
+                    "A part of the queue moves to another server, which may have done this and does not say so any "
+                    f"more. Look, or try again. {text}"
                 )
+            future.set_exception(error)
         self._waiting.clear()

@@ -133,8 +133,9 @@ class ClientRecord:
         return {kind: texts for kind, texts in found.items() if texts}
 
     def about(self, texts: set[str]) -> list[dict[str, Any]]:
-        """All grants of these messages, in the order in which they were noted."""
-        return [grant.row() for grant in self.grants if grant.text in texts]
+        """All grants of these messages, and of those with a token of theirs, in the order in which they were noted."""
+        tokens = {grant.token for grant in self.grants if grant.text in texts}
+        return [grant.row() for grant in self.grants if grant.token in tokens]
 
     def _repeated(self) -> list[str]:
         seen: set[str] = set()

@@ -111,3 +111,9 @@ def test_where_clocks_are_wrong_a_grant_is_a_revival_once_nothing_can_be_on_its_
 def test_the_grants_of_a_message_can_be_written_down() -> None:
     (row,) = record_of(["m"], [grant("m", 1, settled_s=2.0), grant("n", 2)]).about({"m"})
     assert (row["text"], row["key"], row["settled_s"]) == ("m", ("q", 1), 2.0)
+
+
+def test_what_is_told_of_a_shared_token_names_both_messages() -> None:
+    record = record_of([], [grant("one", 1, token="t"), grant("other", 2, token="t"), grant("third", 3)])
+    assert record.faults() == {"shared": ["other"]}
+    assert [row["text"] for row in record.about({"other"})] == ["one", "other"]

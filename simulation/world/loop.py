@@ -196,6 +196,8 @@ class SimulationLoop(asyncio.BaseEventLoop):
             heapq.heappop(scheduled)[1]._scheduled = False
             self._timer_cancelled_count -= 1
         if not scheduled:
+            # A failure that nobody caught is why nothing goes on.
+            self.raise_unhandled()
             names = sorted(task.get_name() for task in asyncio.all_tasks(self))
             raise SimulationDeadlock(f"nothing is scheduled at {self._now:.6f} s; waiting: {', '.join(names)}")
         when = scheduled[0][0]
@@ -252,7 +254,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
         Raises:
             SimulationDeadlock: It waits for something that cannot happen.
             SimulationTimeout: The limit passed.
-            UnhandledFailure: It ended well, but some callback or forgotten task raised meanwhile.
+            UnhandledFailure: Some callback or forgotten task raised, and it ended well or waits for ever.
         """
         if time_limit_s is not None:
             self._deadline = self._now + time_limit_s

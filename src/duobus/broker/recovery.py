@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -126,27 +126,29 @@ async def _recover_fragment(
     return fragment
 
 
-async def _pages(
+async def _read(
     broker: MessageBroker,
     read: Callable[[int, int], list[StoredMessage]],
     limit: int,
+    take: Callable[[list[StoredMessage]], None],
     *,
     first: int = 1,
     last: int = COUNT_MAX,
-) -> AsyncIterator[list[StoredMessage]]:
-    """What ``read`` finds from ``first`` to ``last`` at least: pages, with no call of the store that finds none behind.
+) -> None:
+    """Read from ``first`` to ``last`` at least, in pages, with no call of the store that finds none behind them.
 
     Args:
         broker: Whose store is read.
         read: ``load`` or ``scan`` of a source: first count and limit to messages.
         limit: Messages of a page.
+        take: Gets each page.
         first: The count with which reading begins.
         last: The count with which reading may end.
     """
     while first <= last:
         rows = await broker.call(partial(read, first, limit))
         if rows:
-            yield rows
+            take(rows)
         if is_end(rows, limit):
             break
         first = rows[-1].count + 1
@@ -155,12 +157,15 @@ async def _pages(
 async def _recover_sessions(broker: MessageBroker, fragment: Fragment, row: SourceRow, states: list[int]) -> None:
     source = fragment.sources[row.source_no]
     store = broker.store
+
+    def take_states(rows: list[StoredMessage]) -> None:
+        for found in rows:
+            session_states.recover_state(source, found)
+
     if SESSION_STATE in states:
-        async for rows in _pages(broker, partial(store.scan, row.source_key, SESSION_STATE), STATES_AT_ONCE):
-            for found in rows:
-                session_states.recover_state(source, found)
-    async for rows in _pages(broker, partial(store.load, row.source_key), ROWS_AT_ONCE):
-        fragment.recover(row.source_no, rows)
+        await _read(broker, partial(store.scan, row.source_key, SESSION_STATE), STATES_AT_ONCE, take_states)
+    take = partial(fragment.recover, row.source_no)
+    await _read(broker, partial(store.load, row.source_key), ROWS_AT_ONCE, take)
 
 
 async def _recover_source(broker: MessageBroker, fragment: Fragment, row: SourceRow, states: list[int]) -> None:
@@ -168,8 +173,12 @@ async def _recover_source(broker: MessageBroker, fragment: Fragment, row: Source
         await _recover_sessions(broker, fragment, row, states)
         return
     delivered = row.highest_delivered
-    async for rows in _pages(broker, partial(broker.store.load, row.source_key), ROWS_AT_ONCE, last=delivered):
+
+    def take_delivered(rows: list[StoredMessage]) -> None:
         fragment.recover(row.source_no, [found for found in rows if found.count <= delivered])
+
+    load = partial(broker.store.load, row.source_key)
+    await _read(broker, load, ROWS_AT_ONCE, take_delivered, last=delivered)
     for state in states:
         if state not in (SESSION_STATE, TAKEN):
             await _recover_state(broker, fragment, row, state)
@@ -192,18 +201,18 @@ async def _recover_history(broker: MessageBroker, fragment: Fragment, row: Sourc
 
 
 async def _recover_forward_dedup(broker: MessageBroker, fragment: Fragment, row: SourceRow) -> None:
-    async for rows in _pages(broker, partial(broker.store.scan, row.source_key, TAKEN), DEDUP_ROWS_AT_ONCE):
-        fragment.sources[row.source_no].dedup.recover(rows)
+    dedup = fragment.sources[row.source_no].dedup
+    await _read(broker, partial(broker.store.scan, row.source_key, TAKEN), DEDUP_ROWS_AT_ONCE, dedup.recover)
 
 
 async def _recover_state(broker: MessageBroker, fragment: Fragment, row: SourceRow, state: int) -> None:
+    def take_timed(rows: list[StoredMessage]) -> None:
+        for found in rows:
+            paged_tail.note_expiry(fragment, row.source_no, found)
+
     scan = partial(broker.store.scan, row.source_key, state)
-    async for rows in _pages(broker, scan, ROWS_AT_ONCE, first=row.highest_delivered + 1):
-        if state == TIMED:
-            for found in rows:
-                paged_tail.note_expiry(fragment, row.source_no, found)
-        else:
-            fragment.recover(row.source_no, rows)
+    take = take_timed if state == TIMED else partial(fragment.recover, row.source_no)
+    await _read(broker, scan, ROWS_AT_ONCE, take, first=row.highest_delivered + 1)
 
 
 async def counters_without(

@@ -543,8 +543,8 @@ class ScaleUnit:
         homeless, self._homeless = self._homeless, []
         self.tombstones_lost([one for one in homeless if one[0].store_id != broker.store_id])
         for tombstone, refusal in homeless:
-            # The store was recovered without the run, unless another life of it lies between: a server that owned it
-            # meanwhile knew nothing of the tombstone. Then the sender is told that nobody knows.
+            # The store was recovered without the run, unless another server owned it meanwhile, which knew nothing of
+            # the tombstone. Then the sender hears that the outcome is not known.
             if tombstone.store_id == broker.store_id and tombstone.generation == contents.generation:
                 refusal.settled(tombstone)
 

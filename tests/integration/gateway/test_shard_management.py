@@ -213,7 +213,7 @@ async def test_the_node_outlives_the_owner_of_a_share() -> None:
 
 
 @in_loop
-async def test_of_a_request_that_its_owner_was_told_of_nobody_says_that_it_was_not_done() -> None:
+async def test_a_request_that_a_lost_owner_was_told_of_is_answered_as_unknown() -> None:
     """An owner that is lost may have done it: a client that hears "refused" would believe that it was not (I38)."""
     async with sharded_entities() as room:
         node = await Asking(room).begin()

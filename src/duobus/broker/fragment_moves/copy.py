@@ -78,7 +78,7 @@ class LocalTarget:
         """See CopyTarget."""
         store = self.broker.store
         await drop_rows(self.broker, entity_id, fragment_no)
-        # What is asked of the store from here on comes before the deletion by whoever ends the move behind this.
+        # The store works in order: a server that ends the move from here on has the new rows deleted as well.
         self.demand()
         return await self.broker.use(lambda: store.add_fragment(entity_id, fragment_no, source_nos))
 

@@ -163,8 +163,8 @@ class IncomingCopies:
             raise ServerBusy(f"{INCOMING_MAX} fragments are being moved to this server, which is the limit.")
         copy = IncomingCopy(namespace, move, EpochTarget(broker, request.epoch))
         number = unit.new_id().int >> 68
-        # Known before anything is written: who clears the move up meanwhile deletes what it finds, and what would
-        # come behind that would stay.
+        # The copy is known before anything is written: a move that is cleared up meanwhile takes the rows with it that
+        # are there, and rows written behind that would stay for good.
         self._copies[number] = copy
         try:
             sources = await copy.begin(request.source_nos)

@@ -92,6 +92,18 @@ def test_waiting_for_nothing_is_reported_as_deadlock() -> None:
     loop.close()
 
 
+def test_a_failure_that_nothing_goes_on_after_is_reported_instead_of_the_deadlock() -> None:
+    loop = SimulationLoop()
+
+    async def hang() -> None:
+        loop.call_soon(lambda: loop.call_exception_handler({"message": "broken", "exception": ValueError("boom")}))
+        await loop.create_future()
+
+    with pytest.raises(UnhandledFailure, match="boom"):
+        loop.run(hang())
+    loop.close()
+
+
 def test_endless_callbacks_at_one_instant_are_reported_as_livelock() -> None:
     loop = SimulationLoop(instant_limit=1000)
 

@@ -169,6 +169,7 @@ class IncomingCopies:
         try:
             sources = await copy.begin(request.source_nos)
         except BaseException:
+            # A request that is cancelled leaves no copy either.
             self._copies.pop(number, None)
             raise
         told = [(source.source_no, source.source_key) for source in sources]

@@ -344,16 +344,16 @@ class PostgresStore(MessagingStore):
                     batch.shared[home] = self._shared[home] = size
 
     def load(self, source_key: int, first_count: int, limit: int) -> list[StoredMessage]:
-        """Return verified messages by count; no query where there can be none."""
-        if not self._states.may_have(source_key, 0):
-            self._demand_open()
-            return []
-        with self._operation("read messages") as link:
-            return read(link, self._quarantine, self._homes, source_key, None, first_count, limit)
+        """Return verified messages by count."""
+        return self._page(source_key, None, first_count, limit)
 
     def scan(self, source_key: int, state: int, first_count: int, limit: int) -> list[StoredMessage]:
-        """Return verified messages of one state, found by the partial index; no query where there can be none."""
-        if not self._states.may_have(source_key, state):
+        """Return verified messages of one state, found by the partial index."""
+        return self._page(source_key, state, first_count, limit)
+
+    def _page(self, source_key: int, state: int | None, first_count: int, limit: int) -> list[StoredMessage]:
+        """Messages of one state or (None) of all; no query where there can be none."""
+        if not self._states.may_have(source_key, state or 0):
             self._demand_open()
             return []
         with self._operation("read messages") as link:

@@ -8,6 +8,8 @@ from typing import Any, Final
 from unittest import mock
 
 from duobus.cluster.leases import BEAT_MS, StoreLeases
+from duobus.cluster.proxy import entity_link
+from duobus.errors import ServerBusy
 from duobus.storage.catalog.leases import Exchange, MemoryLeases, NodeEntry
 from simulation.mutants.server_forwarding import CROSSING_BUGS
 from simulation.scenarios.servers import ServersWorld
@@ -89,6 +91,13 @@ def former_time_not_told() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def lost_send_refused() -> Iterator[None]:
+    """A client is told that a message was not taken which the lost owner of its entity may have stored."""
+    with mock.patch.object(entity_link, "OutcomeUnknown", ServerBusy):
+        yield
+
+
 def _owner_of(self: StoreLeases, store_id: int) -> NodeEntry | None:
     lease = self._leases.get(store_id)
     return None if lease is None or lease.is_over else self.nodes.get(lease.node_id or "")
@@ -100,5 +109,6 @@ BUGS: Final[dict[str, Callable[[], Any]]] = {
     "epoch-not-checked": epoch_not_checked,
     "paused-server-given-up": paused_server_given_up,
     "former-time-not-told": former_time_not_told,
+    "lost-send-refused": lost_send_refused,
     **CROSSING_BUGS,
 }

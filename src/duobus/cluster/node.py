@@ -390,6 +390,11 @@ class ClusterNode:
         address = self._http_address(store_id)
         return self.ownership.me.http_address if address is None else address
 
+    def home_of(self, namespace: str, key: str) -> tuple[int, str] | None:
+        """See OwnerDirectory."""
+        row = self._unit.directory.row_of(namespace, key)
+        return None if row is None else (row.entity_id, self.address_of(row.slots[0].store_id))
+
     def address_of(self, store_id: int) -> str:
         """See OwnerDirectory; this server's own address for what is here."""
         address = self.owner_of(store_id)

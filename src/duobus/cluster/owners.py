@@ -49,6 +49,9 @@ class OwnerDirectory(EntityOwners, Protocol):
     def sharded_entity_of(self, namespace: str, key: str) -> ShardedEntityMap | None:
         """A queue, topic or subscription that lies in several stores, by its lower-case path; or None."""
 
+    def home_of(self, namespace: str, key: str) -> tuple[int, str] | None:
+        """The number of an entity, and ``address_of`` its store; None when this server knows no such entity."""
+
     def address_of(self, store_id: int) -> str:
         """MOVING, or the address ``host:port`` of the server that has a store, this one too."""
 

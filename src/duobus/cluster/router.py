@@ -34,6 +34,7 @@ from duobus.amqp import (
 from duobus.broker import lock_lost
 from duobus.cluster import directory
 from duobus.cluster.connection import CONNECT_S, FRAME_SIZE, IDLE_MS, connect
+from duobus.cluster.proxy.entity_link import LOOK_S, MOVING_S, ProxiedEntityLink
 from duobus.cluster.proxy.link import ProxiedLink
 from duobus.cluster.proxy.upstream import UpstreamConnection
 from duobus.cluster.proxy.via_link import BorrowedViaLink, RemoteViaLink, demand_same
@@ -60,9 +61,6 @@ if TYPE_CHECKING:
 
 #: In the properties of open: a connection that another server has made for a client. Its links are proxied no more.
 PROXIED: Final = "com.duobus:passed-by"
-#: How long an attach waits for an entity that moves, and between two looks, in seconds.
-MOVING_S: Final = 1.5
-_LOOK_S: Final = 0.02
 #: Tokens that are kept to be shown to owners: those put last.
 TOKENS_MAX: Final = 100
 
@@ -187,8 +185,11 @@ class ClusterRouter:
         upstream = self.upstream(where)
         if link.is_sender and not address.is_management:
             demand_same(peer, link.session, address.path, upstream)
-        proxied = ProxiedLink(peer, link, address.segments(), self._owners)
-        proxied.is_entity = not address.is_management
+        proxied = (
+            ProxiedLink(peer, link, address.segments(), self._owners)
+            if address.is_management
+            else ProxiedEntityLink(peer, link, address, self._owners, self.upstream)
+        )
         peer.add_endpoint(link, proxied)
         upstream.attach(proxied)
         return True
@@ -298,10 +299,10 @@ class ClusterRouter:
 
     async def _await_owner(self, link: Link, address: Address, again: Callable[[], None]) -> None:
         """Attach once the entity has an owner: a refusal would have the client wait for longer, and try again."""
-        for _ in range(round(MOVING_S / _LOOK_S)):
+        for _ in range(round(MOVING_S / LOOK_S)):
             if self._owners.where(self._peer.namespace or "", address.key) != MOVING or self._peer.is_gone:
                 break
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(LOOK_S)
         if not self._peer.is_gone and link.remote is not None:
             again()
             self._peer.write_soon()

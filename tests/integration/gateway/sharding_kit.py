@@ -41,6 +41,9 @@ class Front:
     def sharded_entity_of(self, namespace: str, key: str) -> ShardedEntityMap | None:
         return self.sharded_entity if (namespace, key) == ("ns", "q") else None
 
+    def home_of(self, namespace: str, key: str) -> None:
+        return None
+
     def address_of(self, store_id: int) -> str:
         return MOVING if store_id in self.away else f"127.0.0.1:{self._owners[store_id].port('amqp')}"
 

@@ -8,14 +8,30 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from azure.servicebus._pyamqp._decode import decode_payload
 
-from duobus.amqp import ACCEPTED, LinkAttached, LinkDetached, LinkFlow, Rejected, Session, Source, Target, Transfers
-from duobus.cluster.proxy.link import ProxiedSession
+from duobus.amqp import (
+    ACCEPTED,
+    Coordinator,
+    Dispositions,
+    LinkAttached,
+    LinkDetached,
+    LinkFlow,
+    Rejected,
+    Session,
+    Source,
+    Target,
+    Transfers,
+)
+from duobus.cluster.proxy import entity_link
+from duobus.cluster.proxy.link import ProxiedLink, ProxiedSession
 from duobus.cluster.router import HERE, MOVING, UNKNOWN, ClusterRouter
 from duobus.codec import BATCH_FORMAT, Symbol, build_message, scan
+from duobus.errors import DetachForced
+from duobus.gateway.amqp.links import incoming_link
 from duobus.model.descriptions import QueueDescription
 from duobus.server.composition import Server
 from kits.gateway import Client, TcpStream, in_loop, message, serving, settled
@@ -33,6 +49,7 @@ class Elsewhere:
         self.context = None
         self.proxied_links = 0
         self.proxied_messages = 0
+        self.entity_id = 1
         self.answer = UNKNOWN if owner is None else f"127.0.0.1:{owner.port('amqp')}"
         self.looked = 0
         self.after: str | None = None
@@ -43,6 +60,9 @@ class Elsewhere:
 
     def sharded_entity_of(self, namespace: str, key: str) -> None:
         return None
+
+    def home_of(self, namespace: str, key: str) -> tuple[int, str]:
+        return self.entity_id, self.answer
 
     def address_of(self, store_id: int) -> str:
         return self.answer
@@ -69,7 +89,8 @@ class Room:
 @asynccontextmanager
 async def router() -> AsyncIterator[Room]:
     queue = QueueDescription(name="q", max_delivery_count=10)
-    async with serving(QueueDescription(name="own")) as first, serving(queue) as owner:
+    sessions = QueueDescription(name="s", requires_session=True)
+    async with serving(QueueDescription(name="own")) as first, serving(queue, sessions) as owner:
         elsewhere = Elsewhere(first, owner)
         first.amqp.router_of = partial(ClusterRouter, owners=elsewhere)
         client = Client(await TcpStream.connect(first.port("amqp") or 0))
@@ -174,19 +195,236 @@ async def test_what_a_lost_client_held_is_the_owner_s_again_at_once() -> None:
         await again.receive(receiver)
 
 
+def _cut(server: Server) -> None:
+    """Every connection to a server ends."""
+    for peer in list(server.amqp.peers):
+        peer.abort()
+
+
+def _hold(server: Server) -> None:
+    """A server reads nothing more of what it is sent."""
+    for peer in server.amqp.peers:
+        assert peer._transport is not None
+        peer._transport.pause_reading()  # type: ignore[attr-defined]
+
+
+def _holds(room: Room) -> bool:
+    """Whether the client has messages of the owner that are not settled, as far as the server of the client knows."""
+    (peer,) = room.first.amqp.peers
+    links = [link for _, link in peer.endpoints() if isinstance(link, ProxiedLink)]
+    return any(link.session is not None and link.session.holds for link in links)
+
+
+def _carried(room: Room) -> int:
+    """Bytes of messages that the server of the client holds for it."""
+    (peer,) = room.first.amqp.peers
+    return peer._carried
+
+
 @in_loop
-async def test_links_end_with_the_way_to_the_owner_and_can_be_attached_again() -> None:
+async def test_a_receiving_link_that_holds_a_message_ends_with_the_way_to_the_owner_and_can_be_attached_again() -> None:
     async with router() as room:
         sender = await room.client.sender("q")
+        await room.client.send(sender, b"m")
+        receiver = await room.client.receiver("q", credit=1)
         own = await room.client.sender("own")
-        for peer in list(room.owner.amqp.peers):
-            peer.abort()
-        event = await room.client.wait(LinkDetached, lambda event: event.link is sender)
+        await room.client.receive(receiver)
+        _cut(room.owner)
+        event = await room.client.wait(LinkDetached, lambda event: event.link is receiver)
         assert event.error is not None
         assert event.error.condition == DETACH_FORCED
         assert own.is_attached
+        receiver = await room.client.receiver("q", credit=1)
+        await room.client.receive(receiver)
+
+
+@in_loop
+async def test_a_receiving_link_that_holds_nothing_stays_with_its_credit_when_the_way_to_the_owner_ends() -> None:
+    async with router() as room:
+        sender, receiver = await room.client.sender("q"), await room.client.receiver("q", credit=5)
+        await room.client.send(sender, b"0")
+        delivery_id, _ = await room.client.receive(receiver)
+        receiver.settle(delivery_id, delivery_id, ACCEPTED)
+        await room.client.flush()
+        await settled(lambda: not _holds(room))
+        _cut(room.owner)
+        await settled(lambda: room.elsewhere.proxied_links == 4)
+        for number in (1, 2):
+            await room.client.send(sender, b"%d" % number)
+            delivery_id, payload = await room.client.receive(receiver)
+            assert payload[-1:] == b"%d" % number
+            receiver.settle(delivery_id, delivery_id, ACCEPTED)
+        await room.client.flush()
+        await settled(lambda: _numbers(room.owner)[0] == 0)
+        assert receiver.is_attached
+        # Two of the five are left.
+        receiver.grant(receiver.credit, drain=True)
+        await room.client.flush()
+        await room.client.wait(LinkFlow, lambda event: event.link is receiver)
+        assert receiver.credit == 0
+
+
+@in_loop
+async def test_a_drain_of_a_receiving_link_is_answered_by_the_next_owner() -> None:
+    async with router() as room:
+        receiver = await room.client.receiver("q", credit=5)
+        owner, room.elsewhere.answer = room.elsewhere.answer, MOVING
+        _cut(room.owner)
+        await settled(lambda: not room.owner.amqp.peers)
+        receiver.grant(5, drain=True)
+        await room.client.flush()
+        room.elsewhere.answer = owner
+        await room.client.wait(LinkFlow, lambda event: event.link is receiver)
+        assert receiver.credit == 0
+
+
+@in_loop
+async def test_a_receiver_of_a_session_ends_with_the_way_to_the_owner() -> None:
+    async with router() as room:
+        source = Source(address="s", filter={Symbol("com.microsoft:session-filter"): "one"})
+        receiver = room.client.session.attach_receiver("session", source, Target(address="c"))
+        await room.client.wait(LinkAttached, lambda event: event.link is receiver)
+        _cut(room.owner)
+        await room.client.wait(LinkDetached, lambda event: event.link is receiver)
+
+
+@in_loop
+async def test_a_sending_link_stays_when_the_way_to_the_owner_ends() -> None:
+    async with router() as room:
         sender = await room.client.sender("q")
+        assert await room.client.send(sender, b"0") == ACCEPTED
+        _cut(room.owner)
+        await settled(lambda: room.elsewhere.proxied_links == 2)
+        assert await room.client.send(sender, b"1") == ACCEPTED
+        assert sender.is_attached
+        assert _numbers(room.owner)[0] == 2
+        await settled(lambda: _carried(room) == 0)
+
+
+@in_loop
+async def test_a_sending_link_stays_when_the_owner_gives_the_link_up() -> None:
+    async with router() as room:
+        sender = await room.client.sender("q")
+        (peer,) = room.owner.amqp.peers
+        for link, _ in list(peer.endpoints()):
+            peer.detach(link, DetachForced("It moves."), "q")
+        peer.write_soon()
+        await settled(lambda: room.elsewhere.proxied_links == 2)
         assert await room.client.send(sender, b"m") == ACCEPTED
+        assert sender.is_attached
+
+
+@in_loop
+async def test_what_a_lost_owner_has_not_answered_is_rejected_as_unknown_and_the_link_goes_on() -> None:
+    async with router() as room:
+        sender = await room.client.sender("q")
+        _hold(room.owner)
+        first = sender.send_one(b"tag", message(b"m"), False)
+        await room.client.flush()
+        await settled(lambda: room.elsewhere.proxied_messages == 1)
+        assert _carried(room) > 0
+        _cut(room.owner)
+        event = await room.client.wait(Dispositions, lambda event: event.ranges[0][0] == first)
+        outcome = event.ranges[0][3]
+        assert isinstance(outcome, Rejected)
+        assert outcome.error is not None
+        assert outcome.error.condition == "com.microsoft:timeout"
+        assert _carried(room) == 0
+        assert await room.client.send(sender, b"m") == ACCEPTED
+
+
+@in_loop
+async def test_what_is_sent_while_there_is_no_owner_waits_for_the_next_one_in_order() -> None:
+    async with router() as room:
+        sender = await room.client.sender("q")
+        owner, room.elsewhere.answer = room.elsewhere.answer, MOVING
+        _cut(room.owner)
+        await settled(lambda: not room.owner.amqp.peers)
+        with patch.object(incoming_link, "CREDIT", 4):
+            first = 0
+            for number in range(10):
+                first = sender.send_one(b"%d" % number, message(b"%d" % number), False)
+                await room.client.flush()
+            await settled(lambda: _carried(room) > 0)
+            room.elsewhere.answer = owner
+            answered = 0
+            while answered < 10:
+                event = await room.client.wait(Dispositions, lambda event: event.role)
+                answered += sum(last - low + 1 for low, last, _, state in event.ranges if state == ACCEPTED)
+        assert sender.is_attached
+        assert _carried(room) == 0
+        assert first == 9
+        receiver = await room.client.receiver("q", credit=10)
+        got: list[bytes] = []
+        while len(got) < 10:
+            event = await room.client.wait(Transfers, lambda event: event.link is receiver)
+            got += [payload[-1:] for payload in event.payloads]
+        assert got == [b"%d" % number for number in range(10)]
+
+
+@in_loop
+async def test_a_sending_link_ends_when_there_is_no_next_owner() -> None:
+    async with router() as room:
+        sender = await room.client.sender("q")
+        room.elsewhere.answer = MOVING
+        with patch.object(entity_link, "MOVING_S", 0.1):
+            _cut(room.owner)
+            await settled(lambda: not room.owner.amqp.peers)
+            sender.send_one(b"tag", message(b"m"), False)
+            await room.client.flush()
+            event = await room.client.wait(LinkDetached, lambda event: event.link is sender)
+        assert event.error is not None
+        assert event.error.condition == DETACH_FORCED
+        assert "has no other server now" in str(event.error.description)
+        assert _carried(room) == 0
+
+
+@in_loop
+async def test_a_sending_link_does_not_stay_twice_in_a_row() -> None:
+    async with router() as room:
+        sender = await room.client.sender("q")
+        _cut(room.owner)
+        await settled(lambda: room.elsewhere.proxied_links == 2)
+        _cut(room.owner)
+        await room.client.wait(LinkDetached, lambda event: event.link is sender)
+
+
+@in_loop
+async def test_a_sending_link_does_not_go_on_at_another_entity_of_its_name() -> None:
+    async with router() as room:
+        sender = await room.client.sender("q")
+        room.elsewhere.entity_id += 1
+        _cut(room.owner)
+        event = await room.client.wait(LinkDetached, lambda event: event.link is sender)
+        assert event.error is not None
+        assert event.error.condition == DETACH_FORCED
+
+
+@in_loop
+async def test_a_sending_link_of_a_client_that_does_transactions_ends_with_the_way_to_the_owner() -> None:
+    async with router() as room:
+        coordinator = room.client.session.attach_sender("c", Source(address="c"), Coordinator())
+        await room.client.wait(LinkAttached, lambda event: event.link is coordinator)
+        sender = await room.client.sender("q")
+        _cut(room.owner)
+        await room.client.wait(LinkDetached, lambda event: event.link is sender)
+
+
+@in_loop
+async def test_a_client_that_goes_while_there_is_no_owner_leaves_nothing_behind() -> None:
+    async with router() as room:
+        sender = await room.client.sender("q")
+        room.elsewhere.answer = MOVING
+        _cut(room.owner)
+        await settled(lambda: not room.owner.amqp.peers)
+        sender.send_one(b"tag", message(b"m"), False)
+        sender.detach()
+        await room.client.flush()
+        await room.client.wait(LinkDetached, lambda event: event.link is sender)
+        await settled(lambda: _carried(room) == 0)
+        (peer,) = room.first.amqp.peers
+        await settled(lambda: not peer._tasks)
+        assert not list(peer.endpoints())
 
 
 @in_loop

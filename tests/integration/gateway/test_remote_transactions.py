@@ -63,6 +63,9 @@ class Map:
     def sharded_entity_of(self, namespace: str, key: str) -> None:
         return None
 
+    def home_of(self, namespace: str, key: str) -> None:
+        return None
+
     def address_of(self, store_id: int) -> str:
         return UNKNOWN
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import uuid
 from typing import Any
+from unittest.mock import patch
 
-from sharding_kit import ShardedRoom, sharded_entities
+from sharding_kit import ShardedRoom, names_in, sharded_entities
 
 from duobus.amqp import (
     ACCEPTED,
+    Coordinator,
     Dispositions,
     Link,
     LinkAttached,
@@ -21,6 +23,7 @@ from duobus.amqp import (
     Transfers,
 )
 from duobus.broker import slot_of, string_key
+from duobus.cluster.sharding import sender as sharded_sender
 from duobus.cluster.sharding.link import ShardedLink
 from duobus.codec import BATCH_FORMAT, Symbol, build_message
 from duobus.model.descriptions import RECEIVE_DISABLED
@@ -264,6 +267,114 @@ async def test_a_receiver_that_holds_messages_of_a_lost_owner_is_told_to_come_ag
         event = await room.client.wait(LinkDetached, lambda event: event.link is receiver)
         assert event.error is not None
         assert event.error.condition == DETACH_FORCED
+
+
+def _lose(room: ShardedRoom, *numbers: int) -> None:
+    """The servers of these stores are gone."""
+    room.about.away = set(numbers)
+    for number in numbers:
+        for peer in list(room.owners[number].amqp.peers):
+            peer.abort()
+
+
+def _outcome_of(room: ShardedRoom, delivery_id: int) -> Any:
+    return room.client.wait(Dispositions, lambda event: event.role and event.ranges[0][0] == delivery_id)
+
+
+@in_loop
+async def test_what_a_lost_owner_has_not_answered_is_rejected_as_unknown_and_the_sharded_link_goes_on() -> None:
+    async with sharded_entities() as room:
+        sender = await _sender_to_both(room)
+        for peer in room.owners[2].amqp.peers:
+            peer._transport.pause_reading()  # type: ignore[union-attr]
+        first = sender.send_one(b"tag", _keyed(names_in(room, 1)[0]), False)
+        await room.client.flush()
+        await settled(lambda: room.about.proxied_messages == 1)
+        _lose(room, 2)
+        outcome = (await _outcome_of(room, first)).ranges[0][3]
+        assert isinstance(outcome, Rejected)
+        assert str(outcome.error.condition) == "com.microsoft:timeout"
+        assert await _put(room, sender, _keyed(names_in(room, 0)[0])) == ACCEPTED
+        assert sender.is_attached
+        assert [peer._carried for peer in room.front.amqp.peers] == [0]
+
+
+@in_loop
+async def test_a_message_whose_shard_has_lost_its_owner_waits_for_the_next_one() -> None:
+    async with sharded_entities() as room:
+        sender = await _sender_to_both(room)
+        _lose(room, 2)
+        await settled(lambda: not room.owners[2].amqp.peers)
+        first = sender.send_one(b"tag", _keyed(names_in(room, 1)[0]), False)
+        await room.client.flush()
+        await settled(lambda: any(one.owes for one in _sharded_links(room)))
+        room.about.away = set()
+        assert (await _outcome_of(room, first)).ranges[0][3] == ACCEPTED
+        assert room.numbers() == [0, 1]
+
+
+@in_loop
+async def test_a_message_is_refused_when_its_shard_gets_no_owner() -> None:
+    async with sharded_entities() as room:
+        sender = await _sender_to_both(room)
+        with patch.object(sharded_sender, "MOVING_S", 0.1):
+            _lose(room, 2)
+            await settled(lambda: not room.owners[2].amqp.peers)
+            outcome = await _put(room, sender, _keyed(names_in(room, 1)[0]))
+        assert isinstance(outcome, Rejected)
+        assert str(outcome.error.condition) == "com.microsoft:server-busy"
+        # From now on it is refused at once.
+        assert isinstance(await _put(room, sender, _keyed(names_in(room, 1)[0])), Rejected)
+        assert [peer._carried for peer in room.front.amqp.peers] == [0]
+
+
+@in_loop
+async def test_a_message_without_a_key_waits_when_no_shard_has_an_owner() -> None:
+    async with sharded_entities() as room:
+        sender = await _sender_to_both(room)
+        _lose(room, 1, 2)
+        await settled(lambda: not room.owners[1].amqp.peers and not room.owners[2].amqp.peers)
+        first = sender.send_one(b"tag", build_message(["id"], data=b"m"), False)
+        await room.client.flush()
+        await settled(lambda: any(one.owes for one in _sharded_links(room)))
+        room.about.away = {1}
+        assert (await _outcome_of(room, first)).ranges[0][3] == ACCEPTED
+        assert room.numbers() == [0, 1]
+
+
+@in_loop
+async def test_a_sharded_link_of_a_client_that_does_transactions_ends_when_an_owner_is_lost_with_a_message() -> None:
+    async with sharded_entities() as room:
+        coordinator = room.client.session.attach_sender("c", Source(address="c"), Coordinator())
+        await room.client.wait(LinkAttached, lambda event: event.link is coordinator)
+        sender = await _sender_to_both(room)
+        for peer in room.owners[2].amqp.peers:
+            peer._transport.pause_reading()  # type: ignore[union-attr]
+        sender.send_one(b"tag", _keyed(names_in(room, 1)[0]), False)
+        await room.client.flush()
+        await settled(lambda: room.about.proxied_messages == 1)
+        _lose(room, 2)
+        assert (await _refusal(room, sender))[0] == DETACH_FORCED
+
+
+@in_loop
+async def test_a_receiver_that_holds_nothing_of_a_lost_owner_stays_and_receives_from_the_others() -> None:
+    async with sharded_entities() as room:
+        sender = await _sender_to_both(room)
+        receiver = await room.client.receiver("q", credit=10)
+        await settled(lambda: all(len(one.open_branches) == 2 for one in _sharded_links(room)))
+        for number in range(4):
+            await room.client.send(sender, b"%d" % number)
+        for delivery_id, _ in await _take(room, receiver, 4):
+            receiver.settle(delivery_id, delivery_id, ACCEPTED)
+        await room.client.flush()
+        await settled(lambda: room.numbers() == [0, 0])
+        await settled(lambda: not any(part.session.holds for one in _sharded_links(room) for part in one.parts()))  # type: ignore[union-attr]
+        _lose(room, 2)
+        await settled(lambda: not room.owners[2].amqp.peers)
+        await room.client.send(sender, b"m")
+        await _take(room, receiver, 1)
+        assert receiver.is_attached
 
 
 async def _sender_to_both(room: ShardedRoom) -> Link:

@@ -25,8 +25,8 @@ _MASK: Final = 0xFFFFFFFF
 class Answered(Protocol):
     """Who counts what it has proxied."""
 
-    def settled(self, state: Any) -> None:
-        """The owner has said what became of one delivery."""
+    def settled(self, number: int, state: Any) -> None:
+        """So many deliveries have an answer: the owner's, or that nobody knows what became of them."""
 
 
 class _Sent(NamedTuple):
@@ -72,6 +72,11 @@ class ProxiedSession:
         """Whether the owner has not settled all that the client has sent."""
         return bool(self._sent)
 
+    @property
+    def holds(self) -> bool:
+        """Whether the client has messages of the owner that it has not settled, or whose settlement has no answer."""
+        return bool(self._given)
+
     def note_sent(self, owner_id: int, client_id: int, payloads: list[bytes], counter: Answered | None = None) -> int:
         """The client's deliveries from ``client_id`` on have gone to the owner from ``owner_id`` on; their bytes."""
         number = len(payloads)
@@ -88,7 +93,19 @@ class ProxiedSession:
 
     def owner_settles(self, first: int, last: int, state: Any) -> int:
         """The owner has settled what the client has sent; return the bytes that are under way no more."""
-        found = self._sent.of_owner(first, last)
+        return self._settle(self._sent.of_owner(first, last), state)
+
+    def give_up(self, counter: Answered, state: Any) -> int:
+        """Nobody will say any more what became of all that is counted here; return the bytes that were under way."""
+        found: list[Stretch] = []
+        for run, parts in self._sizes.items():
+            for first, sizes, whose in parts:
+                if whose is counter:
+                    here = (run.here + first) & _MASK
+                    found += self._sent.of_client(here, (here + len(sizes) - 1) & _MASK)
+        return self._settle(found, state)
+
+    def _settle(self, found: list[Stretch], state: Any) -> int:
         for low, high in ranges((one.here, one.number) for one in found):
             self.client.disposition(True, low, high, state, True)
         size = 0
@@ -108,9 +125,8 @@ class ProxiedSession:
             start = max(0, stretch.start - first)
             part = sizes[start : max(start, end - first)]
             size += sum(part)
-            if counter is not None:
-                for _ in part:
-                    counter.settled(state)
+            if counter is not None and part:
+                counter.settled(len(part), state)
         return size
 
     def owner_answers(self, first: int, last: int, state: Any) -> None:
@@ -294,18 +310,25 @@ class ProxiedLink(Endpoint):
     def transfers(self, event: Transfers) -> None:
         """Pass on what came in one read."""
         uplink, session = self.uplink, self.session
-        number = len(event.payloads)
         if event.state is not None:
             if self._peer.router.send_via(self.link, event):
                 # The owner counts on a credit that this delivery has used up here.
                 self.owner_flow()
             else:
                 self._in_state(event)
-            return
-        if uplink is None or session is None or uplink.credit < number:
-            error = DetachForced(f"'{self.path}' takes nothing more for now. Attach again.")
-            self._peer.detach(self.link, error, self.path)
-            return
+        elif uplink is None or session is None or uplink.credit < len(event.payloads):
+            self._no_room_for(event)
+        else:
+            self._pass_to_owner(uplink, session, event)
+
+    def _no_room_for(self, event: Transfers) -> None:
+        """The owner has no credit for what came."""
+        del event
+        error = DetachForced(f"'{self.path}' takes nothing more for now. Attach again.")
+        self._peer.detach(self.link, error, self.path)
+
+    def _pass_to_owner(self, uplink: Link, session: ProxiedSession, event: Transfers) -> None:
+        number = len(event.payloads)
         if event.message_format == BATCH_FORMAT:
             first = uplink.session.next_delivery_id
             for payload in event.payloads:
@@ -315,7 +338,7 @@ class ProxiedLink(Endpoint):
             self._tag(number)
             first = uplink.send_run(self._prefix, start, [b""] * number, event.payloads, event.settled)
         if not event.settled:
-            self._peer.note_bytes(session.note_sent(first, event.first_delivery_id, event.payloads))
+            self._peer.note_bytes(self._note_sent(session, first, event))
         self._owners.proxied_messages += number
         self._write()
 
@@ -350,7 +373,7 @@ class ProxiedLink(Endpoint):
         self._write()
 
     def _note_sent(self, session: ProxiedSession, owner_id: int, event: Transfers) -> int:
-        """One delivery of a transaction has gone to the owner; its bytes."""
+        """Deliveries have gone to the owner; their bytes."""
         return session.note_sent(owner_id, event.first_delivery_id, event.payloads)
 
     def refused(self, event: TransferRefused) -> None:

@@ -242,8 +242,8 @@ class UpstreamConnection(ServerConnection):
         pair = self._by_owner.pop(event.session, None)
         if pair is not None:
             self._sessions.pop(pair.client, None)
-            self._give_back(pair.sent_bytes)
             self._lose([proxied for proxied in self._proxied() if proxied.session is pair], "it has ended the session")
+            self._give_back(pair.sent_bytes)
 
     def _put_tokens(self) -> None:
         """Show every token that was not shown yet; the owner looks at them before it looks at what follows."""
@@ -309,13 +309,14 @@ class UpstreamConnection(ServerConnection):
         """The connection is gone: so are all links that were passed over it."""
         lost = self._proxied() + self._waiting
         self._waiting = []
-        self._give_back(sum(pair.sent_bytes for pair in self._sessions.values()))
-        self._sessions.clear()
-        self._by_owner.clear()
         if self.coordinator is not None:
             self.coordinator.lost()
         if not self._peer.is_gone:
             self._lose(lost, text)
+        # Links that stay have given back what was sent on them.
+        self._give_back(sum(pair.sent_bytes for pair in self._sessions.values()))
+        self._sessions.clear()
+        self._by_owner.clear()
 
     def _give_back(self, size: int) -> None:
         if size and not self._peer.is_gone:

@@ -3,8 +3,8 @@
 The server that the client is connected to is the entity's front: it makes a *shard link* to the owner of each shard,
 itself among them, over the connections that it has in the client's name (decisions 0024, 0029). A shard without an
 owner is left out and looked for again at every tick; so the loss of a store or a server takes from the entity what lies
-there, and nothing else. When a shard link ends while something of the client is under way on it, the client's link
-ends, too: the outcome is not known, and the client attaches again and goes on with the shards that are there.
+there, and nothing else. When a shard link ends that has given the client something, the client's link ends, too: the
+client attaches again and goes on with the shards that are there. A link on which a client sends goes on.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from duobus.amqp import Error as AmqpError
 from duobus.cluster.proxy.link import ProxiedLink, ProxiedSession
 from duobus.cluster.shards import ShardedEntityMap
 from duobus.errors import DetachForced, NotAllowed, NotImplementedYet, ServerBusy, ServiceBusError
+from duobus.gateway.amqp.attach import TRANSFER_DESTINATION
 from duobus.gateway.amqp.links.counting_link import TELLS
 from duobus.gateway.amqp.links.link import about_entity, summarize_attach
 from duobus.gateway.amqp.links.session_link import needs_session, wanted_session
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from duobus.cluster.proxy.upstream import UpstreamConnection
     from duobus.gateway.amqp.peer import Peer
 
-#: In the properties of an attach: messages are for another entity (Azure: transaction processing).
-TRANSFER_DESTINATION: Final = "com.microsoft:transfer-destination-address"
 #: How long an attach waits for the owner of any shard: they find each other within a lease and some beats.
 ATTACH_MS: Final = 5_000
 #: Why a shard link may end while the client's link goes on: its shard has another owner, or is just being made.
@@ -91,11 +90,10 @@ class ShardLink(ProxiedLink):
         is_open: The owner has accepted it.
         is_busy: Its owner has refused something for now; it gets no message in turn before the next tick.
         unanswered: What was sent on it and not answered.
-        was_used: Something has come on it that the client may still hold.
         granted: Credit that its owner has, and has neither used nor given back.
     """
 
-    __slots__ = ("address", "granted", "index", "is_busy", "is_open", "unanswered", "was_used", "whole")
+    __slots__ = ("address", "granted", "index", "is_busy", "is_open", "unanswered", "whole")
 
     def __init__(self, whole: ShardedLink, index: int, address: str) -> None:
         super().__init__(whole.peer, whole.link, whole.segments, whole.owners)
@@ -105,14 +103,18 @@ class ShardLink(ProxiedLink):
         self.is_busy = False
         self.is_open = False
         self.unanswered = 0
-        self.was_used = False
         self.granted = 0
 
-    def settled(self, state: Any) -> None:
-        """See passing_links.Answered."""
-        self.unanswered -= 1
+    def settled(self, number: int, state: Any) -> None:
+        """See Answered."""
+        self.unanswered -= number
         if isinstance(state, Rejected) and state.error is not None:
             self.is_busy = self.is_busy or str(state.error.condition) == ServerBusy.condition
+
+    @property
+    def can_reach(self) -> bool:
+        """Whether what is sent on it can reach the owner, as far as this server knows."""
+        return self.uplink is not None and self._upstream is not None and not self._upstream.is_gone
 
     def does(self, coordinator: object) -> bool:
         """Whether this is the coordinator of its owner."""
@@ -405,7 +407,7 @@ class ShardedLink(ShardedEndpoint):
             return
         if error is not None and str(error.condition) not in ROUTING:
             self._end(str(error.condition), error.description, error.info)
-        elif shard_link.unanswered or shard_link.was_used or self.is_waiting_on(shard_link.index):
+        elif not self.outlives(shard_link):
             self._end_with(DetachForced(f"A part of '{self._address.path}' moves to another server. Attach again."))
         elif not self._is_accepted:
             self._accept(is_late=False)
@@ -425,9 +427,7 @@ class ShardedLink(ShardedEndpoint):
         """Those whose owner has accepted them, in order."""
         found = (self.branches.get(index) for index in range(len(self.sharded_entity.shares)))
         return [
-            shard_link
-            for shard_link in found
-            if shard_link is not None and shard_link.is_open and shard_link.uplink is not None
+            shard_link for shard_link in found if shard_link is not None and shard_link.is_open and shard_link.can_reach
         ]
 
     # -- to be said by the direction ----------------------------------------------------------------------------
@@ -442,10 +442,9 @@ class ShardedLink(ShardedEndpoint):
     def given(self, shard_link: ShardLink, event: Transfers) -> None:
         """A shard has given messages."""
 
-    def is_waiting_on(self, index: int) -> bool:
-        """Whether something of the client waits for a shard."""
-        del index
-        return False
+    def outlives(self, shard_link: ShardLink) -> bool:
+        """Whether the client's link goes on, though a shard link has ended."""
+        raise NotImplementedError
 
     def owner_flow(self) -> None:
         """See ProxiedLink; its shard links hear of owners."""

@@ -89,6 +89,10 @@ class ShardedReceiver(ShardedLink):
                 uplink.told = 0
         self.match()
 
+    def outlives(self, shard_link: ShardLink) -> bool:
+        """See ShardedLink; locks of what the client holds of the shard have ended, which a detached link tells it."""
+        return shard_link.session is None or not shard_link.session.holds
+
     def shard_gone(self) -> None:
         """See ShardedLink: what it had is free again."""
         self.match()
@@ -110,7 +114,6 @@ class ShardedReceiver(ShardedLink):
         """A shard has given messages, and they are on their way to the client."""
         number = len(event.payloads)
         shard_link.granted = max(0, shard_link.granted - number)
-        shard_link.was_used = shard_link.was_used or not event.settled
         self._doubtful.pop(shard_link.index, None)
 
     def resume(self) -> None:

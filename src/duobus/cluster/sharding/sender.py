@@ -7,26 +7,33 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from duobus.amqp import Rejected, TransactionalState, Transfers
+from duobus.cluster.proxy.entity_link import MOVING_S
 from duobus.cluster.sharding.link import ShardedLink, ShardLink
 from duobus.cluster.sharding.shard_choice import ANY, shard_of, shard_of_batch, shard_via, shard_via_of_batch
 from duobus.cluster.shards import ShardedEntityMap
 from duobus.codec import BATCH_FORMAT
-from duobus.errors import ServiceBusError, StoreUnavailable
+from duobus.errors import OutcomeUnknown, ServiceBusError, StoreUnavailable
 from duobus.gateway.amqp.links.incoming_link import CREDIT
 
 _MASK: Final = 0xFFFFFFFF
 
 
 class _PendingSend:
-    """Deliveries of the client that wait for the credit of one owner."""
+    """Deliveries of the client that wait for the credit of one owner, that of any shard or that of their key's."""
 
-    __slots__ = ("ids", "is_batch", "payloads", "settled")
+    __slots__ = ("has_key", "ids", "is_batch", "payloads", "settled")
 
-    def __init__(self, ids: list[int], payloads: list[bytes], *, settled: bool, is_batch: bool) -> None:
+    def __init__(self, ids: list[int], payloads: list[bytes], *, settled: bool, is_batch: bool, has_key: bool) -> None:
+        self.has_key = has_key
         self.ids = ids
         self.payloads = payloads
         self.settled = settled
         self.is_batch = is_batch
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of them."""
+        return sum(map(len, self.payloads))
 
 
 class ShardedSender(ShardedLink):
@@ -34,13 +41,18 @@ class ShardedSender(ShardedLink):
 
     The client has as much credit as the share with the most, so that one that is slow does not hold up the others;
     what is sent to a slow one waits here, and is part of that credit.
+
+    When a shard's owner is lost, deliveries that it has not answered are rejected, for nobody knows whether they are
+    stored. What has a key of that shard waits for the next owner, for MOVING_S at most; what has none goes elsewhere.
     """
 
-    __slots__ = ("_number", "_turn", "_waiting")
+    __slots__ = ("_gone_ms", "_number", "_turn", "_waiting")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._waiting: dict[int, deque[_PendingSend]] = {}
+        # Shards that had an owner a moment ago, and when that was lost.
+        self._gone_ms: dict[int, int] = {}
         self._number = 0
         self._turn = -1
 
@@ -64,7 +76,9 @@ class ShardedSender(ShardedLink):
             ids.append(delivery_id)
             payloads.append(payload)
         for share, (ids, payloads) in groups.items():
-            self._give(share, _PendingSend(ids, payloads, settled=event.settled, is_batch=is_batch))
+            self._give(
+                share, _PendingSend(ids, payloads, settled=event.settled, is_batch=is_batch, has_key=share != ANY)
+            )
         self.owners.proxied_messages += len(event.payloads)
         self.top_up()
 
@@ -119,13 +133,18 @@ class ShardedSender(ShardedLink):
     def _give(self, share: int, what: _PendingSend) -> None:
         # One whose owner was just found waits for its answer.
         shard_link = self._next(len(what.ids)) if share == ANY else self.branches.get(share)
-        if shard_link is None:
+        if shard_link is not None:
+            share = shard_link.index
+        elif share == ANY:
+            share = next(iter(self._gone_ms), ANY)
+        if shard_link is None and share not in self._gone_ms:
             self._reject(what.ids, what.settled, self._away(share))
             return
         self._number += len(what.ids)
-        self.peer.note_bytes(sum(map(len, what.payloads)))
-        self._waiting.setdefault(shard_link.index, deque()).append(what)
-        self._flush(shard_link)
+        self.peer.note_bytes(what.size)
+        self._waiting.setdefault(share, deque()).append(what)
+        if shard_link is not None:
+            self._flush(shard_link)
 
     def _next(self, number: int) -> ShardLink | None:
         """The next shard in turn that is well and has credit for so much; else the one with the most (PE4, PE17)."""
@@ -148,6 +167,42 @@ class ShardedSender(ShardedLink):
         for shard_link in self.branches.values():
             shard_link.is_busy = False
         super().tick(monotonic_ms)
+        for index, gone_ms in list(self._gone_ms.items()):
+            if monotonic_ms - gone_ms >= MOVING_S * 1000:
+                self._give_up(index)
+
+    def outlives(self, shard_link: ShardLink) -> bool:
+        """See ShardedLink; only a client that does transactions attaches again."""
+        index = shard_link.index
+        if self.peer.transactions.has_coordinators and (shard_link.unanswered or self._waiting.get(index)):
+            return False
+        if shard_link.session is not None and shard_link.unanswered:
+            error = OutcomeUnknown(
+                f"The server of a part of '{self.path}' went away with the message, which may be stored. Look, or send "
+                "it again."
+            )
+            state = Rejected(self.peer.error(error, self.path))
+            self.peer.note_bytes(-shard_link.session.give_up(shard_link, state))
+        if shard_link.is_open:
+            self._gone_ms[index] = self.peer.server.clock.monotonic_ms()
+        self._give_again(index)
+        return True
+
+    def _give_again(self, index: int) -> None:
+        """Have what waits for a shard that has no owner go elsewhere, or wait, or be refused."""
+        waiting = self._waiting.pop(index, deque())
+        self._number -= sum(len(what.ids) for what in waiting)
+        self.peer.note_bytes(-sum(what.size for what in waiting))
+        for what in waiting:
+            self._give(index if what.has_key else ANY, what)
+
+    def _give_up(self, index: int) -> None:
+        """Refuse what waits for a shard that has had no owner for too long, and has a key of it."""
+        del self._gone_ms[index]
+        if index not in self.branches:
+            self._give_again(index)
+            self.top_up()
+            self.peer.write_soon()
 
     def _flush(self, shard_link: ShardLink) -> None:
         """Pass on what waits for a shard, as far as its owner's credit goes."""
@@ -206,9 +261,9 @@ class ShardedSender(ShardedLink):
         self._flush(shard_link)
         self.top_up()
 
-    def is_waiting_on(self, index: int) -> bool:
+    def shard_gone(self) -> None:
         """See ShardedLink."""
-        return bool(self._waiting.get(index))
+        self.top_up()
 
     @property
     def owes(self) -> bool:
@@ -216,7 +271,7 @@ class ShardedSender(ShardedLink):
         return self._number > 0 or any(shard_link.unanswered for shard_link in self.branches.values())
 
     def _close(self) -> None:
-        size = sum(len(one) for waiting in self._waiting.values() for what in waiting for one in what.payloads)
+        size = sum(what.size for waiting in self._waiting.values() for what in waiting)
         self._waiting.clear()
         self._number = 0
         if size and not self.peer.is_gone:

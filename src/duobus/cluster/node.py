@@ -288,6 +288,9 @@ class ClusterNode:
                     told = str(error)
                     self._log.error("store not opened", store=store_id, reason=told)
                 await asyncio.sleep(_RETRY_S)
+            except Exception as error:  # noqa: BLE001 - a fault of ours must not leave the store unserved for good
+                self._log.error("store not opened for a fault of this program", store=store_id, error=repr(error))
+                await asyncio.sleep(_RETRY_S)
             else:
                 return
 

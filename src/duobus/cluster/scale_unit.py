@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from duobus.broker import fragment_host
 from duobus.broker.entities.namespace import Namespace
 from duobus.broker.entities.queue import Queue
 from duobus.broker.entities.topic import Subscription, Topic
@@ -167,23 +168,38 @@ class ClusteredScaleUnit(ScaleUnit):
                 self.topics.found(rows)
                 self.sharded_entities.idleness.adopted(self._of(broker.store_id), directory)
                 await broker.open()
+                self._forget_deleted(broker.store_id)
                 for row in queues:
                     await self._resume(row)
                 # A shard that is an intent is made below, with the subscriptions that the topic is to have by now.
                 await self.topics.resume(
                     [row for row in rows if row.kind in (TOPIC, SUBSCRIPTION) and not is_shard_to_make(row)]
                 )
+                for queue in self._of(broker.store_id):
+                    self._begin(queue)
             except BaseException:
                 self.drop(broker.store_id, "it could not be opened")
                 raise
-            for queue in self._of(broker.store_id):
-                self._begin(queue)
             if self.brokers.get(broker.store_id) is broker:
                 # It was not lost while it was opened.
                 self.adopted.add(broker.store_id)
             newest = self._newer(directory)
             await self.entity_moves.settle(newest.contents)
             await self.sharded_entities.see(newest, broker.store_id)
+
+    def _forget_deleted(self, store_id: int) -> None:
+        """Take away subscriptions that a store has no more: the server before has deleted them.
+
+        While the catalog is away, what is known of it may be older than the store.
+        """
+        for queue in self._of(store_id):
+            parts = queue.fragments
+            if isinstance(queue, Subscription) and any(
+                part.fragment is not None and queue.source_no not in part.fragment.sources for part in parts
+            ):
+                queue.topic.detach(queue)
+                for part in parts:
+                    fragment_host.forget_source(part, queue.source_no)
 
     def demand_own(self, broker: MessageBroker, contents: StoreContents) -> None:
         """See Watcher; another server may have changed the catalog, and told the store, after it was read here."""

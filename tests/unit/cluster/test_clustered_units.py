@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from clustered_kit import Owner
 
+from duobus.cluster.directory import Directory
 from duobus.cluster.scale_unit import SETTLE_S
 from duobus.errors import OperationTimeout, StoreUnavailable
 from duobus.model.descriptions import QueueDescription, SubscriptionDescription, TopicDescription
@@ -59,6 +60,30 @@ async def test_what_is_in_doubt_is_not_refused_because_another_store_came_here(h
     await asyncio.sleep(5)
     assert [type(error) for error in answers(sent)] == [OperationTimeout]
     _, box = receiver(second.queue(), 5)
+    await turns()
+    assert payloads(box) == [b"a"]
+
+
+@simulated
+async def test_a_store_is_served_though_a_subscription_was_deleted_since_the_catalog_was_read(hall: Hall) -> None:
+    """The catalog is away when another server gets the store, and what that server knows of the catalog is older."""
+    first, second, _ = await _two(hall)
+    topic = await first.unit.topics.create_topic("n", TopicDescription(name="t"))
+    for name in ("kept", "gone"):
+        await first.unit.topics.create_subscription("n", "t", SubscriptionDescription(name=name))
+    number = topic.fragments[0].store.store_id
+    second.unit.directory = Directory(hall.catalog.read())
+    await first.unit.topics.delete_subscription("n", "t", "gone")
+    first.unit.drop(number, "its lease has ended")
+    await second.adopt(number, reads=False)
+    assert number in second.unit.adopted
+    found = second.unit.namespace("n").topics["t"]
+    assert list(found.subscriptions) == ["kept"]
+    sent = batch(b"a")
+    found.send(sent)
+    await turns()
+    assert answers(sent) == [None]
+    _, box = receiver(found.subscriptions["kept"], 5)
     await turns()
     assert payloads(box) == [b"a"]
 

@@ -165,7 +165,7 @@ class ProxiedEntityLink(ProxiedLink):
             self._may_stay
             and self._is_open
             and self.link.is_attached
-            and not (holds or self._is_stopping or peer.is_gone or peer.transactions.has_coordinators)
+            and not (holds or self._is_stopping or peer.is_gone or self.is_transactional)
             and self._entity_id is not None
             and (self._looked_ms is None or now - self._looked_ms >= MOVING_S * 1000)
         )

@@ -305,6 +305,12 @@ class ProxiedLink(Endpoint):
             self.link.refuse(error.condition, error.description, error.info)
         self._peer.drop_endpoint(self.link)
 
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the client does transactions, or has done some at this owner: the coordinator may be gone first."""
+        upstream = self._upstream
+        return self._peer.transactions.has_coordinators or (upstream is not None and upstream.coordinator is not None)
+
     # -- from the client ----------------------------------------------------------------------------------------
 
     def transfers(self, event: Transfers) -> None:

@@ -174,7 +174,7 @@ class ShardedSender(ShardedLink):
     def outlives(self, shard_link: ShardLink) -> bool:
         """See ShardedLink; only a client that does transactions attaches again."""
         index = shard_link.index
-        if self.peer.transactions.has_coordinators and (shard_link.unanswered or self._waiting.get(index)):
+        if shard_link.is_transactional and (shard_link.unanswered or self._waiting.get(index)):
             return False
         if shard_link.session is not None and shard_link.unanswered:
             error = OutcomeUnknown(

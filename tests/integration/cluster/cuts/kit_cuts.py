@@ -17,6 +17,7 @@ from kit_cluster import LOCK_S, PAUSE_S, Cluster
 from kit_network import Network, NetworkedPostgres, running_network
 
 from kits.client_record import ClientRecord, Grant
+from kits.sdk_frames import is_mispaired, token_of
 
 #: Names of the ends of the network.
 POSTGRES: Final = "postgres"
@@ -208,6 +209,9 @@ class CutTraffic:
     def _complete(self, receiver: Any, name: str, found: list[ServiceBusReceivedMessage]) -> None:
         grants = [self.record.note(self._grant(name, message)) for message in found]
         for grant, message in zip(grants, found, strict=True):
+            if is_mispaired(message):
+                # To settle it would settle the other one. Its lock ends, and it comes again.
+                continue
             # The SDK waits for the outcome.
             receiver.complete_message(message)
             grant.settled_s = time.monotonic()
@@ -222,7 +226,7 @@ class CutTraffic:
             text,
             (name, message.sequence_number or 0),
             None if until is None else (until.timestamp() - LOCK_S, message.delivery_count or 0),
-            str(message.lock_token),
+            token_of(message),
             session=session,
             at_s=time.monotonic(),
         )

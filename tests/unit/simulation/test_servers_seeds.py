@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
+from duobus.broker import MessageBroker
+from duobus.cluster.directory import Directory
+from duobus.cluster.scale_unit import ClusteredScaleUnit
 from simulation.scenarios.servers import SERVERS, run
 
 #: Seeds that have found something: a store that was opened while it was given back; a session that was held when the
@@ -30,6 +35,21 @@ def test_no_message_is_lost_and_no_lock_shared_whatever_befalls_the_servers(seed
 @pytest.mark.parametrize("seed", FINDERS)
 def test_what_a_seed_of_servers_has_found_stays_mended(seed: int) -> None:
     assert run(seed).wrong == []
+
+
+def test_a_fault_of_the_program_while_a_store_is_opened_does_not_leave_it_unserved() -> None:
+    """It is logged, and opening is tried again: as long as the lease lasts no other server would do it."""
+    original, faults = ClusteredScaleUnit.adopt, iter((KeyError(24), RuntimeError("planted"), KeyError(7)))
+
+    async def adopt(self: ClusteredScaleUnit, broker: MessageBroker, directory: Directory) -> None:
+        fault = next(faults, None)
+        if fault is not None:
+            raise fault
+        await original(self, broker, directory)
+
+    with patch.object(ClusteredScaleUnit, "adopt", adopt):
+        assert run(3).wrong == []
+    assert next(faults, None) is None
 
 
 def test_the_same_seed_of_servers_gives_the_same_run() -> None:

@@ -355,7 +355,9 @@ class ClusterNode:
         """See OwnerDirectory."""
         home = self._unit.namespaces.get(namespace.lower())
         if home is not None and home.is_taken(key):
-            return HERE
+            row = self._unit.directory.row_of(namespace, key)
+            # What is sent while the store is being opened would be refused.
+            return MOVING if row is not None and self._unit.is_opening(row.slots[0].store_id) else HERE
         if (namespace.lower(), key) in self._unit.directory.sharded:
             return MOVING
         row = self._unit.directory.row_of(namespace, key)

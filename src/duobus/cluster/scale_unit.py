@@ -187,6 +187,10 @@ class ClusteredScaleUnit(ScaleUnit):
             await self.entity_moves.settle(newest.contents)
             await self.sharded_entities.see(newest, broker.store_id)
 
+    def is_opening(self, store_id: int) -> bool:
+        """Whether a store is this server's, and not all of it can be used yet."""
+        return store_id in self.brokers and store_id not in self.adopted
+
     def _forget_deleted(self, store_id: int) -> None:
         """Take away subscriptions that a store has no more: the server before has deleted them.
 

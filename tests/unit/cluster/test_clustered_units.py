@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from clustered_kit import Owner
 
+from duobus.broker import MessageBroker
 from duobus.cluster.directory import Directory
 from duobus.cluster.scale_unit import SETTLE_S
 from duobus.errors import OperationTimeout, StoreUnavailable
@@ -86,6 +88,25 @@ async def test_a_store_is_served_though_a_subscription_was_deleted_since_the_cat
     _, box = receiver(found.subscriptions["kept"], 5)
     await turns()
     assert payloads(box) == [b"a"]
+
+
+@simulated
+async def test_a_store_that_is_being_opened_is_not_there_yet(hall: Hall) -> None:
+    """Clients are led to it when what they send is taken."""
+    first, second, number = await _two(hall)
+    await first.unit.leave(number, "it moves")
+    told: list[tuple[bool, bool]] = []
+    original = MessageBroker.open
+
+    async def opened(broker: MessageBroker) -> None:
+        taken = second.unit.namespace("n").is_taken("q")
+        told.append((taken, second.unit.is_opening(number)))
+        await original(broker)
+
+    with patch.object(MessageBroker, "open", opened):
+        await second.adopt(number)
+    assert told == [(True, True)]
+    assert not second.unit.is_opening(number)
 
 
 @simulated

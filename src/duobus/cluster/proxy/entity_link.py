@@ -173,11 +173,12 @@ class ProxiedEntityLink(ProxiedLink):
     def _let_go(self) -> None:
         """Answer for an owner, and look for the next one."""
         peer = self._peer
-        if self.session is not None and not self.link.is_sender:
+        unanswered = [] if self.session is None else self.session.unanswered_of(self)
+        if self.session is not None and unanswered:
             error = OutcomeUnknown(
                 f"The server of '{self.path}' went away with the message, which may be stored. Look, or send it again."
             )
-            peer.note_bytes(-self.session.give_up(self, Rejected(peer.error(error, self.path))))
+            peer.note_bytes(-self.session.settle(unanswered, Rejected(peer.error(error, self.path))))
         self.uplink = self.session = self._upstream = None
         self._is_asking = False
         if self._is_open:

@@ -93,19 +93,20 @@ class ProxiedSession:
 
     def owner_settles(self, first: int, last: int, state: Any) -> int:
         """The owner has settled what the client has sent; return the bytes that are under way no more."""
-        return self._settle(self._sent.of_owner(first, last), state)
+        return self.settle(self._sent.of_owner(first, last), state)
 
-    def give_up(self, counter: Answered, state: Any) -> int:
-        """Nobody will say any more what became of all that is counted here; return the bytes that were under way."""
+    def unanswered_of(self, counter: Answered) -> list[Stretch]:
+        """What is counted here and the owner has not settled."""
         found: list[Stretch] = []
         for run, parts in self._sizes.items():
             for first, sizes, whose in parts:
                 if whose is counter:
                     here = (run.here + first) & _MASK
                     found += self._sent.of_client(here, (here + len(sizes) - 1) & _MASK)
-        return self._settle(found, state)
+        return found
 
-    def _settle(self, found: list[Stretch], state: Any) -> int:
+    def settle(self, found: list[Stretch], state: Any) -> int:
+        """Tell the client what became of deliveries of its own; return the bytes that are under way no more."""
         for low, high in ranges((one.here, one.number) for one in found):
             self.client.disposition(True, low, high, state, True)
         size = 0

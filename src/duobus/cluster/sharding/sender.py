@@ -182,7 +182,8 @@ class ShardedSender(ShardedLink):
                 "it again."
             )
             state = Rejected(self.peer.error(error, self.path))
-            self.peer.note_bytes(-shard_link.session.give_up(shard_link, state))
+            unanswered = shard_link.session.unanswered_of(shard_link)
+            self.peer.note_bytes(-shard_link.session.settle(unanswered, state))
         if shard_link.is_open:
             self._gone_ms[index] = self.peer.server.clock.monotonic_ms()
         self._give_again(index)

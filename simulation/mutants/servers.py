@@ -8,7 +8,7 @@ from typing import Any, Final
 from unittest import mock
 
 from duobus.cluster.leases import BEAT_MS, StoreLeases
-from duobus.cluster.proxy import entity_link
+from duobus.cluster.proxy import link
 from duobus.errors import ServerBusy
 from duobus.storage.catalog.leases import Exchange, MemoryLeases, NodeEntry
 from simulation.mutants.server_forwarding import CROSSING_BUGS
@@ -93,8 +93,8 @@ def former_time_not_told() -> Iterator[None]:
 
 @contextmanager
 def lost_send_refused() -> Iterator[None]:
-    """A client is told that a message was not taken which the lost owner of its entity may have stored."""
-    with mock.patch.object(entity_link, "OutcomeUnknown", ServerBusy):
+    """A client is told that a message was not taken which the lost owner of its entity, or shard, may have stored."""
+    with mock.patch.object(link, "OutcomeUnknown", ServerBusy):
         yield
 
 

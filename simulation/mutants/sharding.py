@@ -8,14 +8,14 @@ from itertools import count
 from typing import Any, Final
 from unittest import mock
 
-from duobus.cluster.sharding import sender, shard_choice
+from duobus.cluster.sharding import shard_choice
 from duobus.cluster.sharding.entities import ShardedEntities
 from duobus.cluster.sharding.idle import ShardIdleness, ToldIdle
 from duobus.cluster.sharding.sessions import SessionSearch
 from duobus.cluster.sharding.topics import ShardedTopicLife
-from duobus.errors import ServerBusy
 from duobus.model.address import sharded_entity_of
 from duobus.storage.catalog_rows import DELETING, INTENT, LIVE, EntityRow
+from simulation.mutants.servers import lost_send_refused
 
 
 @contextmanager
@@ -85,18 +85,11 @@ def idleness_not_taken_back() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def lost_send_of_a_shard_refused() -> Iterator[None]:
-    """A client is told that a message was not taken which the lost owner of its shard may have stored."""
-    with mock.patch.object(sender, "OutcomeUnknown", ServerBusy):
-        yield
-
-
 BUGS: Final[dict[str, Callable[[], Any]]] = {
     "session-at-any-owner": session_at_any_owner,
     "duplicates-by-turns": duplicates_by_turns,
     "subscription-missing-in-a-shard": subscription_missing_in_a_shard,
     "rule-changed-in-one-shard": rule_changed_in_one_shard,
     "idleness-not-taken-back": idleness_not_taken_back,
-    "lost-send-of-a-shard-refused": lost_send_of_a_shard_refused,
+    "lost-send-of-a-shard-refused": lost_send_refused,
 }

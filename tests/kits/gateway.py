@@ -68,10 +68,22 @@ async def serving(*queues: QueueDescription, **options: Any) -> AsyncIterator[Se
     try:
         yield server
     finally:
-        for peer in list(server.amqp.peers):
-            # Clients of tests do not wait for the server's close, so it need not wait for theirs.
-            peer.abort()
+        # Clients of tests do not wait for the server's close, so it need not wait for theirs.
+        cut(server)
         await server.stop()
+
+
+def cut(server: Server) -> None:
+    """Every connection to a server ends."""
+    for peer in list(server.amqp.peers):
+        peer.abort()
+
+
+def stop_reading(server: Server) -> None:
+    """A server reads nothing more of what it is sent."""
+    for peer in server.amqp.peers:
+        assert isinstance(peer._transport, asyncio.ReadTransport)
+        peer._transport.pause_reading()
 
 
 class TcpStream:

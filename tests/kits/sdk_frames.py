@@ -1,8 +1,8 @@
 """What the broker wrote into a message, where the SDK for Python takes it from a frame that may be another message's.
 
-A receiver of the SDK has a thread that keeps its connection alive, and every 5 seconds that thread reads, too, beside
-whoever receives. When both have a message at the same moment, the first may be given the frame of the second: its lock
-token and its delivery id. Settling it settles the other message.
+A receiver of the SDK has a thread that keeps its connection alive. Every 5 seconds that thread reads as well, beside
+the thread that receives. When both have a message at the same moment, the first may be given the frame of the second:
+its lock token and its delivery id. Settling it settles the other message.
 """
 
 from __future__ import annotations

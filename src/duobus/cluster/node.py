@@ -282,14 +282,13 @@ class ClusterNode:
                     # It may have been left while this waited for its turn.
                     if self.ownership.is_wanted(store_id, term):
                         await self._try_to_open(store_id, term)
-            except (StoreFailed, StoreTooNew, ServiceBusError) as error:
-                if str(error) != told:
-                    # Five times a second would bury everything else that is logged.
-                    told = str(error)
-                    self._log.error("store not opened", store=store_id, reason=told)
-                await asyncio.sleep(_RETRY_S)
             except Exception as error:  # noqa: BLE001 - a fault of ours must not leave the store unserved for good
-                self._log.error("store not opened for a fault of this program", store=store_id, error=repr(error))
+                is_expected = isinstance(error, (StoreFailed, StoreTooNew, ServiceBusError))
+                reason = str(error) if is_expected else f"a fault of this program: {error!r}"
+                if reason != told:
+                    # Five times a second would bury everything else that is logged.
+                    told = reason
+                    self._log.error("store not opened", store=store_id, reason=told)
                 await asyncio.sleep(_RETRY_S)
             else:
                 return

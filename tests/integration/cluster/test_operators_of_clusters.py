@@ -360,7 +360,7 @@ def test_a_drain_costs_each_client_one_attach_and_no_failure(labelled: Cluster) 
     assert [one for one in told if one[3]] == []
     # The first attach, and one more where the store of the queue has moved.
     assert [one for one in told if one[1] > 2] == []
-    # Nobody was led to a store that was still being opened.
+    # No client was led to a store that was still being opened.
     logs = [(labelled.folder_of(number) / "log").read_text() for number in labelled.servers]
     assert [one for one in logs if "No messaging store of this entity is available" in one] == []
     labelled.await_served()

@@ -34,7 +34,7 @@ from duobus.errors import DetachForced
 from duobus.gateway.amqp.links import incoming_link
 from duobus.model.descriptions import QueueDescription
 from duobus.server.composition import Server
-from kits.gateway import Client, TcpStream, in_loop, message, serving, settled
+from kits.gateway import Client, TcpStream, cut, in_loop, message, serving, settled, stop_reading
 
 DETACH_FORCED = "amqp:link:detach-forced"
 
@@ -195,19 +195,6 @@ async def test_what_a_lost_client_held_is_the_owner_s_again_at_once() -> None:
         await again.receive(receiver)
 
 
-def _cut(server: Server) -> None:
-    """Every connection to a server ends."""
-    for peer in list(server.amqp.peers):
-        peer.abort()
-
-
-def _hold(server: Server) -> None:
-    """A server reads nothing more of what it is sent."""
-    for peer in server.amqp.peers:
-        assert peer._transport is not None
-        peer._transport.pause_reading()  # type: ignore[attr-defined]
-
-
 def _holds(room: Room) -> bool:
     """Whether the client has messages of the owner that are not settled, as far as the server of the client knows."""
     (peer,) = room.first.amqp.peers
@@ -229,7 +216,7 @@ async def test_a_receiving_link_that_holds_a_message_ends_with_the_way_to_the_ow
         receiver = await room.client.receiver("q", credit=1)
         own = await room.client.sender("own")
         await room.client.receive(receiver)
-        _cut(room.owner)
+        cut(room.owner)
         event = await room.client.wait(LinkDetached, lambda event: event.link is receiver)
         assert event.error is not None
         assert event.error.condition == DETACH_FORCED
@@ -247,7 +234,7 @@ async def test_a_receiving_link_that_holds_nothing_stays_with_its_credit_when_th
         receiver.settle(delivery_id, delivery_id, ACCEPTED)
         await room.client.flush()
         await settled(lambda: not _holds(room))
-        _cut(room.owner)
+        cut(room.owner)
         await settled(lambda: room.elsewhere.proxied_links == 4)
         for number in (1, 2):
             await room.client.send(sender, b"%d" % number)
@@ -269,7 +256,7 @@ async def test_a_drain_of_a_receiving_link_is_answered_by_the_next_owner() -> No
     async with router() as room:
         receiver = await room.client.receiver("q", credit=5)
         owner, room.elsewhere.answer = room.elsewhere.answer, MOVING
-        _cut(room.owner)
+        cut(room.owner)
         await settled(lambda: not room.owner.amqp.peers)
         receiver.grant(5, drain=True)
         await room.client.flush()
@@ -284,7 +271,7 @@ async def test_a_receiver_of_a_session_ends_with_the_way_to_the_owner() -> None:
         source = Source(address="s", filter={Symbol("com.microsoft:session-filter"): "one"})
         receiver = room.client.session.attach_receiver("session", source, Target(address="c"))
         await room.client.wait(LinkAttached, lambda event: event.link is receiver)
-        _cut(room.owner)
+        cut(room.owner)
         await room.client.wait(LinkDetached, lambda event: event.link is receiver)
 
 
@@ -293,7 +280,7 @@ async def test_a_sending_link_stays_when_the_way_to_the_owner_ends() -> None:
     async with router() as room:
         sender = await room.client.sender("q")
         assert await room.client.send(sender, b"0") == ACCEPTED
-        _cut(room.owner)
+        cut(room.owner)
         await settled(lambda: room.elsewhere.proxied_links == 2)
         assert await room.client.send(sender, b"1") == ACCEPTED
         assert sender.is_attached
@@ -318,12 +305,12 @@ async def test_a_sending_link_stays_when_the_owner_gives_the_link_up() -> None:
 async def test_what_a_lost_owner_has_not_answered_is_rejected_as_unknown_and_the_link_goes_on() -> None:
     async with router() as room:
         sender = await room.client.sender("q")
-        _hold(room.owner)
+        stop_reading(room.owner)
         first = sender.send_one(b"tag", message(b"m"), False)
         await room.client.flush()
         await settled(lambda: room.elsewhere.proxied_messages == 1)
         assert _carried(room) > 0
-        _cut(room.owner)
+        cut(room.owner)
         event = await room.client.wait(Dispositions, lambda event: event.ranges[0][0] == first)
         outcome = event.ranges[0][3]
         assert isinstance(outcome, Rejected)
@@ -338,7 +325,7 @@ async def test_what_is_sent_while_there_is_no_owner_waits_for_the_next_one_in_or
     async with router() as room:
         sender = await room.client.sender("q")
         owner, room.elsewhere.answer = room.elsewhere.answer, MOVING
-        _cut(room.owner)
+        cut(room.owner)
         await settled(lambda: not room.owner.amqp.peers)
         with patch.object(incoming_link, "CREDIT", 4):
             first = 0
@@ -368,7 +355,7 @@ async def test_a_sending_link_ends_when_there_is_no_next_owner() -> None:
         sender = await room.client.sender("q")
         room.elsewhere.answer = MOVING
         with patch.object(entity_link, "MOVING_S", 0.1):
-            _cut(room.owner)
+            cut(room.owner)
             await settled(lambda: not room.owner.amqp.peers)
             sender.send_one(b"tag", message(b"m"), False)
             await room.client.flush()
@@ -383,9 +370,9 @@ async def test_a_sending_link_ends_when_there_is_no_next_owner() -> None:
 async def test_a_sending_link_does_not_stay_twice_in_a_row() -> None:
     async with router() as room:
         sender = await room.client.sender("q")
-        _cut(room.owner)
+        cut(room.owner)
         await settled(lambda: room.elsewhere.proxied_links == 2)
-        _cut(room.owner)
+        cut(room.owner)
         await room.client.wait(LinkDetached, lambda event: event.link is sender)
 
 
@@ -394,7 +381,7 @@ async def test_a_sending_link_does_not_go_on_at_another_entity_of_its_name() -> 
     async with router() as room:
         sender = await room.client.sender("q")
         room.elsewhere.entity_id += 1
-        _cut(room.owner)
+        cut(room.owner)
         event = await room.client.wait(LinkDetached, lambda event: event.link is sender)
         assert event.error is not None
         assert event.error.condition == DETACH_FORCED
@@ -410,7 +397,7 @@ async def test_a_sending_link_of_a_client_that_does_transactions_ends_with_the_w
         coordinator.detach()
         await room.client.flush()
         await room.client.wait(LinkDetached, lambda event: event.link is coordinator)
-        _cut(room.owner)
+        cut(room.owner)
         await room.client.wait(LinkDetached, lambda event: event.link is sender)
 
 
@@ -419,7 +406,7 @@ async def test_a_client_that_goes_while_there_is_no_owner_leaves_nothing_behind(
     async with router() as room:
         sender = await room.client.sender("q")
         room.elsewhere.answer = MOVING
-        _cut(room.owner)
+        cut(room.owner)
         await settled(lambda: not room.owner.amqp.peers)
         sender.send_one(b"tag", message(b"m"), False)
         sender.detach()

@@ -7,7 +7,7 @@ So the link stays, and the next owner is asked for the same one:
     attached --(the owner gives the link up, or is gone)--> looking --(the next owner accepts)--> attached
                                                                '-----(there is none in MOVING_S)--> detached
 
-What the former owner was sent and has not answered is rejected at once, for nobody knows whether it is stored. What the
+Messages that the former owner has not answered are rejected at once, since they may be stored. What the
 client sends meanwhile waits here, as far as it has credit. A link on which the client receives stays when the client
 holds no message: the locks of those that it holds end with the owner, which a detached link tells it.
 """
@@ -20,10 +20,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from duobus.amqp import Error as AmqpError
-from duobus.amqp import Link, Rejected, Transfers
+from duobus.amqp import Link, Transfers
 from duobus.cluster.directory import MOVING
 from duobus.cluster.proxy.link import ProxiedLink, ProxiedSession
-from duobus.errors import DetachForced, OutcomeUnknown
+from duobus.errors import DetachForced
 from duobus.gateway.amqp.attach import TRANSFER_DESTINATION
 from duobus.gateway.amqp.links.link import is_short
 
@@ -173,12 +173,7 @@ class ProxiedEntityLink(ProxiedLink):
     def _let_go(self) -> None:
         """Answer for an owner, and look for the next one."""
         peer = self._peer
-        unanswered = [] if self.session is None else self.session.unanswered_of(self)
-        if self.session is not None and unanswered:
-            error = OutcomeUnknown(
-                f"The server of '{self.path}' went away with the message, which may be stored. Look, or send it again."
-            )
-            peer.note_bytes(-self.session.settle(unanswered, Rejected(peer.error(error, self.path))))
+        self.reject_unanswered(f"'{self.path}'")
         self.uplink = self.session = self._upstream = None
         self._is_asking = False
         if self._is_open:

@@ -10,7 +10,14 @@ from duobus.amqp import RELEASED, Link, Rejected, Session, TransactionalState, T
 from duobus.amqp import Error as AmqpError
 from duobus.cluster.proxy.id_pairs import IdPairs, IdRun, Stretch, ranges
 from duobus.codec import BATCH_FORMAT, COUNTERS, runs_of_tags, tag_of
-from duobus.errors import DetachForced, MessageTooLarge, NotImplementedYet, ServerBusy, ServiceBusError
+from duobus.errors import (
+    DetachForced,
+    MessageTooLarge,
+    NotImplementedYet,
+    OutcomeUnknown,
+    ServerBusy,
+    ServiceBusError,
+)
 from duobus.gateway.amqp.links.link import ANY_RIGHT, Claim, Endpoint, summarize_attach
 from duobus.model.descriptions import Right
 
@@ -95,7 +102,7 @@ class ProxiedSession:
         """The owner has settled what the client has sent; return the bytes that are under way no more."""
         return self.settle(self._sent.of_owner(first, last), state)
 
-    def unanswered_of(self, counter: Answered) -> list[Stretch]:
+    def unanswered_of(self, counter: object) -> list[Stretch]:
         """What is counted here and the owner has not settled."""
         found: list[Stretch] = []
         for run, parts in self._sizes.items():
@@ -311,6 +318,16 @@ class ProxiedLink(Endpoint):
         """Whether the client does transactions, or has done some at this owner: the coordinator may be gone first."""
         upstream = self._upstream
         return self._peer.transactions.has_coordinators or (upstream is not None and upstream.coordinator is not None)
+
+    def reject_unanswered(self, what: str) -> None:
+        """The owner of ``what`` is lost: reject what was sent on this link and has no answer, for it may be stored."""
+        session, peer = self.session, self._peer
+        unanswered = [] if session is None else session.unanswered_of(self)
+        if session is not None and unanswered:
+            error = OutcomeUnknown(
+                f"The server of {what} went away with the message, which may be stored. Look, or send it again."
+            )
+            peer.note_bytes(-session.settle(unanswered, Rejected(peer.error(error, self.path))))
 
     # -- from the client ----------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from duobus.cluster.sharding.link import ShardedLink, ShardLink
 from duobus.cluster.sharding.shard_choice import ANY, shard_of, shard_of_batch, shard_via, shard_via_of_batch
 from duobus.cluster.shards import ShardedEntityMap
 from duobus.codec import BATCH_FORMAT
-from duobus.errors import OutcomeUnknown, ServiceBusError, StoreUnavailable
+from duobus.errors import ServiceBusError, StoreUnavailable
 from duobus.gateway.amqp.links.incoming_link import CREDIT
 
 _MASK: Final = 0xFFFFFFFF
@@ -42,8 +42,8 @@ class ShardedSender(ShardedLink):
     The client has as much credit as the share with the most, so that one that is slow does not hold up the others;
     what is sent to a slow one waits here, and is part of that credit.
 
-    When a shard's owner is lost, deliveries that it has not answered are rejected, for nobody knows whether they are
-    stored. What has a key of that shard waits for the next owner, for MOVING_S at most; what has none goes elsewhere.
+    When a shard's owner is lost, deliveries that it has not answered are rejected, since they may be stored. What has a
+    key of that shard waits for the next owner, for MOVING_S at most; what has none goes elsewhere.
     """
 
     __slots__ = ("_gone_ms", "_number", "_turn", "_waiting")
@@ -176,14 +176,7 @@ class ShardedSender(ShardedLink):
         index = shard_link.index
         if shard_link.is_transactional and (shard_link.unanswered or self._waiting.get(index)):
             return False
-        if shard_link.session is not None and shard_link.unanswered:
-            error = OutcomeUnknown(
-                f"The server of a part of '{self.path}' went away with the message, which may be stored. Look, or send "
-                "it again."
-            )
-            state = Rejected(self.peer.error(error, self.path))
-            unanswered = shard_link.session.unanswered_of(shard_link)
-            self.peer.note_bytes(-shard_link.session.settle(unanswered, state))
+        shard_link.reject_unanswered(f"a part of '{self.path}'")
         if shard_link.is_open:
             self._gone_ms[index] = self.peer.server.clock.monotonic_ms()
         self._give_again(index)

@@ -59,8 +59,6 @@ Fill = Callable[[CommitBatch], None]
 
 #: Beyond this the time of an fsync grows with the data.
 COMMIT_BYTES_MAX = 1 << 20
-#: From so many bytes on a commit keeps its thread busy for some time before it comes to the disk.
-LARGE_BYTES: Final = 32 << 10
 COMMIT_MESSAGES_MAX = 2000
 #: Delivery counts that ride in one commit. A receiver that takes thousands of messages and goes, again and again, would
 #: make the commits of everybody in this store as long as it likes; what is left goes with the next ones.
@@ -284,8 +282,8 @@ class CommitLoop:
         self.started_s = self._loop.time()
         life = lifecycle.life
         done = partial(self._committed, life, commit)
-        is_large = self._taken_in - taken_in >= LARGE_BYTES
-        self._watchdog.submit(partial(self._store.commit, commit), done, is_commit=True, is_large=is_large)
+        size = self._taken_in - taken_in
+        self._watchdog.submit(partial(self._store.commit, commit), done, is_commit=True, size=size)
 
     def _hold(self, commit: CommitBatch, work: list[Command]) -> None:
         """Hold a commit that nobody waits for until there is company, or its time is over."""

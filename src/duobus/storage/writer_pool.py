@@ -9,6 +9,9 @@ No store waits for another's disk, though: a call that takes SLOW_S has lost the
 what waits; there are as many as stores. A store that was so slow is apart for APART_S: its calls are not the leader's,
 so that a disk which hangs now and then costs the others that one wait, and nothing from then on (I9).
 
+Where the loop can go on in another thread (``concurrency/spare_thread.py``), small commits are no calls of these
+threads: the loop makes them itself at the end of a turn, as long as the disk is quick (decision 0078).
+
     leader    ─ store 1 ─ store 3 ─ store 2 ───────────────────── (SLOW_S) ┄┄┄┄┄ back: waits to be needed
     another                                 (store 4, store 1 wait)  ─ store 4 ─ store 1 ─ ...
 """
@@ -25,10 +28,11 @@ from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from selectors import EVENT_READ
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from duobus.errors import StoreFailed
 from duobus.model.quotas import STORE_TIMEOUT_S
+from duobus.storage.loop_calls import LOOP_BYTES, YIELDS_BYTES, LoopCall, LoopPace, TurnLoop
 from duobus.storage.writers import STOP_TIMEOUT_S, StoppableWriter, Writer
 
 T = TypeVar("T")
@@ -48,6 +52,7 @@ class PooledWriter(StoppableWriter):
     """The writer of one store; made by ``WriterPool.writer``."""
 
     __slots__ = (
+        "_pace",
         "_pool",
         "apart_until_s",
         "begun",
@@ -71,14 +76,19 @@ class PooledWriter(StoppableWriter):
         self.is_taken = False
         #: Until then it is served beside the leader.
         self.apart_until_s = 0.0
+        self._pace = LoopPace()
         self.is_stopped = False
         self.drained = threading.Event()
 
-    def submit(self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """See ``Writer.submit``."""
+    def submit(
+        self, call: Callable[[], T], done: Callable[[T | None, BaseException | None], None], size: int | None = None
+    ) -> None:
+        """See ``Writer.submit``; of a commit, ``size`` is the bytes that it takes in: small ones the loop may make."""
         pool = self._pool
         if self.is_stopped:
             pool.loop.call_soon(done, None, StoreFailed("the store's writer has been stopped"))
+            return
+        if size is not None and pool.turn_loop is not None and self._has_loop_make(call, done, size, pool.turn_loop):
             return
         if pool.counter is None and pool.has_counter:
             pool.listen()
@@ -90,6 +100,35 @@ class PooledWriter(StoppableWriter):
                 pool.dispatch()
         if pool.line and pool.timer is None:
             pool.watch()
+        if size is not None and size >= YIELDS_BYTES:
+            self.let_begin()
+
+    def _has_loop_make(self, call: Callable[[], Any], done: _Done, size: int, loop: TurnLoop) -> bool:
+        """Have the loop make a commit at the end of this turn, if that pays; return whether it will."""
+        pool = self._pool
+        if size >= LOOP_BYTES or self.is_taken or not loop.may_block() or pool.loop.time() < self._pace.paused_until_s:
+            return False
+        with pool.lock:
+            self.is_taken = True
+
+        def finish(result: Any, error: BaseException | None, took_s: float) -> None:
+            is_slow = took_s >= pool.slow_s
+            now_s = pool.loop.time()
+            if is_slow:
+                self.apart_until_s = now_s + APART_S
+            self._pace.note(took_s, size, now_s, is_slow=is_slow)
+            pool.release(self)
+            done(result, error)
+
+        def pass_on() -> None:
+            # Before what has come meanwhile.
+            self.jobs.appendleft((call, done))
+            pool.release(self)
+            if size >= YIELDS_BYTES:
+                self.let_begin()
+
+        loop.block(LoopCall(call, size, pool.loop.time, finish=finish, pass_on=pass_on))
+        return True
 
     def let_begin(self) -> None:
         """Leave the interpreter to the thread of what was just submitted, until it runs the call; BEGIN_S at most.
@@ -171,6 +210,8 @@ class WriterPool:
         timer: Set while a store stands in line: when the pool looks whether that store waits for a slow call.
         counter: By which the threads report to the loop; None while no store has calls, and where there is none.
         has_counter: Whether there can be one.
+        slow_s: As given.
+        turn_loop: The loop, if it can make calls of stores itself.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str = "stores", slow_s: float = SLOW_S) -> None:
@@ -179,12 +220,13 @@ class WriterPool:
         self.line: deque[PooledWriter] = deque()
         self.timer: asyncio.TimerHandle | None = None
         self._name = name
-        self._slow_s = slow_s
+        self.slow_s = slow_s
         self._writers: list[PooledWriter] = []
         self._leader: _Worker | None = None
         #: Threads that sleep; the one that worked last is woken first.
         self._idle: list[_Worker] = []
         self._number = 0
+        self.turn_loop = cast("TurnLoop", loop) if hasattr(loop, "block") else None
         self._outcomes: deque[tuple[_Done, Any, BaseException | None]] = deque()
         self._is_told = False
         self.counter: _EventCounter | None = None
@@ -201,7 +243,22 @@ class WriterPool:
     def watch(self) -> None:
         """Have the loop look in a while, if a store stands in line."""
         if self.timer is None and self.line:
-            self.timer = self.loop.call_later(self._slow_s, self._check_leader)
+            self.timer = self.loop.call_later(self.slow_s, self._check_leader)
+
+    def release(self, writer: PooledWriter) -> None:
+        """The loop has made a call of a store, or will not: give what else that store has to a thread."""
+        if writer.jobs and self.counter is None and self.has_counter:
+            self.listen()
+        with self.lock:
+            if writer.jobs:
+                self.line.append(writer)
+                self.dispatch()
+            else:
+                writer.is_taken = False
+                if writer.is_stopped:
+                    writer.drained.set()
+                    self._end_if_over()
+        self.watch()
 
     def listen(self) -> None:
         """Have the threads report by an event counter from now on, if the loop can listen to one."""
@@ -251,7 +308,7 @@ class WriterPool:
         while self.line:
             now_s = self.loop.time()
             leader = self._leader
-            if leader is not None and now_s - leader.began_s < self._slow_s:
+            if leader is not None and now_s - leader.began_s < self.slow_s:
                 return
             writer = self.line.popleft()
             worker = self._idle.pop() if self._idle else self._new_worker()
@@ -323,7 +380,7 @@ class WriterPool:
         """Return the store to be served next, after ``last``; None when there is nothing to do for this thread."""
         with self.lock:
             now_s = self.loop.time()
-            if now_s - worker.began_s >= self._slow_s:
+            if now_s - worker.began_s >= self.slow_s:
                 last.apart_until_s = now_s + APART_S
             if last.jobs:
                 self.line.append(last)
@@ -347,7 +404,7 @@ class WriterPool:
     def _first_in_line(self, worker: _Worker, now_s: float) -> PooledWriter | None:
         """Take the first of the line for a thread, if it leads or nobody who is quick does."""
         leader = self._leader
-        if leader is not None and leader is not worker and now_s - leader.began_s < self._slow_s:
+        if leader is not None and leader is not worker and now_s - leader.began_s < self.slow_s:
             return None
         writer = self.line.popleft()
         worker.began_s = now_s
@@ -464,7 +521,7 @@ class StoreWatchdog:
         timeout_s: float | None = None,
         *,
         is_commit: bool = False,
-        is_large: bool = False,
+        size: int = 0,
     ) -> None:
         """See ``Writer.submit``; ``done`` gets StoreFailed when the call is given up.
 
@@ -473,7 +530,8 @@ class StoreWatchdog:
             done: As there.
             timeout_s: Of this call; None for that of the writer.
             is_commit: It is the one commit under way: it is given up COMMIT_TIMEOUTS time-outs after this, too.
-            is_large: It needs the interpreter for a while before it comes to its disk: a thread is let begin with it.
+            size: Bytes that a commit takes in. With many it needs the interpreter for a while before it comes to its
+                disk, and a thread is let begin with it; with few the loop may make it.
         """
         pending_call = PendingCall(call, done, self.timeout_s if timeout_s is None else timeout_s)
         now_s = self._loop.time()
@@ -487,9 +545,11 @@ class StoreWatchdog:
             self._first_since_s = now_s
         waiting.append(pending_call)
         self._watch()
-        self._writer.submit(pending_call.run, partial(self._answered, pending_call))
-        if is_large and isinstance(self._writer, PooledWriter):
-            self._writer.let_begin()
+        writer, done = self._writer, partial(self._answered, pending_call)
+        if is_commit and isinstance(writer, PooledWriter):
+            writer.submit(pending_call.run, done, size)
+        else:
+            writer.submit(pending_call.run, done)
 
     def end(self) -> None:
         """Give nothing up any more."""

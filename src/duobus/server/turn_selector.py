@@ -118,16 +118,21 @@ class TurnSelector(selectors.DefaultSelector):
         if call.yields and (ready := super().select(0)):
             call.pass_on()
             return self._call_watching(ready)
-        had_loop = self.run_blocking(call)
         try:
-            call.finish()
-        except Exception as fault:  # noqa: BLE001 - a fault of ours must not keep the others back
-            self.report(fault)
+            had_loop = self.run_blocking(call)
+        finally:
+            self._finish(call)
         if had_loop:
             return []
         if self.line:
             self._work_off()
         return None
+
+    def _finish(self, call: BlockingCall) -> None:
+        try:
+            call.finish()
+        except Exception as fault:  # noqa: BLE001 - a fault of ours must not keep the others back
+            self.report(fault)
 
     def pass_on(self) -> None:
         """Have the blocking calls done elsewhere: the loop's own thread is held up by one."""

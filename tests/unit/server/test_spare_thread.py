@@ -257,6 +257,7 @@ def test_what_a_loop_passes_on_is_raised_by_it_whichever_thread_it_came_from(loo
         loop.run_until_complete(task)
 
     assert raised.value.code == 3
+    assert call.finished_by == threading.get_ident()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         loop.run_until_complete(task)

@@ -14,9 +14,7 @@ import pytest
 
 from duobus.concurrency.spare_thread import SpareThread
 from duobus.server.turn_selector import FEW, TurnLoop
-
-#: As long as a test lets the world take for what takes no time.
-LONG_S = 20.0
+from kits.turns import TURN_LIMIT_S, turned_until
 
 
 class Call:
@@ -39,7 +37,7 @@ class Call:
 
     def run(self) -> None:
         self.run_by = threading.get_ident()
-        assert self.may_end.wait(LONG_S)
+        assert self.may_end.wait(TURN_LIMIT_S)
 
     def finish(self) -> None:
         self.finished_by = threading.get_ident()
@@ -57,25 +55,10 @@ def loop() -> Iterator[TurnLoop]:
     made.close()
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    """Let the loop turn until something is so."""
-    loop = asyncio.get_running_loop()
-    seen = asyncio.Event()
-
-    def look() -> None:
-        if is_so():
-            seen.set()
-        else:
-            loop.call_later(0.001, look)
-
-    look()
-    await asyncio.wait_for(seen.wait(), LONG_S)
-
-
 async def until_another_thread_runs_the_loop() -> int:
     """Return which one."""
     own = threading.main_thread().ident
-    await until(lambda: threading.get_ident() != own)
+    await turned_until(lambda: threading.get_ident() != own)
     return threading.get_ident()
 
 
@@ -128,7 +111,7 @@ def test_while_a_call_hangs_another_thread_runs_timers_tasks_and_sockets(loop: T
         assert await loop.create_task(asyncio.sleep(0, "done")) == "done"
         assert await loop.run_in_executor(None, lambda: "computed") == "computed"
         there.send(b"x")
-        await until(lambda: bool(watched))
+        await turned_until(lambda: bool(watched))
         assert watched == [spare]
         loop.unwatch(here.fileno())
         assert call.finished_by is None
@@ -150,7 +133,7 @@ def test_signals_are_seen_to_while_a_call_hangs(loop: TurnLoop) -> None:
         loop.block(call)
         spare = await until_another_thread_runs_the_loop()
         os.kill(os.getpid(), signal.SIGUSR1)
-        await until(lambda: bool(seen))
+        await turned_until(lambda: bool(seen))
         assert seen == [spare]
         call.may_end.set()
         await call.finished.wait()
@@ -196,7 +179,7 @@ def test_a_spare_thread_that_sleeps_is_woken_by_the_next_call(loop: TurnLoop) ->
             quick, hanging = Call(is_quick=True), Call()
             loop.block(quick)
             await quick.finished.wait()
-            await until(lambda: loop._spare_thread._is_asleep)
+            await turned_until(lambda: loop._spare_thread._is_asleep)
             loop.block(hanging)
             await until_another_thread_runs_the_loop()
             hanging.may_end.set()
@@ -250,7 +233,7 @@ def test_what_a_loop_passes_on_is_raised_by_it_whichever_thread_it_came_from(loo
         loop.block(call)
         await until_another_thread_runs_the_loop()
         loop.call_soon(leave)
-        await asyncio.sleep(LONG_S)
+        await asyncio.sleep(TURN_LIMIT_S)
 
     task = loop.create_task(run())
     with pytest.raises(SystemExit) as raised:
@@ -266,7 +249,7 @@ def test_what_a_loop_passes_on_is_raised_by_it_whichever_thread_it_came_from(loo
 def test_in_debug_mode_both_threads_may_ask_the_loop_for_something(loop: TurnLoop) -> None:
     call = Call()
     loop.set_debug(True)
-    loop.slow_callback_duration = LONG_S
+    loop.slow_callback_duration = TURN_LIMIT_S
 
     async def run() -> None:
         loop.block(call)
@@ -297,7 +280,7 @@ def test_an_asynchronous_generator_that_was_begun_in_the_spare_thread_is_closed_
         async for _ in numbers():
             break
         gc.collect()
-        await until(lambda: bool(closed))
+        await turned_until(lambda: bool(closed))
         call.may_end.set()
         await call.finished.wait()
 
@@ -336,9 +319,9 @@ def test_where_many_files_are_ready_at_once_the_loop_makes_no_calls(loop: TurnLo
         for here, there in pairs:
             loop.watch(here.fileno(), 1, lambda _events, here=here: (here.recv(1), answers.append(loop.may_block())))  # type: ignore[misc]
             there.send(b"x")
-        await until(lambda: len(answers) == len(pairs))
+        await turned_until(lambda: len(answers) == len(pairs))
         pairs[0][1].send(b"x")
-        await until(lambda: len(answers) > len(pairs))
+        await turned_until(lambda: len(answers) > len(pairs))
         for here, _ in pairs:
             loop.unwatch(here.fileno())
 
@@ -418,7 +401,7 @@ def test_one_thread_at_a_time_has_the_loop() -> None:
             never.wait(0.0003)
 
     for _ in range(1500):
-        assert has_loop.acquire(timeout=LONG_S), "the loop did not come back"
+        assert has_loop.acquire(timeout=TURN_LIMIT_S), "the loop did not come back"
         spare.run(Pause())
     spare.close()
 

@@ -12,6 +12,7 @@ import pytest
 from duobus.server.turn_selector import TurnLoop
 from duobus.storage.loop_calls import LOOP_BYTES, PAUSE_MAX_S, PAUSE_S, QUICK_S, YIELDS_BYTES, LoopPace
 from duobus.storage.writer_pool import PooledWriter, WriterPool
+from kits.turns import stopped, submitted, turned_until
 
 WAIT_S = 10
 
@@ -24,36 +25,7 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 def committed(writer: PooledWriter, call: Callable[[], Any], size: int = 1000) -> asyncio.Future[Any]:
     """Submit a commit; the future gets what comes of it."""
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    def done(result: Any, error: BaseException | None) -> None:
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    writer.submit(call, done, size)
-    return future
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Let the loop turn until something is so."""
-    loop = asyncio.get_running_loop()
-    seen = asyncio.Event()
-
-    def look() -> None:
-        if is_so():
-            seen.set()
-        else:
-            loop.call_later(0.001, look)
-
-    look()
-    await asyncio.wait_for(seen.wait(), WAIT_S)
-
-
-async def stopped(*writers: PooledWriter) -> list[bool]:
-    loop = asyncio.get_running_loop()
-    return [await loop.run_in_executor(None, writer.stop) for writer in writers]
+    return submitted(writer, call, size)
 
 
 def test_the_loop_makes_small_commits_and_a_thread_large_ones() -> None:
@@ -64,7 +36,7 @@ def test_the_loop_makes_small_commits_and_a_thread_large_ones() -> None:
         assert await committed(writer, threading.get_ident, YIELDS_BYTES) == own
         assert await committed(writer, threading.get_ident, LOOP_BYTES) != own
         # The thread announces what it did before it puts the store away.
-        await until(lambda: not writer.is_taken)
+        await turned_until(lambda: not writer.is_taken)
         assert await committed(writer, threading.get_ident) == own
         assert await stopped(writer) == [True]
 
@@ -150,7 +122,7 @@ def test_a_writer_that_is_stopped_waits_for_the_commit_of_the_loop() -> None:
         gate = threading.Event()
         hung = committed(writer, lambda: gate.wait(WAIT_S))
         own = threading.get_ident()
-        await until(lambda: threading.get_ident() != own)
+        await turned_until(lambda: threading.get_ident() != own)
         loop = asyncio.get_running_loop()
         assert await loop.run_in_executor(None, lambda: writer.stop(0.01)) is False
         gate.set()

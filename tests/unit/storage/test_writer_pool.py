@@ -7,30 +7,16 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from duobus.errors import StoreFailed
 from duobus.storage import writer_pool
-from duobus.storage.writer_pool import PooledWriter, WriterPool
+from duobus.storage.writer_pool import WriterPool
+from kits.turns import stopped, submitted
 
 WAIT_S = 10
-
-
-def submitted(writer: PooledWriter, call: Callable[[], Any]) -> asyncio.Future[Any]:
-    """Submit a call; the future gets what comes of it."""
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    def done(result: Any, error: BaseException | None) -> None:
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    writer.submit(call, done)
-    return future
 
 
 class Gate:
@@ -47,11 +33,6 @@ class Gate:
 
     def open(self) -> None:
         self._opened.set()
-
-
-async def stopped(*writers: PooledWriter) -> list[bool]:
-    loop = asyncio.get_running_loop()
-    return [await loop.run_in_executor(None, writer.stop) for writer in writers]
 
 
 def test_one_thread_serves_all_stores_while_they_are_quick() -> None:

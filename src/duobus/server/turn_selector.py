@@ -16,7 +16,8 @@ the end), and when the time is over that asyncio would wait.
 
 A commit of a message or two is made by the loop's own thread, when the line has been worked off: this is a *blocking
 call* (``TurnLoop.block``). Where one takes long, another thread runs the loop (``concurrency/spare_thread.py``,
-decision 0078).
+decision 0078). Before a commit is begun in a turn that has read one file, the system is asked once more: a completion
+and the next send, which come apart by some microseconds, share a commit then.
 
 Of what others give to ``call_soon``, the question before that round is left out: it costs a system call and offers the
 interpreter to another thread, and the answer changes nothing, for what the system finds is run behind the callbacks
@@ -65,6 +66,9 @@ class TurnSelector(selectors.DefaultSelector):
         self.blocking_calls: deque[BlockingCall] = deque()
         self.run_blocking: Callable[[BlockingCall], bool] = _run
         self.is_busy = False
+        # There are blocking calls, and one file was ready: another look may find what is to join the next call.
+        self._has_blocked = False
+        self._may_join = False
         self.is_asked = False
         self.report: Callable[[Exception], None] = _raise
         self.now_s: Callable[[], float] = float
@@ -78,6 +82,8 @@ class TurnSelector(selectors.DefaultSelector):
         self.is_asked = False
         deadline_s = None if timeout is None or timeout <= 0 else self.now_s() + timeout
         while True:
+            if self._may_join and self.line and (others := self._join()):
+                return others
             if self.line or self.blocking_calls:
                 self._work_off()
                 if self.blocking_calls and not self.line and (answer := self._block()) is not None:
@@ -92,11 +98,17 @@ class TurnSelector(selectors.DefaultSelector):
             self._may_pass = True
             ready = super().select(timeout)
             self.is_busy = len(ready) > FEW
+            self._may_join = self._has_blocked and len(ready) == 1
             others = self._call_watching(ready)
             if others or self.is_asked or not ready or (timeout is not None and timeout <= 0):
                 return others
             if deadline_s is not None and not self.line:
                 timeout = max(0, deadline_s - self.now_s())
+
+    def _join(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """Ask once more, without waiting: what is found joins the commit that the line is about to begin."""
+        self._may_join = False
+        return self._call_watching(super().select(0))
 
     def _call_watching(self, ready: list[tuple[selectors.SelectorKey, int]]) -> list[tuple[selectors.SelectorKey, int]]:
         """Call what watches files that are ready; returns what else is."""
@@ -115,6 +127,7 @@ class TurnSelector(selectors.DefaultSelector):
     def _block(self) -> list[tuple[selectors.SelectorKey, int]] | None:
         """See to a blocking call and to what its outcome has put in line; what ``select`` is to return, if anything."""
         call = self.blocking_calls.popleft()
+        self._has_blocked = True
         if call.yields and (ready := super().select(0)):
             call.pass_on()
             return self._call_watching(ready)

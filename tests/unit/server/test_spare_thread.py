@@ -333,6 +333,43 @@ def test_where_many_files_are_ready_at_once_the_loop_makes_no_calls(loop: TurnLo
     assert answers == [False] * len(pairs) + [True]
 
 
+def test_what_comes_right_behind_the_one_file_that_was_ready_is_read_before_the_line_is_worked_off(
+    loop: TurnLoop,
+) -> None:
+    pairs = [socket.socketpair() for _ in range(2)]
+    (first, to_first), (second, to_second) = pairs
+    order: list[str] = []
+
+    def read_first(_events: int) -> None:
+        order.append("first")
+        first.recv(1)
+        loop.call_at_turn_end(lambda: order.append("line"))
+        to_second.send(b"x")
+
+    def read_second(_events: int) -> None:
+        order.append("second")
+        second.recv(1)
+
+    async def run() -> None:
+        quick = Call(is_quick=True)
+        loop.block(quick)
+        await quick.finished.wait()
+        loop.watch(first.fileno(), 1, read_first)
+        loop.watch(second.fileno(), 1, read_second)
+        # From a thread, so that nothing else asks for a turn of the loop.
+        threading.Timer(0.05, to_first.send, (b"x",)).start()
+        await asyncio.sleep(0.2)
+        loop.unwatch(first.fileno())
+        loop.unwatch(second.fileno())
+
+    loop.run_until_complete(run())
+    for here, there in pairs:
+        here.close()
+        there.close()
+
+    assert order == ["first", "second", "line"]
+
+
 def test_a_fault_in_an_announcement_is_reported_and_the_loop_goes_on(loop: TurnLoop) -> None:
     call, next_call = Call(is_quick=True), Call(is_quick=True)
     told: list[object] = []

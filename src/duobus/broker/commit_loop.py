@@ -282,7 +282,8 @@ class CommitLoop:
         self.started_s = self._loop.time()
         life = lifecycle.life
         done = partial(self._committed, life, commit)
-        size = self._taken_in - taken_in
+        # What a move adds may be long.
+        size = COMMIT_BYTES_MAX if self._written else self._taken_in - taken_in
         self._watchdog.submit(partial(self._store.commit, commit), done, is_commit=True, size=size)
 
     def _hold(self, commit: CommitBatch, work: list[Command]) -> None:

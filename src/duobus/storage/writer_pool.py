@@ -117,6 +117,9 @@ class PooledWriter(StoppableWriter):
             if is_slow:
                 self.apart_until_s = now_s + APART_S
             self._pace.note(took_s, size, now_s, is_slow=is_slow)
+            # What a thread did before comes first: a page that was read before this commit lacks what this one has put.
+            if pool.outcomes:
+                pool.announce()
             pool.release(self)
             done(result, error)
 
@@ -210,6 +213,7 @@ class WriterPool:
         timer: Set while a store stands in line: when the pool looks whether that store waits for a slow call.
         counter: By which the threads report to the loop; None while no store has calls, and where there is none.
         has_counter: Whether there can be one.
+        outcomes: What the threads have done, and the loop has not announced.
         slow_s: As given.
         turn_loop: The loop, if it can make calls of stores itself.
     """
@@ -227,7 +231,7 @@ class WriterPool:
         self._idle: list[_Worker] = []
         self._number = 0
         self.turn_loop = cast("TurnLoop", loop) if hasattr(loop, "block") else None
-        self._outcomes: deque[tuple[_Done, Any, BaseException | None]] = deque()
+        self.outcomes: deque[tuple[_Done, Any, BaseException | None]] = deque()
         self._is_told = False
         self.counter: _EventCounter | None = None
         self.has_counter = hasattr(os, "eventfd")
@@ -263,7 +267,7 @@ class WriterPool:
     def listen(self) -> None:
         """Have the threads report by an event counter from now on, if the loop can listen to one."""
         try:
-            self.counter = _EventCounter(self.loop, self._announce)
+            self.counter = _EventCounter(self.loop, self.announce)
         except NotImplementedError:
             self.has_counter = False
 
@@ -276,7 +280,7 @@ class WriterPool:
             self.counter = None
         counter.close()
         # What was reported and not announced yet.
-        self._announce()
+        self.announce()
 
     def _check_leader(self) -> None:
         """Look whether what waits has to wait for a slow call."""
@@ -285,7 +289,8 @@ class WriterPool:
             self.dispatch()
         self.watch()
 
-    def _announce(self) -> None:
+    def announce(self) -> None:
+        """Tell of what the threads have done; called in the loop."""
         if self.counter is not None:
             try:  # noqa: SIM105 - on the path of every commit
                 os.eventfd_read(self.counter.number)
@@ -293,7 +298,7 @@ class WriterPool:
                 # Called in another way than by a write.
                 pass
         self._is_told = False
-        outcomes = self._outcomes
+        outcomes = self.outcomes
         while outcomes:
             done, result, error = outcomes.popleft()
             try:
@@ -354,9 +359,9 @@ class WriterPool:
                     writer.is_awaited = False
                     writer.begun.put(None)
                 try:
-                    self._outcomes.append((done, call(), None))
+                    self.outcomes.append((done, call(), None))
                 except BaseException as error:  # noqa: BLE001 - not swallowed: it is what the submitter gets
-                    self._outcomes.append((done, None, error))
+                    self.outcomes.append((done, None, error))
                 writer.is_running = False
                 # While it waits for the next call, this thread must not hold what the last one wrote or read.
                 del call, done
@@ -372,7 +377,7 @@ class WriterPool:
             os.eventfd_write(counter.number, 1)
             return
         try:
-            self.loop.call_soon_threadsafe(self._announce)
+            self.loop.call_soon_threadsafe(self.announce)
         except RuntimeError:
             self._is_told = False
 

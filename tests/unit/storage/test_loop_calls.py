@@ -66,6 +66,32 @@ def test_what_is_submitted_behind_a_commit_of_the_loop_is_run_behind_it() -> Non
     run(main)
 
 
+def test_what_a_thread_did_before_a_commit_of_the_loop_is_announced_before_it() -> None:
+    """A page that was read before a commit would otherwise be taken for one that lacks what the commit has put."""
+
+    async def main() -> None:
+        writer = WriterPool(asyncio.get_running_loop(), slow_s=WAIT_S).writer()
+        order: list[str] = []
+        writer.submit(lambda: None, lambda _result, _error: order.append("read"))
+        # The loop turns no more until the thread has put the store away: nobody has heard of the call.
+        pause = threading.Event()
+        for _ in range(WAIT_S * 1000):
+            if not writer.is_taken:
+                break
+            pause.wait(0.001)
+        assert order == []
+        ran_in: list[int] = []
+        writer.submit(
+            lambda: ran_in.append(threading.get_ident()), lambda _result, _error: order.append("commit"), 1000
+        )
+        await turned_until(lambda: len(order) == 2)
+        assert ran_in == [threading.get_ident()]
+        assert order == ["read", "commit"]
+        assert await stopped(writer) == [True]
+
+    run(main)
+
+
 def test_an_error_of_a_commit_goes_to_whoever_submitted_it() -> None:
     async def main() -> None:
         writer = WriterPool(asyncio.get_running_loop(), slow_s=WAIT_S).writer()

@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -77,12 +78,20 @@ def test_a_quick_call_is_made_by_the_loops_own_thread_and_announced_there(loop: 
 
 def test_a_call_is_made_when_all_is_done_that_the_turn_has_brought(loop: TurnLoop) -> None:
     order: list[str] = []
-    call = Call(is_quick=True)
-    call.finish = lambda: (order.append("call"), call.finished.set())  # type: ignore[assignment,func-returns-value]
+
+    class Noted(Call):
+        def run(self) -> None:
+            order.append("call")
+
+    call = Noted()
+
+    def first() -> None:
+        order.append("first")
+        loop.call_at_turn_end(lambda: order.append("second"))
 
     async def run() -> None:
         loop.block(call)
-        loop.call_at_turn_end(lambda: (order.append("first"), loop.call_at_turn_end(lambda: order.append("second"))))  # type: ignore[func-returns-value,arg-type,return-value]
+        loop.call_at_turn_end(first)
         await call.finished.wait()
 
     loop.run_until_complete(run())
@@ -315,9 +324,13 @@ def test_where_many_files_are_ready_at_once_the_loop_makes_no_calls(loop: TurnLo
     pairs = [socket.socketpair() for _ in range(FEW + 1)]
     answers: list[bool] = []
 
+    def read(here: socket.socket, _events: int) -> None:
+        here.recv(1)
+        answers.append(loop.may_block())
+
     async def run() -> None:
         for here, there in pairs:
-            loop.watch(here.fileno(), 1, lambda _events, here=here: (here.recv(1), answers.append(loop.may_block())))  # type: ignore[misc]
+            loop.watch(here.fileno(), 1, partial(read, here))
             there.send(b"x")
         await turned_until(lambda: len(answers) == len(pairs))
         pairs[0][1].send(b"x")
@@ -340,10 +353,16 @@ def test_what_comes_right_behind_the_one_file_that_was_ready_is_read_before_the_
     (first, to_first), (second, to_second) = pairs
     order: list[str] = []
 
+    is_over = asyncio.Event()
+
+    def end() -> None:
+        order.append("line")
+        is_over.set()
+
     def read_first(_events: int) -> None:
         order.append("first")
         first.recv(1)
-        loop.call_at_turn_end(lambda: order.append("line"))
+        loop.call_at_turn_end(end)
         to_second.send(b"x")
 
     def read_second(_events: int) -> None:
@@ -356,9 +375,9 @@ def test_what_comes_right_behind_the_one_file_that_was_ready_is_read_before_the_
         await quick.finished.wait()
         loop.watch(first.fileno(), 1, read_first)
         loop.watch(second.fileno(), 1, read_second)
-        # From a thread, so that nothing else asks for a turn of the loop.
-        threading.Timer(0.05, to_first.send, (b"x",)).start()
-        await asyncio.sleep(0.2)
+        # By another thread, so that nothing else asks for a turn of the loop.
+        threading.Thread(target=to_first.send, args=(b"x",)).start()
+        await is_over.wait()
         loop.unwatch(first.fileno())
         loop.unwatch(second.fileno())
 
@@ -434,11 +453,12 @@ def test_one_thread_at_a_time_has_the_loop() -> None:
 
     class Pause(Call):
         def run(self) -> None:
-            has_loop.release()
             never.wait(0.0003)
 
     for _ in range(1500):
-        assert has_loop.acquire(timeout=TURN_LIMIT_S), "the loop did not come back"
+        assert has_loop.acquire(blocking=False), "two threads have the loop"
+        # From here on either may have it, until the call has come back.
+        has_loop.release()
         spare.run(Pause())
     spare.close()
 

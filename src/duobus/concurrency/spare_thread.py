@@ -7,8 +7,8 @@ nobody (I9, PE4). So a second thread looks every AFTER_S, and where the same cal
     loop's own thread   ── turns ── call ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ back: waits for the loop ── turns ──
     spare thread                      (AFTER_S)  ── turns ─────────────── gives it back ── looks ──
 
-Blocking calls are made at the end of a turn, between two callbacks, so that nothing of the loop is in the middle of
-anything when the threads change. The spare thread itself makes no blocking calls. Signals come through the file that
+Blocking calls are made at the end of a turn, between two callbacks, so that no callback is half done when the
+threads change. The spare thread itself makes no blocking calls. Signals come through the file that
 asyncio reads, whichever thread runs the loop.
 """
 
@@ -71,12 +71,12 @@ class SpareThread:
         self._is_blocked = False
         self._is_asleep = False
         self._bell: SimpleQueue[bool] = SimpleQueue()
-        # The loop's own thread is back, and waits for the loop; with what it gets it.
+        # The call has come back, so that the loop's own thread waits for the loop.
         self._is_wanted = False
         self._back: SimpleQueue[None] = SimpleQueue()
+        # The spare thread gives the loop back, with what a callback has raised there, if it is to be raised again.
         self._returned: SimpleQueue[BaseException | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._hooks = sys.get_asyncgen_hooks()
 
     # -- in the loop's own thread -------------------------------------------------------------------------------
 
@@ -113,16 +113,18 @@ class SpareThread:
             self._thread.join()
 
     def _start(self) -> None:
-        self._hooks = sys.get_asyncgen_hooks()
-        # A daemon: where nobody closes the loop, a thread that only looks must not keep the interpreter from ending.
-        target = contextvars.copy_context().run
-        self._thread = threading.Thread(target=target, args=(self._watch,), name="spare-loop", daemon=True)
+        # The hooks are what asyncio sets for each thread that runs a loop.
+        args = (self._watch, sys.get_asyncgen_hooks())
+        # A daemon: if the loop is never closed, a thread that only looks must not keep the interpreter from ending.
+        self._thread = threading.Thread(
+            target=contextvars.copy_context().run, args=args, name="spare-loop", daemon=True
+        )
         self._thread.start()
 
     # -- in the spare thread ------------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
-        sys.set_asyncgen_hooks(*self._hooks)
+    def _watch(self, hooks: sys._asyncgen_hooks) -> None:
+        sys.set_asyncgen_hooks(*hooks)
         seen = looks = 0
         while True:
             self._is_asleep = looks >= LOOKS

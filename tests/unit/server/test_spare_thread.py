@@ -390,15 +390,15 @@ def test_what_comes_right_behind_the_one_file_that_was_ready_is_read_before_the_
 
 
 def test_a_fault_in_an_announcement_is_reported_and_the_loop_goes_on(loop: TurnLoop) -> None:
-    call, next_call = Call(is_quick=True), Call(is_quick=True)
     told: list[object] = []
     loop.set_exception_handler(lambda _loop, context: told.append(context["exception"]))
     fault = ValueError("a fault of ours")
 
-    def fail() -> None:
-        raise fault
+    class Faulty(Call):
+        def finish(self) -> None:
+            raise fault
 
-    call.finish = fail  # type: ignore[method-assign]
+    call, next_call = Faulty(is_quick=True), Call(is_quick=True)
 
     async def run() -> None:
         loop.block(call)

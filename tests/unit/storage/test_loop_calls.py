@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -57,9 +58,7 @@ def test_what_is_submitted_behind_a_commit_of_the_loop_is_run_behind_it() -> Non
         writer = WriterPool(asyncio.get_running_loop(), slow_s=WAIT_S).writer()
         for _ in range(50):
             order: list[int] = []
-            first = committed(writer, lambda order=order: order.append(1))  # type: ignore[misc]
-            others = [committed(writer, lambda n=n, order=order: order.append(n)) for n in range(2, 6)]  # type: ignore[misc]
-            await asyncio.gather(first, *others)
+            await asyncio.gather(*(committed(writer, partial(order.append, number)) for number in range(1, 6)))
             assert order == [1, 2, 3, 4, 5]
         assert await stopped(writer) == [True]
 
@@ -73,7 +72,7 @@ def test_what_a_thread_did_before_a_commit_of_the_loop_is_announced_before_it() 
         writer = WriterPool(asyncio.get_running_loop(), slow_s=WAIT_S).writer()
         order: list[str] = []
         writer.submit(lambda: None, lambda _result, _error: order.append("read"))
-        # The loop turns no more until the thread has put the store away: nobody has heard of the call.
+        # The loop does not turn until the thread has put the store away, so the call has not been announced.
         pause = threading.Event()
         for _ in range(WAIT_S * 1000):
             if not writer.is_taken:
@@ -92,7 +91,7 @@ def test_what_a_thread_did_before_a_commit_of_the_loop_is_announced_before_it() 
     run(main)
 
 
-def test_an_error_of_a_commit_goes_to_whoever_submitted_it() -> None:
+def test_an_error_of_a_commit_goes_to_its_submitter() -> None:
     async def main() -> None:
         writer = WriterPool(asyncio.get_running_loop(), slow_s=WAIT_S).writer()
 
@@ -121,7 +120,7 @@ def test_while_one_store_hangs_others_commit_and_its_own_calls_keep_their_order(
 
         own = threading.get_ident()
         hung = committed(sick, hang)
-        behind = [committed(sick, lambda n=n: order.append(n)) for n in ("second", "third")]  # type: ignore[misc]
+        behind = [committed(sick, partial(order.append, which)) for which in ("second", "third")]
         # Submitted in the same turn: passed on when the loop has moved.
         beside = committed(sound, threading.get_ident)
         assert await beside != own

@@ -30,7 +30,7 @@ if not __package__:
     # started as a file: Python put its folder on the path, not the root of the project
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import usage
+from benchmarks import sdk_programs, usage
 from benchmarks.load import workloads
 from benchmarks.load.exchange import Limits
 from benchmarks.load.link import Target
@@ -66,7 +66,13 @@ def _drive(connection: Connection, target: Target, name: str, limits: Limits) ->
     """Run the workload in a process of its own; send what it measured, or in words why it is void."""
     try:
         workloads.run(target, workloads.parse("C1x1", Limits(seconds=WARM_UP_SECONDS)))
-        result = workloads.run(target, workloads.parse(name, limits), _Announcer(connection))
+        announcer = _Announcer(connection)
+        if name == sdk_programs.NAME:
+            credentials = f"SharedAccessKeyName={target.user};SharedAccessKey={target.password}"
+            address = f"Endpoint=sb://localhost:{target.port};{credentials};UseDevelopmentEmulator=true;"
+            result = sdk_programs.run(address, target.address, limits.seconds or 0.0, announcer, limits.stall)
+        else:
+            result = workloads.run(target, workloads.parse(name, limits), announcer)
         connection.send(result.as_dict())
     except (LoadError, OSError) as error:
         connection.send(str(error))
@@ -132,6 +138,16 @@ class _Probe:
         return found
 
 
+def _config(options: argparse.Namespace) -> dict[str, Any]:
+    """Return a configuration with the queues of the workload."""
+    config = queue_config(QUEUE, partitioned=options.partitioned)
+    queues = config["UserConfig"]["Namespaces"][0]["Queues"]
+    if options.workload != sdk_programs.NAME:
+        for number in range(workloads.parse(options.workload, Limits()).queues):
+            queues.append({**queues[0], "Name": workloads.queue_name(QUEUE, number)})
+    return config
+
+
 async def measure(folder: Path, options: argparse.Namespace) -> Measured:
     """Start a server, let another process load it, and stop it.
 
@@ -139,7 +155,7 @@ async def measure(folder: Path, options: argparse.Namespace) -> Measured:
         LoadError: the measurement is void.
     """
     config = folder / "Config.json"
-    config.write_text(json.dumps(queue_config(QUEUE, partitioned=options.partitioned)))
+    config.write_text(json.dumps(_config(options)))
     settings = Settings(data=folder / "data", config=config, port=0, http_port=0, stores=options.stores, emulator=True)
     server = Server(load_settings(settings), Clock(), Entropy())
     try:
@@ -225,7 +241,9 @@ def _report(options: argparse.Namespace, measured: Measured) -> str:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workload", nargs="?", default="C1x1", help="A100, A1000, B, C1x1, C4x4, D, E1, E10")
+    parser.add_argument(
+        "workload", nargs="?", default="C1x1", help="A100, A1000, B, C1x1, C4x4, D, E1, E10, M1000, SDK1"
+    )
     parser.add_argument("--stores", type=int, default=1)
     parser.add_argument("--partitioned", action="store_true", help="spread the queue over fragments")
     parser.add_argument("--seconds", type=float, default=3.0, help="time that the workload sends for")
@@ -235,7 +253,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--data-root", default=tempfile.gettempdir(), help="folder on the disk that counts")
     options = parser.parse_args(arguments)
     try:
-        workloads.parse(options.workload, Limits())
+        if options.workload != sdk_programs.NAME:
+            workloads.parse(options.workload, Limits())
     except ValueError as error:
         parser.error(str(error))
     if sys.version_info >= (3, 12) and not options.no_profile:

@@ -228,7 +228,8 @@ class Fragment:
     def apply(self, command: Command, now_ms: int, commit: CommitBatch) -> None:
         """Do a checked command: decide, and write down what the store must keep. Cannot fail."""
         source = self.sources[command.source_no]
-        self.dirty.add(command.source_no)
+        if self.topic is not None:
+            self.dirty.add(command.source_no)
         command.apply(self, source, now_ms, commit)
 
     def release(self, command: Command, now_ms: int) -> None:
@@ -283,7 +284,10 @@ class Fragment:
         if source.tail_count or len(main.ready) >= self.window_count or source.memory_bytes >= self.window_bytes:
             source.page_out(first, len(messages), size)
             return
-        source.by_count.update(zip(range(first, first + len(messages)), messages, strict=True))
+        if len(messages) == 1:
+            source.by_count[first] = messages[0]
+        else:
+            source.by_count.update(zip(range(first, first + len(messages)), messages, strict=True))
         source.memory_bytes += size
         default_ttl = source.settings.default_ttl_ms
         if default_ttl is not None and not main.ready:

@@ -89,6 +89,39 @@ class Peer(asyncio.Protocol):
         client: What its client calls itself, and the product that it says it is; empty before it has said so.
     """
 
+    __slots__ = (
+        "_carried",
+        "_closing_ms",
+        "_deliveries",
+        "_endpoints",
+        "_goes_on",
+        "_had_token",
+        "_is_behind",
+        "_is_closing",
+        "_listener",
+        "_login_rules",
+        "_looking",
+        "_partial",
+        "_paused",
+        "_rules",
+        "_since_ms",
+        "_tasks",
+        "_transport",
+        "_turn",
+        "_write_scheduled",
+        "can_write",
+        "client",
+        "counted_in",
+        "engine",
+        "grants",
+        "is_gone",
+        "meter",
+        "namespace",
+        "router",
+        "server",
+        "transactions",
+    )
+
     def __init__(self, server: AmqpServer) -> None:
         self.server = server
         self.engine = Connection(server.settings(), acceptor=True)

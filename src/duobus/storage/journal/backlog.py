@@ -14,9 +14,9 @@ from duobus.storage.interface import CommitBatch
 #: What is brought over is so old: most messages are gone by then (decision 0059).
 AGE_MS: Final = 200
 #: Commits that are fewer bytes than this rest until the first of them is so old. Each time is a transaction of its own,
-#: and writes the row of each source and the pages of its messages anew (decision 0071).
+#: and writes the row of each source and the pages of its messages anew (decisions 0071, 0079).
 REST_MS: Final = 1_000
-REST_BYTES: Final = 8 << 20
+REST_BYTES: Final = 16 << 20
 #: One that changes so many messages at once is due later: it is a claim, whose messages are removed within seconds for
 #: the most part (decision 0064), and to change its state SQLite writes a row anew, with its body.
 CLAIMED_LEAST: Final = 100

@@ -28,10 +28,8 @@ from duobus.telemetry.logs import Log, LogFile, is_journal, set_up_logs
 #: Of the collector, by generation. It stops all threads for a microsecond or so for each object that it looks at, some
 #: 70 of which belong to an entity. So it looks at young objects only, 50,000 at once at the most: a server that had
 #: been told to create 10,000 entities stopped for most of a second, when it looked at all that were created since the
-#: start. It begins when there are 25,000 more: what a commit of many messages is made of is gone again by then, and is
-#: not looked at (decision 0079). What is old is collected next to never: what a connection leaves is freed without the
-#: collector.
-GC_THRESHOLDS: Final = (25_000, 0, 5_000)
+#: start. What is old is collected next to never: what a connection leaves is freed without the collector.
+GC_THRESHOLDS: Final = (5_000, 10, 5_000)
 
 
 def serve(settings: Settings) -> int:

@@ -14,9 +14,13 @@ from duobus.storage.interface import CommitBatch
 #: What is brought over is so old: most messages are gone by then (decision 0059).
 AGE_MS: Final = 200
 #: Commits that are fewer bytes than this rest until the first of them is so old. Each time is a transaction of its own,
-#: and writes the row of each source and the pages of its messages anew (decisions 0071, 0079).
+#: and writes the row of each source and the pages of its messages anew (decision 0071).
 REST_MS: Final = 1_000
-REST_BYTES: Final = 16 << 20
+REST_BYTES: Final = 8 << 20
+#: Where they are spread over many sources, they rest until so much of each has come, two of SQLite's pages, but no
+#: longer than until all are REST_BYTES_MAX (decision 0079).
+SOURCE_REST_BYTES: Final = 16 << 10
+REST_BYTES_MAX: Final = 16 << 20
 #: One that changes so many messages at once is due later: it is a claim, whose messages are removed within seconds for
 #: the most part (decision 0064), and to change its state SQLite writes a row anew, with its body.
 CLAIMED_LEAST: Final = 100
@@ -56,15 +60,17 @@ class Backlog:
     Attributes:
         size: Bytes of them.
         rows: Messages and shared bodies that they add, less those that they remove.
+        sources: Over how many sources were spread those that were brought over last.
     """
 
-    __slots__ = ("_lock", "_waiting", "rows", "size")
+    __slots__ = ("_lock", "_waiting", "rows", "size", "sources")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: deque[_Waiting] = deque()
         self.size = 0
         self.rows = 0
+        self.sources = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -97,7 +103,8 @@ class Backlog:
             left = self.size
             if not self._waiting:
                 return 0
-            is_resting = left < REST_BYTES and now_ms - self._waiting[0].at_ms < REST_MS
+            rest_bytes = max(REST_BYTES, min(SOURCE_REST_BYTES * self.sources, REST_BYTES_MAX))
+            is_resting = left < rest_bytes and now_ms - self._waiting[0].at_ms < REST_MS
             if is_resting and not is_short:
                 return 0
             if left < BYTES_MAX:

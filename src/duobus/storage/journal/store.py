@@ -337,8 +337,10 @@ class JournalStore(MessagingStore):
         if not batches:
             return
         is_alone = len(batches) == 1 and another is not None
-        self._sqlite.commit(batches[0] if is_alone else merged(batches, known[number:]))
+        brought = batches[0] if is_alone else merged(batches, known[number:])
+        self._sqlite.commit(brought)
         self._backlog.take(number)
+        self._backlog.sources = len(brought.sources)
         self._sizes.brought_no = batches[-1].commit_no
         self._opened().release(batches[-1].commit_no)
 

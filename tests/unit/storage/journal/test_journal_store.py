@@ -188,6 +188,38 @@ def test_many_bytes_do_not_rest(broker: Broker, monkeypatch: pytest.MonkeyPatch)
     assert store.commits == before + 1
 
 
+@pytest.mark.parametrize(("source_rest", "rest_max", "rests"), [(20_000, 60_000, True), (20_000, 39_999, False)])
+def test_what_is_spread_over_many_sources_rests_until_much_of_each_has_come(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, source_rest: int, rest_max: int, rests: bool
+) -> None:
+    monkeypatch.setattr(backlog, "REST_BYTES", 20_000)
+    monkeypatch.setattr(backlog, "SOURCE_REST_BYTES", source_rest)
+    monkeypatch.setattr(backlog, "REST_BYTES_MAX", rest_max)
+    store = broker.store
+    assert isinstance(store, JournalStore)
+    sources = [broker.add(fragment_no=number)[0] for number in range(3)]
+
+    def fill() -> int:
+        before = store.commits
+        for source in sources:
+            broker.send(source, [bytes(42_000 // len(sources))])
+        CLOCK.ms += AGE_MS
+        store.bring_over_due()
+        return store.commits - before
+
+    # Nothing was brought over before, of which it could be known.
+    assert fill() == 1
+    assert fill() == (0 if rests else 1)
+    # One source again, which fills its pages anyway.
+    CLOCK.ms += REST_MS
+    store.bring_over_due()
+    broker.send(sources[0], [b"alone"])
+    CLOCK.ms += REST_MS
+    store.bring_over_due()
+    del sources[1:]
+    assert fill() == 1
+
+
 def test_a_journal_that_is_short_of_room_lets_nothing_rest(data: Path) -> None:
     files = Full(SEGMENT + 19)
     store = JournalStore(

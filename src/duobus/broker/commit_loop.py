@@ -284,7 +284,7 @@ class CommitLoop:
         done = partial(self._committed, life, commit)
         # What a move adds may be long.
         size = COMMIT_BYTES_MAX if self._written else self._taken_in - taken_in
-        self._watchdog.submit(partial(self._store.commit, commit), done, is_commit=True, size=size)
+        self._watchdog.submit(partial(self._store.commit, commit), done, size=size)
 
     def _hold(self, commit: CommitBatch, work: list[Command]) -> None:
         """Hold a commit that nobody waits for until there is company, or its time is over."""

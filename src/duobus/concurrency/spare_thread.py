@@ -92,7 +92,7 @@ class SpareThread:
             self._is_asleep = False
             self._bell.put(True)
         elif self._thread is None:
-            self._start()
+            self.start()
         call.run()
         with self._lock:
             self._is_blocked = False
@@ -112,14 +112,20 @@ class SpareThread:
             self._bell.put(False)
             self._thread.join()
 
-    def _start(self) -> None:
+    def start(self) -> bool:
+        """Start the spare thread, if it does not run; return whether it does: the system may have no more threads."""
+        if self._thread is not None:
+            return True
         # The hooks are what asyncio sets for each thread that runs a loop.
         args = (self._watch, sys.get_asyncgen_hooks())
         # A daemon: if the loop is never closed, a thread that only looks must not keep the interpreter from ending.
-        self._thread = threading.Thread(
-            target=contextvars.copy_context().run, args=args, name="spare-loop", daemon=True
-        )
-        self._thread.start()
+        thread = threading.Thread(target=contextvars.copy_context().run, args=args, name="spare-loop", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
+        self._thread = thread
+        return True
 
     # -- in the spare thread ------------------------------------------------------------------------------------
 

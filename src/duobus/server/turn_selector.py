@@ -246,8 +246,11 @@ class TurnLoop(asyncio.SelectorEventLoop):
         self._spare_thread.close()
 
     def may_block(self) -> bool:
-        """Whether ``block`` may be called: not while such a call holds up the loop, or much else is to do."""
-        return not (self._turn_selector.is_busy or self._spare_thread.has_loop)
+        """Whether ``block`` may be called: not while such a call holds up the loop, or much else is to do.
+
+        Nor where the system has no more threads, of which the loop could go on in one.
+        """
+        return not (self._turn_selector.is_busy or self._spare_thread.has_loop) and self._spare_thread.start()
 
     def block(self, call: BlockingCall) -> None:
         """Have a call run by the loop's own thread when all is done that this turn has brought, if ``may_block``.

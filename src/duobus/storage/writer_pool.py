@@ -525,8 +525,7 @@ class StoreWatchdog:
         done: Callable[[T | None, BaseException | None], None],
         timeout_s: float | None = None,
         *,
-        is_commit: bool = False,
-        size: int = 0,
+        size: int | None = None,
     ) -> None:
         """See ``Writer.submit``; ``done`` gets StoreFailed when the call is given up.
 
@@ -534,14 +533,14 @@ class StoreWatchdog:
             call: As there.
             done: As there.
             timeout_s: Of this call; None for that of the writer.
-            is_commit: It is the one commit under way: it is given up COMMIT_TIMEOUTS time-outs after this, too.
-            size: Bytes that a commit takes in. With many it needs the interpreter for a while before it comes to its
-                disk, and a thread is let begin with it; with few the loop may make it.
+            size: Of a commit, the bytes that it takes in. With many it needs the interpreter for a while before it
+                comes to its disk, and a thread is let begin with it; with few the loop may make it. It is the one
+                commit under way: it is given up COMMIT_TIMEOUTS time-outs after this, too.
         """
         pending_call = PendingCall(call, done, self.timeout_s if timeout_s is None else timeout_s)
         now_s = self._loop.time()
         waiting = self._pending_calls
-        if is_commit:
+        if size is not None:
             self._commit, self._commit_since_s = pending_call, now_s
             if not waiting or all(other.timeout_s <= self.timeout_s for other in waiting):
                 # Behind what may take longer on a healthy disk, its own timeout is all there is.
@@ -551,7 +550,7 @@ class StoreWatchdog:
         waiting.append(pending_call)
         self._watch()
         writer, done = self._writer, partial(self._answered, pending_call)
-        if is_commit and isinstance(writer, PooledWriter):
+        if size is not None and isinstance(writer, PooledWriter):
             writer.submit(pending_call.run, done, size)
         else:
             writer.submit(pending_call.run, done)

@@ -48,7 +48,7 @@ def ask(writer: StoreWatchdog, name: str, heard: Heard, ran: list[str], timeout_
         return name
 
     if name == "commit":
-        writer.submit(call, done, is_commit=True)
+        writer.submit(call, done, size=0)
     else:
         writer.submit(call, done, timeout_s)
 

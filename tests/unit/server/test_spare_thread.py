@@ -435,6 +435,21 @@ def test_a_loop_that_makes_no_calls_has_no_spare_thread() -> None:
     made.close()
 
 
+def test_where_the_system_has_no_more_threads_the_loop_makes_no_calls_until_it_has(
+    loop: TurnLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError(f"can't start new thread {thread.name}")
+
+    async def ask() -> bool:
+        return loop.may_block()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        assert not loop.run_until_complete(ask())
+    assert loop.run_until_complete(ask())
+
+
 def test_one_thread_at_a_time_has_the_loop() -> None:
     """Many calls that take about as long as the spare thread waits."""
     has_loop = threading.Lock()

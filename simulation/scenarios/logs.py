@@ -220,7 +220,8 @@ class _Run:
         self.target: _Part | None = None
         self.tampering: _Tampering | None = None
         self.durable_marks: dict[str, bytes] = {}
-        self._is_after_cut = False
+        # The parts whose marks went back by a power cut, and were not written since.
+        self._gone_back: set[int] = set()
         #: Points until the kill; None for none.
         self.points: int | None = None
         self._copy: Path | None = None
@@ -258,8 +259,8 @@ class _Run:
         self._stamps.clear()
         # A mark that went back says less of a log that goes back as well.
         is_back = self.tampering is not None and self.tampering.how in _TURNS_BACK
-        self._is_after_cut = self.rng.random() < 0.3 and not is_back
-        if self._is_after_cut:
+        if self.rng.random() < 0.3 and not is_back:
+            self._gone_back = {part.number for part in self.parts}
             # Until its next change, its mark does not tell it from one of these.
             self.catalogs.clear()
             for path in sorted(self.data.rglob("*.mark")):
@@ -306,7 +307,7 @@ class _Run:
         rng = self.rng
         part = rng.choice((*self.parts, *self.parts, None))
         log = self._log(part)
-        how = rng.choice(_RUNNING if is_running else (_CUT_OFF if self._is_after_cut else _DOWN))
+        how = rng.choice(_RUNNING if is_running else (_CUT_OFF if self._gone_back else _DOWN))
         copies = self.catalogs if part is None else part.copies
         if not log.exists() or (how in (OLDER, BOTH_OLDER) and not copies):
             return
@@ -369,6 +370,10 @@ class _Run:
         if wrong is not None:
             self.wrong.append(wrong)
             raise _Over
+        if found not in (part.states[-1], part.doubtful):
+            # It went back: copies of what it had been are not older than what comes now.
+            part.copies.clear()
+        self._gone_back.discard(part.number)
         part.states, part.doubtful = [found], None
         part.noted = 0
         if tampering is not None:
@@ -647,7 +652,7 @@ def lengths_not_looked_at() -> Iterator[None]:
 @contextmanager
 def restart_not_noted() -> Iterator[None]:
     """A mark does not say that a log may start afresh."""
-    with mock.patch.object(LogWatch, "restarts"):
+    with mock.patch.object(LogWatch, "copies"):
         yield
 
 

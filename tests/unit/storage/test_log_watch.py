@@ -14,7 +14,7 @@ import pytest
 from duobus.errors import StoreFailed
 from duobus.storage.interface import SourceRow
 from duobus.storage.sqlite import file as store_database
-from duobus.storage.sqlite.log_watch import read_mark
+from duobus.storage.sqlite.log_watch import LogWatch, read_mark
 from duobus.storage.sqlite.store import SqliteStore
 from kits.store_builders import Broker, payloads_of
 
@@ -180,6 +180,40 @@ def test_a_log_that_was_cut_is_not_filled_up_with_zeros(tmp_path: Path) -> None:
         broker.open()
 
 
+def test_a_cut_off_part_that_nobody_needs_any_more_is_not_filled_up_with_zeros_either(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    broker, source = opened(folder)
+    assert isinstance(broker.store, SqliteStore)
+    length = log_of(folder).stat().st_size
+    proxied(broker)
+    broker.store.checkpoint()
+    # The log begins anew, and what stands behind is of before.
+    broker.send(source, [b"another"])
+    os.truncate(log_of(folder), length - 100)
+    with pytest.raises(StoreFailed, match="log was cut or written over while in use"):
+        broker.store.make_room(length + 1000)
+    assert log_of(folder).stat().st_size == length - 100
+
+
+@pytest.mark.parametrize("copy_home", [SqliteStore.checkpoint_aside, SqliteStore.checkpoint])
+def test_a_log_that_is_cut_after_a_kill_while_it_was_copied_home_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copy_home: Callable[[SqliteStore], object]
+) -> None:
+    broker, source = opened(tmp_path / "store")
+    # The pages are in the database by then, and the mark was not told so.
+    monkeypatch.setattr(LogWatch, "copied", lambda *_: None)
+    assert isinstance(broker.store, SqliteStore)
+    copy_home(broker.store)
+    monkeypatch.undo()
+    folder = killed(tmp_path / "store")
+    whole = log_of(folder).read_bytes()
+    os.truncate(log_of(folder), len(whole) // 2)
+    assert "shorter" in refusal(folder)
+    log_of(folder).write_bytes(whole)
+    assert found(folder, source) == SENT
+    broker.store.close()
+
+
 def test_a_copy_made_before_a_log_began_anew_is_refused(tmp_path: Path) -> None:
     broker, _ = opened(tmp_path / "store")
     proxied(broker)
@@ -244,7 +278,7 @@ def test_a_log_that_nothing_stands_in_leaves_the_mark_as_it_is(tmp_path: Path) -
     assert store._log is not None
     before = read_mark(path)
     # Nothing was committed since the store was opened.
-    store._log.restarts(3, 99)
+    store._log.copies(99)
     store._log.copied(3, 99)
     assert read_mark(path) == before
     store.probe()
@@ -253,7 +287,8 @@ def test_a_log_that_nothing_stands_in_leaves_the_mark_as_it_is(tmp_path: Path) -
     assert before is not None
     assert before.is_in_use
     # It was emptied, as SQLite tells.
-    store._log.restarts(0, 99)
+    store._log.see_pages(None, "main", 0)
+    store._log.copies(99)
     store._log.copied(0, 99)
     assert read_mark(path) == before
     store.close()

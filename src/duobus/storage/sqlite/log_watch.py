@@ -7,7 +7,8 @@ another's, and says nothing: whatever stood in the log is gone. So there are two
 
     opening    mark "free"      durable, before the log is emptied
     commit     mark "in use"    durable with the first commit of a life, before its answer
-    passes     steps, length    a plain write by the thread of the checkpoints, every 50 to 200 ms under load
+    passes     steps, length    plain writes by the thread of the checkpoints, before and behind each pass, every 50 to
+                                200 ms under load
     closing    mark "free"      durable, before the log is emptied
 
 What the mark says has always been durable before it was written, so it may lie behind, and never ahead: files that were
@@ -424,6 +425,18 @@ class LogWatch:
         ahead = (int.from_bytes(salts[:4], "big") - int.from_bytes(old[:4], "big")) & 0xFFFFFFFF
         return not old or 0 < ahead <= _RESTARTS_MAX
 
+    def copies(self, steps: int) -> None:
+        """Note how long the log is before it is copied home, after which a commit may start it afresh.
+
+        A log that was cut then would put pages of earlier commits back among those that were copied, and a copy of the
+        log as it is now has less than the database; neither must pass for the log.
+
+        Raises:
+            OSError: The disk refused.
+        """
+        if self._fd is not None and self.in_log > 0 and self._is_in_use:
+            self._note(_HEADER_BYTES + self.in_log * self._frame_bytes, steps)
+
     def copied(self, pages: int, steps: int) -> None:
         """Note how far the log had come, which is in it durably, and the store before that.
 
@@ -439,17 +452,6 @@ class LogWatch:
         if header[_HEADER_SALTS] == of_frame:
             self._end, self._salts = end, of_frame
         self._note(end, steps)
-
-    def restarts(self, pages: int, steps: int) -> None:
-        """Note, on the writer's own thread, that the next commit may start the log afresh.
-
-        A copy of the log as it is now has then less than the database, and must not pass for the log.
-
-        Raises:
-            OSError: The disk refused.
-        """
-        if self._fd is not None and pages > 0 and self._is_in_use:
-            self._note(_HEADER_BYTES + pages * self._frame_bytes, steps)
 
     def _note(self, end: int, steps: int) -> None:
         if self._is_marked:

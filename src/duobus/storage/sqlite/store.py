@@ -395,15 +395,15 @@ class SqliteStore(MessagingStore):
         with self._operation("copy the log home") as db:
             if self._log is not None:
                 self._log.demand_whole(self._meta.steps)
-            _, in_log, _ = next(db.execute("PRAGMA wal_checkpoint(PASSIVE)"))
-            if self._log is not None:
-                self._log.restarts(in_log, self._meta.steps)
+                self._log.copies(self._meta.steps)
+            next(db.execute("PRAGMA wal_checkpoint(PASSIVE)"))
 
     def make_room(self, length: int) -> bool:
         """Lay the log out ahead of the commits, on the writer's own thread; see ``log_room.extend``."""
         with self._operation("make room in the log") as db:
-            # What was cut off would have its length again, and zeros in it.
+            # What was cut off would have its length again, and zeros in it, be it needed or not.
             if self._log is not None:
+                self._log.check(self._meta.steps)
                 self._log.demand_whole(self._meta.steps)
             return log_room.extend(db.filename_wal, length)
 
@@ -426,6 +426,7 @@ class SqliteStore(MessagingStore):
                 steps = self._meta.steps
                 if self._log is not None:
                     self._log.demand_whole(steps)
+                    self._log.copies(steps)
                 with self._file.sync_begun_ahead():
                     _, in_log, copied = next(self._aside.execute("PRAGMA wal_checkpoint(PASSIVE)"))
                 page_size = int(self._aside.pragma("page_size"))

@@ -20,7 +20,7 @@ def profiled(*words: str) -> subprocess.CompletedProcess[str]:
 @needs_threads_apart
 def test_the_event_loop_and_the_thread_of_the_stores_have_a_table_each(tmp_path: Path) -> None:
     # Long enough for the stores to have something to do on a busy machine.
-    words = ["C1x1", "--seconds", "1", "--stores", "2", "--partitioned", "--data-root", str(tmp_path), "--top", "8"]
+    words = ["C1x1", "--seconds", "1", "--stores", "2", "--partitioned", "--data-root", str(tmp_path), "--top", "30"]
     done = profiled(*words)
     assert done.returncode == 0, done.stderr
     head, *tables = done.stdout.rstrip("\n").split("\n\n")
@@ -31,7 +31,7 @@ def test_the_event_loop_and_the_thread_of_the_stores_have_a_table_each(tmp_path:
     assert "apsw" not in loop
     assert "pwritev" in store
     assert "read_frames" not in store
-    assert len(loop.split("\n")) == 10
+    assert len(loop.split("\n")) == 32
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
 from duobus.amqp import ACCEPTED, Dispositions
 from duobus.gateway.amqp.peer import Peer
 from duobus.server.composition import Server
@@ -14,17 +18,19 @@ def only_peer(server: Server) -> Peer:
     return peer
 
 
-def count_turns(peer: Peer) -> list[None]:
+@contextmanager
+def counted_turns(peer: Peer) -> Iterator[list[None]]:
     """Note each time that the connection asks for the end of a turn."""
     asked: list[None] = []
-    write_soon = peer.write_soon
+    write_soon = Peer.write_soon
 
-    def counting() -> None:
-        asked.append(None)
-        write_soon()
+    def counting(self: Peer) -> None:
+        if self is peer:
+            asked.append(None)
+        write_soon(self)
 
-    peer.write_soon = counting  # type: ignore[method-assign]
-    return asked
+    with mock.patch.object(Peer, "write_soon", counting):
+        yield asked
 
 
 async def connected(server: Server) -> Client:
@@ -38,8 +44,8 @@ async def test_a_message_is_written_about_when_it_is_stored_and_not_when_it_is_r
     async with serving() as server:
         client = await connected(server)
         link = await client.sender()
-        asked = count_turns(only_peer(server))
-        assert await client.send(link, b"one") is ACCEPTED
+        with counted_turns(only_peer(server)) as asked:
+            assert await client.send(link, b"one") is ACCEPTED
         assert len(asked) == 1
 
 
@@ -50,9 +56,9 @@ async def test_a_settlement_is_written_about_when_it_is_stored_and_not_when_it_i
         sender, receiver = await client.sender(), await client.receiver(credit=2)
         await client.send(sender, b"one")
         delivery_id, _ = await client.receive(receiver)
-        asked = count_turns(only_peer(server))
-        client.session.disposition(True, delivery_id, delivery_id, ACCEPTED, False)
-        await client.wait(Dispositions, lambda event: not event.role)
+        with counted_turns(only_peer(server)) as asked:
+            client.session.disposition(True, delivery_id, delivery_id, ACCEPTED, False)
+            await client.wait(Dispositions, lambda event: not event.role)
         assert len(asked) == 1
 
 
@@ -61,9 +67,8 @@ async def test_what_is_answered_at_once_is_written_in_the_same_turn() -> None:
     async with serving() as server:
         client = await connected(server)
         link = await client.sender()
-        peer = only_peer(server)
         # Twice a second a connection writes what was left lying.
-        peer.tick = lambda *_: None  # type: ignore[method-assign]
-        link.detach()
-        while client.engine.link_count:
-            await client.pump()
+        with mock.patch.object(Peer, "tick", return_value=None):
+            link.detach()
+            while client.engine.link_count:
+                await client.pump()

@@ -527,10 +527,8 @@ class CommitLoop:
         if fragment.notified or fragment.ended:
             notify_holders_of(fragment)
         handle: FragmentHandle = fragment.handle
-        fresh = list(fragment.fresh)
+        fresh = sorted(fragment.fresh)
         fragment.fresh.clear()
-        if len(fresh) > 1:
-            fresh.sort()
         for key in fresh:
             part = handle.parts.get(key[0], handle)
             scheduler = part.schedulers.get(key)
